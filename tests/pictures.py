@@ -14,17 +14,22 @@ from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from rich.console import Console
 
 import zkrq
 from tests.browser import Browser, browse
-from tests.harness import settled
+from tests.harness import settled, take
 from tests.serving import serving
 from zkrq import local
 from zkrq.cli.top import show, take_snapshot
 
 IMAGES = Path(__file__).parents[1] / "docs" / "images"
+REASONS = ("line {} has no column 'price'", "no answer of prices.example within {} s", "line {} has no column 'price'")
+LETTERS = 40
+TRACE = "00-8a3c60f7d188f8fa79d48a391a778fa6-00f067aa0ba902b7-01"
+INVOICE = {"customer": "acme", "lines": [{"article": "A-1", "price": 1.1}]}
 WARM_UP = 60.0  # seconds, so that the curves have a past
 
 
@@ -32,8 +37,10 @@ async def send(item: int) -> None:
     await asyncio.sleep(random.uniform(0.02, 0.1))
 
 
-async def load(item: int) -> None:
-    raise zkrq.Reject("line 7 has no column 'price'")
+async def load(item: dict[str, object]) -> None:
+    number = item["file"]
+    assert isinstance(number, int)
+    raise zkrq.Reject(REASONS[number % len(REASONS)].format(number))
 
 
 async def produce(emails: zkrq.Queue[int]) -> None:
@@ -48,15 +55,26 @@ async def produce(emails: zkrq.Queue[int]) -> None:
 
 @asynccontextmanager
 async def busy(cluster: zkrq.Cluster) -> AsyncGenerator[None]:
-    """Three queues: one with traffic, one with dead letters, one that is paused."""
-    emails, imports, reports = (cluster.queue(name) for name in ("emails", "imports", "reports"))
-    await imports.push_many(range(3))
+    """Queues: one with traffic, one with dead letters, one that is paused, one with an item at work, and empty ones."""
+    names = ("emails", "imports", "reports", "invoices")
+    emails, imports, reports, invoices = (cluster.queue(name) for name in names)
+    for number in range(3):
+        await (await put_and_take(cluster.queue(f"nightly-{number}"), number)).ack()
+    held = await put_and_take(invoices, INVOICE, id="invoice-4711", headers={"traceparent": TRACE})
+    for number in range(LETTERS):
+        await imports.push({"customer": random.choice(("acme", "globex")), "file": number})
     await reports.push_many(range(4_200))
     await reports.pause()
     async with zkrq.Worker(concurrency=2).add(emails, send).add(imports, load):
         producing = asyncio.create_task(produce(emails))
         yield
         producing.cancel()
+    await held.ack()
+
+
+async def put_and_take(queue: zkrq.Queue[Any], item: object, **options: Any) -> zkrq.Claim[Any]:
+    await queue.push(item, **options)
+    return await take(queue)
 
 
 def picture(browser: Browser, url: str, name: str, *, height: int, width: int = 1280, dark: bool = False) -> None:
@@ -102,20 +120,27 @@ async def main() -> None:
 
                         await settled(is_out)
                         await draw_top(cluster)
-                        await do(picture, browser, http.url, "page-desktop.png", height=680)
-                        await do(picture, browser, f"{http.url}/queues/emails", "page-queue.png", height=400)
+                        await do(picture, browser, http.url, "page-desktop.png", height=860)
+                        await do(picture, browser, f"{http.url}/queues/emails?tab=ready", "page-queue.png", height=640)
+                        await do(picture, browser, f"{http.url}/queues/imports?tab=dead", "page-dead.png", height=980)
+                        item = f"{http.url}/queues/invoices/item?id=invoice-4711"
+                        await do(picture, browser, item, "page-item.png", height=860)
                         await servers.redis[1].kill()
                         await settled(lambda: not_writable(cluster))
                         await asyncio.sleep(3)
                         await do(picture, browser, http.url, "page-phone.png", height=1000, width=390, dark=True)
                         await servers.start()
-                        await settled(is_out)
+                        await settled(lambda: is_writable(cluster))
                 finally:
                     await do(browser.driver.quit)
 
 
 async def not_writable(cluster: zkrq.Cluster) -> bool:
     return not cluster.view.writable
+
+
+async def is_writable(cluster: zkrq.Cluster) -> bool:
+    return cluster.view.writable
 
 
 if __name__ == "__main__":

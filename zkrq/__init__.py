@@ -64,7 +64,7 @@ from zkrq.client.consumers import Consumer
 from zkrq.client.flow import Flow, Passed
 from zkrq.client.health import Health, ServerHealth
 from zkrq.client.inspection import Sizes, Statistics
-from zkrq.client.items import Item, ItemState
+from zkrq.client.items import FoundPage, Item, ItemState
 from zkrq.client.queue import Queue
 from zkrq.client.results import Result, ResultQueue, ResultReceipt, ResultState
 from zkrq.client.schedules import Recurring, next_moments
@@ -113,6 +113,7 @@ __all__ = [
     "Ending",
     "Event",
     "Flow",
+    "FoundPage",
     "Groups",
     "Handler",
     "Headers",

@@ -90,6 +90,39 @@ async def test_a_server_that_was_restarted_comes_back(servers: local.Servers, wi
             assert after.generation != known.generation
 
 
+@pytest.mark.parametrize("how", ["scan", "find_page"])
+async def test_a_scan_begins_again_in_another_life_of_the_primary(servers: local.Servers, how: str) -> None:
+    """It has all items again, in another order: a cursor of its life before would pass over some of them."""
+    async with over_zookeeper(servers, new_namespace()) as cluster:
+        queue = cluster.queue(QUEUE)
+        receipts = await asyncio.gather(*(queue.push(n, id=f"item-{n}", delay=HANG) for n in range(1200)))
+
+        async def come_back() -> None:
+            before, leading = cluster.view.epoch, cluster.view.primary(QUEUE)
+            await primary(servers, cluster).restart(wipe=True)
+            await until(lambda: is_whole(cluster, after=before))
+            assert cluster.view.primary(QUEUE) == leading
+
+        seen: set[str] = set()
+        if how == "scan":
+            async for item in queue.scan():
+                seen.add(item.id)
+                if len(seen) == 500:
+                    await come_back()
+        else:
+            page = await queue.find_page(limit=500)
+            await come_back()
+            seen.update(item.id for item in page.items)
+            page = await queue.find_page(limit=500, after=page.next)
+            assert page.restarted
+            while True:
+                seen.update(item.id for item in page.items)
+                if page.next is None:
+                    break
+                page = await queue.find_page(limit=500, after=page.next)
+        assert seen == {receipt.id for receipt in receipts}
+
+
 async def test_a_server_that_was_flushed_is_not_believed_until_it_is_caught_up(servers: local.Servers) -> None:
     async with over_zookeeper(servers, new_namespace()) as cluster:
         load = Load(cluster)

@@ -19,6 +19,7 @@ from anyio.abc import Process
 from anyio.streams.text import TextReceiveStream
 
 import zkrq
+from tests.behaviour.helpers import bury
 from tests.harness import new_namespace, over_zookeeper, take
 from zkrq import local
 
@@ -478,6 +479,123 @@ async def test_dead_letters(shell: Shell, servers: local.Servers) -> None:
     assert (await shell.run("dead", "discard", "jobs"))[0] == 2
     assert await shell.value("dead", "discard", "jobs", "--yes") == [{"removed": 2}]
     assert (await shell.value("stats"))[0]["queues"]["jobs"]["ready"] == 1
+
+
+async def test_finding(shell: Shell, servers: local.Servers) -> None:
+    async with over_zookeeper(servers, shell.environment["ZKRQ_NAMESPACE"]) as cluster:
+        queue = cluster.queue("jobs")
+        await queue.push_many(range(30), headers={"campaign": "spring"})
+        keyed = await queue.push("keyed", key="user-42", delay=600)
+        await queue.push("other", headers={"campaign": "autumn"}, priority=9)
+        claim = await take(queue)
+        await claim.bury("Connection refused")
+        (found,) = await shell.value("find", "jobs", "--key", "user-42")
+        assert (found["id"], found["state"]) == (keyed.id, "scheduled")
+        assert len(await shell.value("find", "jobs", "--header", "campaign=spring")) == 30
+        assert await shell.value("find", "jobs", "--header", "campaign=spring", "--state", "dead") == []
+        code, out, err = await shell.run("find", "jobs", "--error", "connection", "--state", "dead")
+        assert (code, out, err) == (0, f'{claim.id}  dead  "other"  Connection refused\n', "")
+        assert [each["id"] for each in await shell.value("list", "jobs", "--state", "scheduled")] == [keyed.id]
+        code, _, err = await shell.run("find", "jobs", "--state", "dead")
+        assert (code, "scan('dead')" in err) == (2, True)
+        code, _, err = await shell.run("find", "jobs", "--header", "campaign")
+        assert (code, "NAME=VALUE expected" in err) == (2, True)
+
+
+async def test_what_was_found_is_cancelled(shell: Shell, servers: local.Servers) -> None:
+    async with over_zookeeper(servers, shell.environment["ZKRQ_NAMESPACE"]) as cluster:
+        queue = cluster.queue("jobs")
+        await queue.push_many(range(30), headers={"campaign": "spring"})
+        await take(queue)
+        await queue.push("other")
+        campaign = ("cancel", "jobs", "--header", "campaign=spring")
+        code, out, err = await shell.run(*campaign)
+        assert (code, out) == (2, "")
+        assert err.startswith("zkrq cancel: to cancel 30 items of queue 'jobs' in 'test-")
+        assert ", 1 of them claimed without being asked" in err
+        assert await shell.run(*campaign, "--yes") == (0, "30 items cancelled, 1 of them claimed\n", "")
+        assert await shell.run(*campaign) == (0, "0 items cancelled\n", "")
+        assert (await queue.size())[:2] == (1, 0)
+        ids = [receipt.id for receipt in await queue.push_many([1, 2])]
+        code, out, err = await shell.run("cancel", "jobs", *ids, "nobody")
+        assert (code, out, err) == (2, "removed\nremoved\n", "zkrq cancel: queue 'jobs' has no item 'nobody'\n")
+        for wrong in ("cancel", "jobs"), ("cancel", "jobs", "x", "--key", "y"), ("cancel", "jobs", "--state", "dead"):
+            code, _, err = await shell.run(*wrong)
+            assert (code, "either ids, or at least one" in err) == (2, True)
+
+
+async def test_dead_letters_by_reason(shell: Shell, servers: local.Servers) -> None:
+    async with over_zookeeper(servers, shell.environment["ZKRQ_NAMESPACE"]) as cluster:
+        queue = cluster.queue("jobs")
+        await bury(queue, 22)  # bad 0 ... bad 21
+        code, out, err = await shell.run("dead", "redrive", "jobs", "--error", "bad 2")
+        assert (code, out) == (2, "")
+        assert "to queue 3 dead letters of queue 'jobs'" in err
+        assert await shell.value("dead", "redrive", "jobs", "--error", "BAD 2", "--yes") == [{"redriven": 3}]
+        assert await shell.value("dead", "discard", "jobs", "--error", "bad 1", "--yes") == [{"removed": 11}]
+        assert await shell.value("dead", "discard", "jobs", "--error", "nothing") == [{"removed": 0}]
+        assert (await shell.run("dead", "discard", "jobs", "x", "--error", "bad"))[0] == 2
+        assert (await queue.size()) == (3, 0, 0, 8)
+
+
+async def test_dead_letters_are_moved(shell: Shell, servers: local.Servers) -> None:
+    async with over_zookeeper(servers, shell.environment["ZKRQ_NAMESPACE"]) as cluster:
+        emails, fixed = cluster.queue("emails"), cluster.queue("emails-fixed")
+        await bury(emails, 120)
+        assert await shell.value("move", "dead", "emails", "emails-fixed", "--error", "bad 7") == [
+            {"moved": 11, "kept": 0}
+        ]
+        code, out, err = await shell.run("move", "dead", "emails", "emails-fixed")
+        assert (code, out, err) == (0, "109 dead letters moved to 'emails-fixed'\n", "")
+        assert (await emails.size(), await fixed.size()) == ((0, 0, 0, 0), (120, 0, 0, 0))
+        assert {item.item async for item in fixed.scan()} == set(range(120))
+        code, _, err = await shell.run("move", "dead", "emails", "emails")
+        assert (code, "zkrq dead redrive emails" in err) == (2, True)
+
+
+async def test_export_and_import(shell: Shell, servers: local.Servers) -> None:
+    async with over_zookeeper(servers, shell.environment["ZKRQ_NAMESPACE"]) as cluster:
+        source, target = cluster.queue("emails", codec=zkrq.RAW), cluster.queue("copies", codec=zkrq.RAW)
+        await source.push(b'{"n":1}', id="mine", key="user-42", priority=7, headers={"campaign": "spring"}, ttl=900)
+        await source.push(b"\xff \0", delay=600)
+        await source.push(b'{"n": 1.0}')
+        await source.push(b"dead", priority=9)
+        await (await take(source)).bury("bad")
+        await source.push(b"claimed", priority=9)
+        await take(source)
+        code, exported, err = await shell.run("export", "emails")
+        assert (code, err) == (0, "claimed items among these: 1; import pushes a copy of each\n")
+        assert len(exported.splitlines()) == 5
+        code, out, err = await shell.run("import", "copies", stdin=exported)
+        said = "4 pushed, 1 left out, because they are dead letters (--dead pushes them)\n"
+        assert (code, out, err) == (0, said, "")
+        code, out, err = await shell.run("import", "copies", stdin=exported)
+        assert (code, out.startswith("0 pushed, 4 there already, 1 left out"), err) == (0, True, "")
+        items = {item.payload: item async for item in target.scan()}
+        assert items.keys() == {b'{"n":1}', b"\xff \0", b'{"n": 1.0}', b"claimed"}
+        mine = items[b'{"n":1}']
+        assert (mine.id, mine.key, mine.priority, mine.headers) == ("mine", "user-42", 7, {"campaign": "spring"})
+        assert mine.expires_in is not None
+        assert 800 < mine.expires_in <= 900
+        assert 500 < (items[b"\xff \0"].seconds_left or 0) <= 600
+        (told,) = await shell.value("import", "copies", "--dead", stdin=exported)
+        assert (told["pushed"], told["there"]) == (1, 4)
+
+
+@pytest.mark.parametrize(
+    ("line", "says"),
+    [
+        ("{", "line 2 is not a line of `zkrq export`"),
+        ('{"id": "x"}', "exactly one of item and base64"),
+        ('{"item": 1, "prioriy": 2}', "unknown field 'prioriy'"),
+        ('{"item": 1, "due_at": "2030-01-01T00:00:00"}', "no time zone"),
+        ('{"item": 1, "priority": 77}', "0 pushed; then: priority is 77"),
+        ('{"item": 1, "id": 7}', "0 pushed; then: id must be a str"),
+    ],
+)
+async def test_a_line_that_is_none_of_export_is_named(shell: Shell, line: str, says: str) -> None:
+    code, out, err = await shell.run("import", "jobs", stdin=f"\n{line}\n")
+    assert (code, out, says in err) == (2, "", True), err
 
 
 # -- on a terminal -----------------------------------------------------------------------------------------------------

@@ -280,6 +280,18 @@ async def cancel(stage: Stage) -> None:
     assert await stage.queue.size() == (0, 0, 0, 0)
 
 
+async def cancel_many(stage: Stage) -> None:
+    ids = await bury(stage.queue, 400)
+    claims = await stage.claim(400)
+    ids += [claim.id for claim in claims]
+    ids += [receipt.id for receipt in await stage.queue.push_many(range(800), delay=HANG)]
+    outcomes = await stage.amid(stage.queue.cancel_many([*ids, "nobody"]))
+    assert outcomes.pop() is zkrq.Cancellation.NOT_FOUND
+    assert all(outcomes)
+    assert await stage.queue.size() == (0, 0, 0, 0)
+    assert await stage.queue.ack_many(claims) == claims
+
+
 async def clear(stage: Stage) -> None:
     (claim,) = await stage.claim(1)
     await stage.queue.push_many(range(2000))
@@ -393,6 +405,52 @@ async def scan(stage: Stage) -> None:
     assert seen == set(ids)
 
 
+async def push_a_campaign(stage: Stage) -> set[str]:
+    """Items that a search finds among as many others, none in a bundle."""
+    kinds = ({"headers": {"campaign": "spring"}, "delay": HANG}, {"delay": HANG})
+    receipts = await asyncio.gather(*(stage.queue.push(n, id=f"item-{n}", **kinds[n % 2]) for n in range(2000)))  # pyright: ignore[reportArgumentType]
+    return {receipt.id for receipt in receipts[::2]}
+
+
+async def find(stage: Stage) -> None:
+    ids, seen = await push_a_campaign(stage), set[str]()
+    async for item in stage.queue.find(header=("campaign", "spring")):
+        seen.add(item.id)
+        if len(seen) == 350:
+            await stage.primary.kill()
+    assert seen == ids
+
+
+async def find_page(stage: Stage) -> None:
+    """The cursor of the dead primary is no longer valid: the search begins again, and says so."""
+    ids, seen, restarted, after = await push_a_campaign(stage), set[str](), 0, None
+    while True:
+        page = await stage.queue.find_page(header=("campaign", "spring"), limit=80, after=after)
+        seen.update(item.id for item in page.items)
+        restarted += page.restarted
+        if len(seen) >= 350 and not restarted:
+            await stage.primary.kill()
+            await until(lambda: stage.primary.name not in stage.cluster.view.members)
+        if page.next is None:
+            break
+        after = page.next
+    assert seen == ids
+    assert restarted == 1
+
+
+async def find_key_and_letters(stage: Stage) -> None:
+    letters = await bury(stage.queue, 300)
+    keyed = await stage.queue.push("x", key="user-42")
+    found = await stage.each(
+        [partial(_found, stage, key="user-42"), partial(_found, stage, error="bad", state="dead")] * 30
+    )
+    assert all(set(ids) == ({keyed.id}, {*letters})[n % 2] for n, ids in enumerate(found))
+
+
+async def _found(stage: Stage, **conditions: Any) -> list[str]:
+    return [item.id async for item in stage.queue.find(**conditions)]
+
+
 async def statistics(stage: Stage) -> None:
     await stage.queue.push("x", key="k", ttl=HANG)
     await stage.queue.push_many(range(10), delay=HANG)
@@ -416,8 +474,8 @@ Scene = Callable[[Stage], Awaitable[None]]
 SCENES: Sequence[Scene] = (
     *(push, push_with_an_id, push_with_a_key, push_with_a_time_to_live, push_into_a_limited_queue, push_many, every),
     *(pop, ack, ack_many, nack, retry, release, bury_them, extend, work, dead_letter_caps),
-    *(cancel, clear, delete, pause, paused_before, resume, redrive, redrive_some, discard),
-    *(look, size, peek, scan, statistics, consumers),
+    *(cancel, cancel_many, clear, delete, pause, paused_before, resume, redrive, redrive_some, discard),
+    *(look, size, peek, scan, find, find_page, find_key_and_letters, statistics, consumers),
 )
 
 OPTIONS: Mapping[Scene, Mapping[str, Any]] = {

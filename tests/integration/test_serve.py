@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import dataclasses
 import itertools
 import json
 import re
@@ -21,6 +22,7 @@ from tests.harness import HANG, in_process, new_namespace, settled, take
 from tests.serving import Serving, refused, serving
 from zkrq import local
 from zkrq.client import client
+from zkrq.client.cursors import Cursor
 from zkrq.coordination.memory import Hub
 from zkrq.protocol.calls import Decision
 from zkrq.protocol.deciding import Decided
@@ -575,6 +577,54 @@ async def test_items_are_looked_up_and_cancelled(stage: Stage) -> None:
     await stage.http.claim(stage.name)
     assert (await stage.http.client.get(f"{path}/{id}")).json()["state"] == "claimed"
     assert (await stage.http.client.post(f"{path}/{id}/cancel")).json() == {"outcome": "signalled"}
+
+
+async def test_items_are_found_page_by_page(stage: Stage) -> None:
+    path = f"/v1/queues/{stage.name}/items"
+    spring = {"campaign": "spring"}
+    ids = {await stage.http.push(stage.name, n, headers=spring, delay=60, key=f"key {n}") for n in range(5)}
+    ids |= {await stage.http.push(stage.name, "other", headers={"campaign": "autumn"})}
+    found, params = list[str](), {"limit": 2}
+    while True:
+        reply = (await stage.http.client.get(path, params=params)).json()
+        assert len(reply["items"]) <= 2
+        assert not reply["restarted"]
+        found += [item["id"] for item in reply["items"]]
+        if reply["next"] is None:
+            break
+        params["after"] = reply["next"]
+    assert sorted(found) == sorted(ids)
+    (item,) = (await stage.http.client.get(path, params={"key": "key 3", "header": "campaign=spring"})).json()["items"]
+    assert (item["item"], item["state"], item["key"], item["headers"]) == (3, "scheduled", "key 3", spring)
+    claim = await stage.http.claim(stage.name)
+    (held,) = (await stage.http.client.get(path, params={"state": "claimed"})).json()["items"]
+    assert held["owner"]
+    await stage.http.post(f"/claims/{claim['claim']}/bury", {"reason": "Connection refused"})
+    (letter,) = (await stage.http.client.get(path, params={"error": "connection", "state": "dead"})).json()["items"]
+    assert (letter["item"], letter["reason"]) == ("other", "Connection refused")
+    assert (await stage.http.client.get(path, params={"key": "nobody"})).json() == {
+        "items": [],
+        "next": None,
+        "restarted": False,
+    }
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"state": "lost"}, {"key": " "}, {"header": "campaign"}, {"limit": 501}, {"after": "x"}, {"error": ""}]
+)
+async def test_what_is_not_a_search_is_a_bad_request(stage: Stage, wrong: dict[str, str]) -> None:
+    reply = await stage.http.client.get(f"/v1/queues/{stage.name}/items", params=wrong)
+    assert (reply.status_code, reply.json()["error"]) == (400, "BadRequest")
+
+
+async def test_a_cursor_that_is_no_longer_valid_starts_over_and_says_so(stage: Stage) -> None:
+    path = f"/v1/queues/{stage.name}/items"
+    ids = {await stage.http.push(stage.name, n) for n in range(3)}
+    told = (await stage.http.client.get(path, params={"limit": 1})).json()["next"]
+    old = dataclasses.replace(Cursor.read(told), leader="redis-9 of another life").text()
+    reply = (await stage.http.client.get(path, params={"after": old})).json()
+    assert reply["restarted"]
+    assert {item["id"] for item in reply["items"]} == ids
 
 
 async def test_a_queue_is_limited(stage: Stage) -> None:

@@ -72,18 +72,20 @@ async def test_the_page_lives_and_its_buttons_work(browser: Browser, stage: Stag
     await do(browser.shows, "#queue-orders", "1,234")
     claim = await take(orders)
     await do(browser.shows, "#consumers ~ table", "worker <1>")
-    await do(browser.shows, "#consumers ~ table", "1 of orders")
+    await do(browser.shows, "#consumers ~ table", "1 item of orders")
     await claim.ack()
     await do(browser.shows, "#queue-orders", "1,233")  # without loading the page again
-    await do(browser.click, "#pause-orders button")
-    await do(browser.shows, "#notice", "orders is paused")
-    await do(browser.shows, "#queue-orders h2", "paused")
-    assert (await orders.statistics()).paused
-    await do(browser.click, "#pause-orders button")
-    await do(browser.shows, "#notice", "orders is resumed")
-    assert not (await orders.statistics()).paused
     for server in ("redis-1", "redis-2", "redis-3"):
         await do(browser.shows, "#servers ~ table", server)
+    await do(browser.shows, "#servers ~ table", "MiB")  # of memory
+    await do(browser.click, "#queue-orders th a")
+    await do(browser.click, "#pause button")
+    await do(browser.shows, "#notice", "orders is paused")
+    await do(browser.shows, "h1", "paused")
+    assert (await orders.statistics()).paused
+    await do(browser.click, "#pause button")
+    await do(browser.shows, "#notice", "orders is resumed")
+    assert not (await orders.statistics()).paused
     assert await do(browser.complaints) == []
 
 
@@ -109,7 +111,7 @@ async def test_everything_can_be_done_by_keyboard(browser: Browser, stage: Stage
     await do(browser.press, " ")
     await do(browser.wait, lambda: browser.focused() == "Resume keyed")
     await keyed.push(2)
-    await do(browser.shows, ".sizes", "2")
+    await do(browser.shows, "#tab-ready", "2")
     assert await do(browser.focused) == "Resume keyed"
     await do(browser.press, "\ue007")
     await do(browser.wait, lambda: browser.focused() == "Pause keyed")
@@ -121,28 +123,65 @@ async def test_dead_letters_are_shown_redriven_and_discarded(browser: Browser, s
     hostile = "<img src=x onerror=alert(1)>"
     first = await stage.bury("dead", {"html": hostile}, f"broken {hostile}")
     second = await stage.bury("dead", "second", "also broken")
-    await stage.bury("dead", "third", "also broken")
-    await do(browser.open, f"{stage.http.url}/queues/dead")
-    await do(browser.shows, "#dead ~ ul", f"broken {hostile}")
-    await do(browser.shows, "#dead ~ ul", f'{{"html":"{hostile}"}}')
+    ids = [await stage.bury("dead", number, f"late by {number} s") for number in range(3)]
+    await do(browser.open, f"{stage.http.url}/queues/dead?tab=dead")
+    await do(browser.shows, "#groups", f"broken {hostile.replace('1', '…')}")
+    await do(browser.shows, "#groups", "late by … s")
+    await do(browser.shows, "#letters", f'{{"html":"{hostile}"}}')
     assert await do(browser.script, "return document.querySelectorAll('img').length") == 0
 
-    await do(browser.click, f'[id="discard-{first}"] button')
-    assert "cannot be undone" in await do(browser.answer, yes=False)
-    assert (await dead.size()).dead == 3
-    await do(browser.click, f'[id="discard-{first}"] button')
-    await do(browser.answer, yes=True)
-    await do(browser.shows, "#notice", "1 dead letter of dead removed")
+    await do(browser.click, f'[id="choose-{first}"]')
+    await do(browser.click, f'[id="choose-{ids[0]}"]')
+    await dead.push("more")
+    await do(browser.shows, "#tab-ready", "1")  # what was ticked stays ticked while the page changes
+    await do(browser.click, "#discard-chosen")
+    await do(browser.shows, "main", "Remove the 2 dead letters that you chose? This cannot be undone.")
+    assert (await dead.size()).dead == 5
+    await do(browser.click, "#confirm")
+    await do(browser.shows, "#notice", "2 dead letters of dead removed")
+    assert await dead.get(first) is await dead.get(ids[0]) is None
     await do(browser.wait, lambda: hostile not in browser.text("#live"))
-    assert await dead.get(first) is None
 
-    await do(browser.click, f'[id="redrive-{second}"] button')
+    await do(browser.click, "#group-1 button")
+    await do(browser.shows, "main", "Queue 2 dead letters of “late by … s” again?")
+    await do(browser.click, "#confirm")
+    await do(browser.shows, "#notice", "2 dead letters of dead queued again")
+    assert await dead.size() == (3, 0, 0, 1)
+
+    await do(browser.click, f'[id="letter-{second}"] th a')
+    await do(browser.shows, "#history ~ ol", "It died of: also broken")
+    await do(browser.click, "#redrive button")
     await do(browser.shows, "#notice", "1 dead letter of dead queued again")
-    assert await dead.size() == (1, 0, 0, 1)
-    await do(browser.click, "#redrive-all button")
-    assert "the one dead letter" in await do(browser.answer, yes=True)
-    await do(browser.wait, lambda: browser.text("#dead ~ p") == "None.")
-    assert await dead.size() == (2, 0, 0, 0)
+    await do(browser.shows, "#live .badge", "ready")
+    assert await dead.size() == (4, 0, 0, 0)
+    assert await do(browser.complaints) == []
+
+
+async def test_all_that_are_shown_are_chosen_by_one_box(browser: Browser, stage: Stage) -> None:
+    for number in range(3):
+        await stage.bury("boxes", number, "broken")
+    await do(browser.open, f"{stage.http.url}/queues/boxes?tab=dead")
+    await do(browser.click, "#choose-all")
+    assert await do(browser.script, "return document.querySelectorAll('[form=selection]:checked').length") == 3
+    await do(browser.click, "#redrive-chosen")
+    await do(browser.shows, "main", "Queue the 3 dead letters that you chose again?")
+
+
+async def test_a_curve_tells_its_value_under_the_pointer(browser: Browser, stage: Stage) -> None:
+    await stage.cluster.queue("curved").push_many(range(17))
+    await do(browser.open, f"{stage.http.url}/queues/curved")
+    await do(browser.wait, lambda: browser.script("return document.querySelectorAll('.mark').length > 2"))
+
+    def point() -> bool:
+        from selenium.webdriver.common.action_chains import ActionChains
+
+        marks = browser.driver.find_elements("css selector", ".curve .mark")
+        ActionChains(browser.driver).move_to_element(marks[1]).perform()
+        return bool(re.fullmatch(r"\d\d:\d\d:\d\d UTC: 17 items", browser.text("#tip")))
+
+    await do(browser.wait, point)
+    await do(browser.click, "#table-depth summary")
+    await do(browser.shows, "#table-depth", "UTC: 17 items")
     assert await do(browser.complaints) == []
 
 
@@ -154,7 +193,13 @@ async def test_it_fits_a_phone_and_has_names_and_contrast(browser: Browser, stag
     await queue.push(1, id="i" * 128)
     claim = await take(queue)
     await queue.pause()
-    for path, shown in (("/", f"#queue-{long}"), (f"/queues/{long}", "#claimed ~ table")):
+    for path, shown in (
+        ("/", f"#queue-{long}"),
+        (f"/queues/{long}?tab=dead", "#letters"),
+        (f"/queues/{long}?tab=claimed", "#items table"),
+        (f"/queues/{long}/item?id={'i' * 128}", "#history"),
+        (f"/queues/{long}/find?text=i", "#found"),
+    ):
         for width, dark in ((390, False), (390, True), (1280, False), (1280, True)):
             await do(browser.open, f"{stage.http.url}{path}", width=width, dark=dark)
             await do(browser.wait, partial(browser.text, shown))
@@ -176,7 +221,7 @@ async def test_a_lost_server_is_told_and_found_again(browser: Browser, shared_se
             await do(browser.shows, "#notice", "not the token")
             await do(browser.click, "#token")
             await do(browser.press, TOKEN, "\ue007")
-            await do(browser.shows, "#queue-orders", "ready")
+            await do(browser.shows, "#queue-orders", "orders")
             assert TOKEN not in await do(lambda: browser.driver.page_source)
             cookie = await do(browser.driver.get_cookie, "zkrq-session")
             assert (cookie["httpOnly"], cookie["sameSite"]) == (True, "Strict")
@@ -200,7 +245,7 @@ async def test_the_window_is_titled_by_what_is_wrong(browser: Browser, servers: 
     ):
         await cluster.queue("orders").push(1)
         await do(browser.open, http.url)
-        await do(browser.shows, "#queue-orders", "ready")
+        await do(browser.shows, "#queue-orders", "orders")
         assert await do(lambda: browser.driver.title) == f"Queues · {namespace} · zkrq"
         await servers.redis[0].kill()
         await cluster.queue("orders").push(2)
@@ -217,7 +262,7 @@ async def test_the_window_is_titled_by_what_is_wrong(browser: Browser, servers: 
 async def test_actions_work_without_scripts(stage: Stage) -> None:
     await stage.cluster.queue("plain").push(1)
     reply = await stage.http.client.post("/queues/plain/pause")
-    assert (reply.status_code, reply.headers["location"]) == (303, "/queues/plain")
+    assert (reply.status_code, reply.headers["location"]) == (303, "/queues/plain?done=pause&count=1&asked=1")
     assert (await stage.cluster.queue("plain").statistics()).paused
     id = await stage.bury("others", 1, "broken")
     await stage.http.client.post("/queues/others/redrive", data={"id": id})
@@ -233,6 +278,7 @@ async def test_without_scripts_the_server_asks_before_letters_go(stage: Stage) -
     assert "Remove all 3 dead letters?" in asked.text
     assert 'name="confirmed" value="yes"' in asked.text
     assert 'name="id"' not in asked.text
+    assert (await stage.http.client.post("/queues/asked/discard", data={"chosen": "yes"})).status_code == 400
     asked = await post(data={"id": ids[0]})
     assert "Remove this dead letter?" in asked.text
     assert f'name="id" value="{ids[0]}"' in asked.text
@@ -240,8 +286,10 @@ async def test_without_scripts_the_server_asks_before_letters_go(stage: Stage) -
     assert (await queue.size()).dead == 3
     for form, left in (({"id": ids[0]}, 2), ({}, 0)):
         reply = await post(data={**form, "confirmed": "yes"})
-        assert (reply.status_code, reply.headers["location"]) == (303, "/queues/asked")
+        assert reply.status_code == 303
+        assert reply.headers["location"].startswith("/queues/asked?tab=dead&done=discard&count=")
         assert (await queue.size()).dead == left
+        assert "of asked removed" in (await stage.http.client.get(reply.headers["location"])).text
 
 
 async def test_another_site_cannot_confirm(stage: Stage) -> None:
@@ -264,7 +312,7 @@ async def test_what_does_not_exist_is_not_found(stage: Stage, path: str) -> None
 async def test_nothing_is_said_of_a_curve_before_there_is_one(stage: Stage) -> None:
     await stage.cluster.queue("young").push(1)
     text = (await stage.http.client.get("/queues/young")).text
-    assert "<figcaption>Items</figcaption>" in text
+    assert "<figcaption>Items, dead letters not counted</figcaption>" in text
 
 
 async def test_another_site_acts_on_nothing(stage: Stage) -> None:
@@ -275,10 +323,10 @@ async def test_another_site_acts_on_nothing(stage: Stage) -> None:
 
 
 async def test_an_action_that_fails_says_so(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
-    async def fail(queue: zkrq.Queue[bytes], id: str | None) -> str:
+    async def fail(queue: zkrq.Queue[bytes], ids: object) -> None:
         raise zkrq.OutcomeUnknown("it <may> have happened")
 
-    monkeypatch.setattr("zkrq.serve.page.ACTIONS", {"pause": fail})
+    monkeypatch.setattr("zkrq.serve.queue_pages.ACTIONS", {"pause": fail})
     for headers in ({}, {"HX-Request": "true"}):
         reply = await stage.http.client.post("/queues/plain/pause", headers=headers)
         assert reply.status_code == 504
@@ -321,12 +369,19 @@ async def test_the_page_tells_what_happens_while_servers_are_away(servers: local
         await queue.pause()
         await settled(partial(told, "Items can be pushed and claimed", 'badge">paused'))
         await servers.redis[0].kill()
-        await settled(partial(told, r"redis-1</th>\s*<td>out", "not connected", "<title>2 of 3 in sync · orders"))
+        await settled(
+            partial(
+                told,
+                r"redis-1</th>\s*<td>out of sync, not connected",
+                'class="strip warn"',
+                "<title>2 of 3 in sync · orders",
+            )
+        )
         warnings = (await http.client.get("/v1/queues")).json()["warnings"]
         assert re.fullmatch(r"2 of 3 servers in sync; redis-1 out since .* UTC; one more failure stops .*", warnings[0])
         for server in servers.redis[1:]:
             server.pause()
-        await settled(partial(told, "servers have not answered|server|no in-sync", "state bad"))
+        await settled(partial(told, "servers have not answered|server|no in-sync", "strip bad"))
         for server in servers.redis[1:]:
             server.resume()
         await servers.start()

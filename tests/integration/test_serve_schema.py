@@ -93,7 +93,8 @@ async def test_a_client_that_is_generated_is_pleasant_to_use() -> None:
         schema = (await open_to_all.client.get("/v1/openapi.json")).json()
     calls = {call["operationId"]: call for path in schema["paths"].values() for call in path.values()}
     settling = {"ack", "ack_many", "nack", "release", "bury", "extend"}
-    managing = {"get", "result", "cancel", "pause", "resume", "limits", "set_limits", "dead_letters", "redrive"}
+    managing = {"find", "get", "result", "cancel", "pause", "resume", "limits", "set_limits"}
+    managing |= {"dead_letters", "redrive"}
     assert calls.keys() == {"push", "push_many", "claim", "statistics", "queue_statistics"} | settling | managing
     assert all(call["security"] == [{"token": []}] for call in calls.values())
     assert schema["components"]["securitySchemes"]["token"]["scheme"] == "bearer"

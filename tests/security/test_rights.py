@@ -196,6 +196,7 @@ async def looking(cluster: Cluster) -> None:
         assert all([item.state == state async for item in queue.scan(state)])
     await queue.push_many(range(1200))
     assert len([item async for item in queue.scan()]) == 1200
+    assert [item async for item in queue.find(key="nobody")] == []
     await queue.dead_letters()
     await queue.statistics()
     await queue.size()

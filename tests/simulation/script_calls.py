@@ -196,6 +196,9 @@ class Load:
             return self.rng.choice(["", "", "s", "r", "m", f"r0 {self.draw_id()}", f"s5 {BUNDLES[0]}\0\2", "m g\0\1"])
         if self._script == "repair_lines":
             return self.rng.choice(["0", "0", "g0", "m", "mg"])
+        if self._script == "dead_page":
+            dead = [f"{score} ".encode() + entry for entry, score in self._held("dead").items()]
+            return self.rng.choice(["0", "0", f"{self.now_us} {self.draw_id()}", *dead[:3]])
         return "0"
 
     def draw_only(self) -> Word:
@@ -203,6 +206,9 @@ class Load:
 
     def draw_group(self) -> str | None:
         return self.rng.choice([None, None, "", "g", "h"])
+
+    def draw_key(self) -> Word:
+        return self.rng.choice(["k1", "k2", "none"])
 
     def draw_before_ms(self) -> Word:
         return self._mostly(self.now_us // 1000, 0)

@@ -11,10 +11,11 @@ from typing import Any, cast
 
 import pytest
 
-from tests.lua.one_server import Argument, Claimed, OneServer, Put, ScriptFailed, Settlement
+from tests.lua.one_server import Argument, Claimed, Decided, OneServer, Put, ScriptFailed, Settlement
+from zkrq.client.finding import SEARCH_PAGE
 from zkrq.protocol import calls
 from zkrq.protocol.payloads import join
-from zkrq.protocol.records import fresh
+from zkrq.protocol.records import BUNDLE_MAX, fresh
 from zkrq.protocol.scripts import SCRIPTS
 from zkrq.replication.stream import ErrorReply
 from zkrq.testing.redis.server import MiniRedis
@@ -274,6 +275,10 @@ CALLS: dict[str, dict[str, Callable[[Large], object]]] = {
         "of little": asking(calls.Fence("q", "owner0")),
         "after an hour": later(3600, FENCE),
     },
+    "dead_page": {
+        "": asking(calls.DeadPage("q", calls.START, BATCH)),
+        "further on": asking(calls.DeadPage("q", f"{FIRST_US + 500} dead000300\0\1".encode(), BATCH)),
+    },
     "declare": {"": asking(calls.Declare("q", "limits", "concurrency=10,rate=10/1000", ""))},
     "delete": {"": asking(calls.Delete("q", 10**12))},
     "forget": {"": asking(calls.Forget("q"))},
@@ -281,6 +286,7 @@ CALLS: dict[str, dict[str, Callable[[Large], object]]] = {
     "heads": {"": asking(calls.Heads("q", calls.START, BATCH))},
     "claim_counts": {"": asking(calls.ClaimCounts("q"))},
     "install": {"": asking(calls.Install("q", 0, KNOWN_OWNERS))},
+    "keyed": {"": asking(calls.Keyed("q", "key"))},
     "owners": {"": asking(calls.Owners("q"))},
     "page": {"": asking(calls.Page("q", calls.START, BATCH))},
     "pause": {"": lambda s: s.pause(), "resume": lambda s: s.resume()},
@@ -340,6 +346,29 @@ def test_what_a_call_touches_does_not_grow(script: str) -> None:
         small, large = state(SMALL).touched_by(call), state(LARGE).touched_by(call)
         assert large <= TOUCHED_MAX, (how, small, large)
         assert large <= small * GROWTH_MAX + 10, (how, small, large)
+
+
+@pytest.mark.parametrize("read", [calls.DeadPage, calls.Page])
+def test_a_page_of_a_search_is_small_whatever_it_meets(read: type[calls.DeadPage | calls.Page]) -> None:
+    """At worst each letter is of another bundle, all items of which have failed for a reason."""
+    server, count = state(SMALL), 2 * SEARCH_PAGE
+    dump, server.queue = server.redis.dump(), "worst"
+    try:
+        ids = [f"{number:x}-0-0" for number in range(count)]
+        for id in ids:
+            server.put(Put(id, [b"payload"] * BUNDLE_MAX, pushed_at_ms=server.now_ms()))
+        decided: dict[str, Decided] = {}
+        while len(decided) < count:
+            decided |= server.claim("ann", BATCH, lease_ms=600_000).decided
+        for positions in ([0], list(range(1, BUNDLE_MAX))):
+            for id in ids:
+                decided |= server.settle(decided[id].settle("bury", 0, "why", positions)).decided
+            server.now += 1000
+        touched = server.touched_by(asking(read("worst", calls.START, SEARCH_PAGE)))
+        assert SEARCH_PAGE * BUNDLE_MAX < touched <= TOUCHED_MAX, "all notes are read"
+    finally:
+        server.queue = "q"
+        server.redis.restore(dump)
 
 
 def test_counting_counts() -> None:

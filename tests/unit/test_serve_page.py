@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
+import html
+import re
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from functools import partial
 from typing import Any
 
 from tests.every import every
@@ -10,22 +14,21 @@ from zkrq.client.consumers import Consumer
 from zkrq.client.flow import Flow
 from zkrq.client.health import Health, ServerHealth
 from zkrq.client.inspection import Sizes, Statistics
+from zkrq.client.items import Item
 from zkrq.client.shards import ShardStatus
 from zkrq.protocol.view import Life, ServerId, View
 from zkrq.repair.progress import Progress
-from zkrq.serve import curves
-from zkrq.serve.curves import HEIGHT, WIDTH, History, Point, Rate, draw, rates
-from zkrq.serve.page import (
-    NO_FIGURES,
-    PLACES,
-    Shown,
-    make_templates,
-    show_alarm,
-    show_duration,
-    show_number,
-    show_payload,
-    show_rate,
-)
+from zkrq.serve import curves, sightings
+from zkrq.serve.actions import Form
+from zkrq.serve.contents import Found
+from zkrq.serve.curves import HEIGHT, MARKS, WIDTH, History, Point, Rate, draw, latest_rate, rates, thin
+from zkrq.serve.letters import columns, group
+from zkrq.serve.listing import Choice, Row, arrange
+from zkrq.serve.queue_pages import Wish, read_wish
+from zkrq.serve.rendering import make_templates
+from zkrq.serve.shown import NO_FIGURES, show_queue, show_rate
+from zkrq.serve.sightings import Sighting, Sightings
+from zkrq.serve.texts import show_alarm, show_bytes, show_count, show_duration, show_moment, show_number, show_tone
 from zkrq.serve.watching import Look
 
 
@@ -65,14 +68,60 @@ def test_a_rate_is_of_the_last_seconds() -> None:
     assert rates(points[:1]) == rates([]) == []
 
 
+@every("seconds", range(0, 31, 3))
+def test_the_latest_rate_is_the_last_of_all(seconds: int) -> None:
+    points = [Point(at, 0, at * at, at) for at in range(0, seconds, 2)]
+    assert latest_rate(points) == next(iter(rates(points)[-1:]), None)
+
+
 def test_a_curve_has_zero_in_sight_and_stays_within_its_edges() -> None:
     assert draw([0], [5.0]) is draw([], [], []) is None
-    assert draw([0, 10], [5.0, 10.0]) == ([f"0.0,{HEIGHT / 2} {WIDTH}.0,0.0"], 10.0)
+    assert draw([0, 10], [5.0, 10.0]) == ([f"0.0,{HEIGHT / 2} {WIDTH}.0,0.0"], 10.0, ())
     assert draw([0, 10], [0.0, 5.0], [10.0, 0.0]) == (
         [f"0.0,{HEIGHT}.0 {WIDTH}.0,{HEIGHT / 2}", f"0.0,0.0 {WIDTH}.0,{HEIGHT}.0"],
         10.0,
+        (),
     )
-    assert draw([3, 3], [0.0, 0.0]) == ([f"0.0,{HEIGHT}.0 0.0,{HEIGHT}.0"], 0.0)
+    assert draw([3, 3], [0.0, 0.0]) == ([f"0.0,{HEIGHT}.0 0.0,{HEIGHT}.0"], 0.0, ())
+
+
+NOON = datetime(2026, 1, 2, 12, tzinfo=UTC)
+
+
+@every("count", [2, 3, MARKS, 500])
+def test_every_place_of_a_curve_tells_a_moment_that_was_looked_at(count: int) -> None:
+    moments = [100.0 + 2 * number for number in range(count)]
+    drawn = draw(moments, moments, [0.0] * count, ends=NOON)
+    assert drawn
+    assert len(drawn.marks) == min(count, MARKS)
+    assert drawn.marks[0].left == 0.0
+    assert abs(sum(mark.width for mark in drawn.marks) - WIDTH) < 0.01
+    for mark in drawn.marks:
+        assert mark.at == NOON - timedelta(seconds=moments[-1] - mark.values[0])
+        place = (mark.values[0] - moments[0]) * WIDTH / (moments[-1] - moments[0])
+        assert mark.left - 0.01 <= place <= mark.left + mark.width + 0.01
+
+
+@every("most", [2, 3, 10, 100])
+def test_thin_keeps_the_first_and_the_last(most: int) -> None:
+    left = thin(range(57), most)
+    assert (left[0], left[-1], len(left)) == (0, 56, min(57, most))
+    assert list(left) == sorted(set(left))
+
+
+def test_what_is_seen_has_a_beginning_until_it_is_gone() -> None:
+    seen = Sightings[str]()
+    seen.note_all(NOON, ["a", "b"])
+    later = NOON + timedelta(seconds=10)
+    seen.note_all(later, ["b", "c"])
+    assert [seen.of(name) for name in "abc"] == [None, Sighting(NOON, came=False), Sighting(later, came=True)]
+    seen.note(later + timedelta(seconds=1), ["b", "d"])
+    assert seen.of("b") == Sighting(NOON, came=False)
+    assert seen.of("d") == Sighting(later + timedelta(seconds=1), came=False)
+    many = Sightings[int]()
+    many.note(NOON, range(sightings.SIGHTINGS_MAX + 1))
+    assert many.of(0) is None
+    assert many.of(sightings.SIGHTINGS_MAX)
 
 
 @every(
@@ -99,10 +148,35 @@ def test_a_rate_is_told_in_words() -> None:
     ]
 
 
-def test_a_payload_is_shown_by_its_beginning() -> None:
-    assert show_payload(b'{"a":"\xc3\xa4"}') == '{"a":"ä"}'
-    assert show_payload(b"\xff\x00") == "\ufffd\x00"
-    assert show_payload(b"x" * 5000) == "x" * 1000 + "…"
+def test_moments_sizes_and_counts_are_for_people() -> None:
+    assert show_moment(NOON, NOON + timedelta(hours=1)) == "12:00:00 UTC"
+    assert show_moment(NOON, NOON + timedelta(days=1)) == "2026-01-02 12:00 UTC"
+    assert [show_bytes(size) for size in (0, 1023, 1024, 3 << 20, 5 << 30)] == [
+        "0 bytes",
+        "1,023 bytes",
+        "1.0 KiB",
+        "3.0 MiB",
+        "5.0 GiB",
+    ]
+    assert [show_count(count, "item") for count in (0, 1, 1200)] == ["0 items", "1 item", "1,200 items"]
+
+
+def test_a_wish_is_the_address_that_shows_it() -> None:
+    assert read_wish({}) == Wish()
+    searched = Wish("dead", error="a&b", after="x")
+    for wish in (Wish("dead", 500, "header tenant", "a&b"), Wish("claimed"), Wish("dead", group=""), searched):
+        fields = dict(re.findall(r"(\w+)=([^&]*)", wish.query()))
+        assert (
+            read_wish(
+                {name: html.unescape(value).replace("%26", "&").replace("+", " ") for name, value in fields.items()}
+            )
+            == wish
+        )
+    assert read_wish({"tab": "<x>", "count": "-3", "by": ""}) == Wish()
+    assert read_wish({"count": "99999"}).most == 500
+    assert not searched.is_live
+    assert Wish("dead").is_live
+    assert Wish("ready", error="of another tab").is_live
 
 
 GOOD = Health(True, "connected", 7, {"redis-1": ServerHealth("member", True)})
@@ -113,7 +187,7 @@ BAD = Health(
     {
         "<b>": ServerHealth("learner", True, Progress(10, 1000, 5.0, 198.0)),
         "new": ServerHealth("learner", True, Progress(0, 0, 0.0, None)),
-        "out": ServerHealth("out", False),
+        "out": ServerHealth("out", False, out_since=NOON, reason="<i>no</i>"),
     },
     ("server <i> refuses",),
 )
@@ -127,69 +201,141 @@ ONE_SERVER = View(
     min_replicas=1,
     by="",
 )
-LETTER: dict[str, Any] = {
-    "id": "<script>",
-    "reason": "<img src=x>",
-    "attempts": 2,
-    "key": '"onclick="',
-    "died_at": datetime(2026, 1, 2, tzinfo=UTC),
-    "payload": b"</pre><script>",
-    "traceback": "<x>",
-    "owner": "1",
-    "seconds_left": 5.0,
-}
+HOSTILE: Item[bytes] = Item(
+    id='<script>"',
+    item=None,
+    payload=b'{"<u>": "</pre><script>"}',
+    state="dead",
+    priority=3,
+    attempts=2,
+    failures=1,
+    pushed_at=NOON,
+    seconds_left=5.0,
+    owner="1",
+    reason="<img src=x>",
+    key='"onclick="',
+    traceback="<x>",
+    died_at=NOON,
+    expires_in=9.0,
+    headers={"<i>": "<b>"},
+)
 
 
-@every("template", ["live_overview.html", "live_queue.html", "live.html"])
+def values_of(template: str, health: Health, *, read_only: bool, full: bool) -> dict[str, Any]:
+    """All that a template is given."""
+    points = [Point(0, 1), Point(2, 2)]
+    figures = FIGURES if full else FIGURES._replace(oldest_ready=None, paused=False, sizes=Sizes(0, 0, 0, 0))
+    letters = [HOSTILE] if full else []
+    consumers = {"1": Consumer("<i>worker</i>", {"emails": 1})} if full else {}
+    row = Row("emails", figures, 1.0, 2.0, draw([0, 1], [1.0, 2.0])) if full else Row("emails", figures)
+    seen = Sightings[str]()
+    seen.note_all(NOON, consumers)
+    is_dead = template == "live_queue.html"
+    return {
+        "namespace": "shop",
+        "session": True,
+        "notice": "",
+        "title": "Queues",
+        "fragment": "live_overview.html",
+        "stream": "/live",
+        "up": "emails" if full else None,
+        "look": Look(health, NOON, {}, consumers, {}, "<u>no answer</u>" if full else ""),
+        "shards": {"b": ShardStatus("open", None, "away"), "main": ShardStatus("open", ONE_SERVER, None)}
+        if full
+        else {},
+        "left_out": ["b"] if full else [],
+        "writable": health.ok,
+        "members": 1,
+        "needed": 2,
+        "read_only": read_only,
+        "seen": seen,
+        "table": arrange([row], Choice(text="e" if full else ""))._replace(more=3 if full else 0),
+        "choice": Choice("dead", text="<e>") if full else Choice(),
+        "consumers": list(consumers.items()),
+        "more_consumers": 2 if full else 0,
+        "queue": "emails"
+        if "find" in template or template == "confirm.html"
+        else show_queue("emails", figures, points if full else [], NOON),
+        "wish": Wish("dead" if is_dead else "ready", group=group(letters)[0].value if letters else None),
+        "items": letters if template != "consumer.html" else {"emails": letters},
+        "columns_of_letters": columns(letters),
+        "groups": group(letters),
+        "more_groups": 1,
+        "grouped": len(letters),
+        "next": "<b>" if full else None,
+        "chosen": len(letters),
+        "held_since": partial(held_since, full),
+        "name": "emails",
+        "id": HOSTILE.id,
+        "form": Form((HOSTILE.id,) * 12, "<by>", "<img>") if template == "confirm.html" else "",
+        "item": HOSTILE if full else None,
+        "since": Sighting(NOON, came=True) if full else None,
+        "text": "<img>",
+        "found": ([("emails", HOSTILE)] if template == "find_all.html" else Found([HOSTILE], 1, whole=full))
+        if full
+        else (),
+        "asked": 3,
+        "trouble": "<img>" if full else "",
+        "owner": "1",
+        "consumer": Consumer("<i>worker</i>", {"emails": 1}),
+        "question": "<img>?",
+        "verb": "discard",
+        "back": "/?<img>",
+        "preview": 10,
+    }
+
+
+def held_since(came: bool, queue: str, item: Item[bytes]) -> Sighting:
+    return Sighting(NOON, came)
+
+
+TEMPLATES = ("live_overview.html", "live_queue.html", "live_item.html", "live.html", "consumer.html", "find_all.html")
+
+
+@every("template", [*TEMPLATES, "find.html", "confirm.html"])
 @every("health", [GOOD, BAD])
 @every("read_only", [False, True])
 @every("full", [False, True])
 def test_every_template_renders_and_escapes(template: str, health: Health, read_only: bool, full: bool) -> None:
-    shards = {"b": ShardStatus("open", None, "shard b is away"), "main": ShardStatus("open", ONE_SERVER, None)}
-    shown = Shown("emails", FIGURES, draw([0, 1], [1.0, 2.0]), draw([0, 1], [1.0, 2.0], [0.0, 1.0]), "idle")
-    if not full:
-        shown = Shown("emails", FIGURES._replace(oldest_ready=None, paused=False), None, None, "idle")
-    look = Look(
-        health,
-        datetime(2026, 1, 2, tzinfo=UTC),
-        {"emails": FIGURES} if full else {},
-        {"1": Consumer("<i>worker</i>", {"emails": 1})} if full else {},
-        "<u>no answer</u>" if full else "",
-    )
-    text = (
-        make_templates()
-        .get_template(template)
-        .render(
-            namespace="shop",
-            session=True,
-            notice="",
-            title="Queues",
-            fragment="live_overview.html",
-            stream="/live",
-            look=look,
-            shards=shards if full else {},
-            left_out=["b"] if full else [],
-            writable=health.ok,
-            members=1,
-            needed=2,
-            read_only=read_only,
-            shown=[shown] if full else [],
-            more=3 if full else 0,
-            consumers=list(look.consumers.items()),
-            more_consumers=2 if full else 0,
-            places=PLACES,
-            queue=shown,
-            letters=[LETTER] if full else [],
-            claimed=[LETTER] if full else [],
-        )
-    )
-    for written in ("<script>", "<img", "<i>", "<b>", "<u>", "<x>", '"onclick'):
+    values = values_of(template, health, read_only=read_only, full=full)
+    if template == "find.html":
+        values["found"] = Found([HOSTILE] if full else [], 3, whole=full)
+    text = make_templates().get_template(template).render(values)
+    for written in ("<script>", "<img", "<i>", "<b>", "<u>", "<x>", '"onclick', '<script>"'):
         assert written not in text
-    if full and template != "live_queue.html":
+    if full and template in ("live_overview.html", "live.html"):
         assert '<tr id="shard-b" class="bad">' in text
         assert "1 of 1; a push needs 1" in text
-    assert ("Pause" in text or "Resume" in text) != read_only or not (full or template == "live_queue.html")
-    assert ("nothing can be pushed" in text) != health.ok
+    if template.startswith("live"):
+        assert ("nothing can be pushed" in text) != health.ok
+        for jargon in ("epoch", "from here", "place<", "member<", "learner"):
+            assert jargon not in text
+    if read_only and template.startswith("live"):
+        assert 'method="post" action="/queues' not in text
+        assert 'type="checkbox"' not in text
+
+
+def test_who_may_act_sees_what_can_be_done() -> None:
+    for template, shown in (
+        ("live_queue.html", ("Resume", "Redrive all", "Discard chosen")),
+        ("live_item.html", ("Retry now", "Discard")),
+    ):
+        text = make_templates().get_template(template).render(values_of(template, GOOD, read_only=False, full=True))
+        for button in shown:
+            assert f">{button}</button>" in text
+
+
+def test_an_item_that_is_not_dead_can_be_cancelled() -> None:
+    values = values_of("live_item.html", GOOD, read_only=False, full=True)
+    for state in ("ready", "scheduled", "claimed"):
+        values["item"] = item_in(state)
+        text = make_templates().get_template("live_item.html").render(values)
+        assert ">Cancel</button>" in text
+        assert "Retry now" not in text
+
+
+def item_in(state: Any) -> Item[bytes]:
+    return replace(HOSTILE, state=state)
 
 
 def test_a_lost_server_is_first_on_the_page_and_in_its_title() -> None:
@@ -197,34 +343,25 @@ def test_a_lost_server_is_first_on_the_page_and_in_its_title() -> None:
     places = {"redis-1": "out", "redis-2": "member", "redis-3": "member"}
     servers = {name: ServerHealth(place, connected=True) for name, place in places.items()}
     health = Health(True, "connected", 7, servers, (), (warning,))
-    text = (
-        make_templates()
-        .get_template("live.html")
-        .render(
-            namespace="shop",
-            session=False,
-            notice="",
-            title="Queues",
-            fragment="live_overview.html",
-            stream="/live",
-            look=Look(health, datetime(2026, 1, 2, tzinfo=UTC)),
-            shards={},
-            left_out=[],
-            writable=True,
-            members=2,
-            needed=2,
-            read_only=True,
-            shown=[],
-            more=0,
-            consumers=[],
-            more_consumers=0,
-            places=PLACES,
-            queue=None,
-        )
-    )
+    text = make_templates().get_template("live.html").render(values_of("live.html", health, read_only=True, full=False))
     assert "<title>2 of 3 in sync · Queues · shop · zkrq</title>" in text
     main = text[text.index("<main") :]
-    assert main.index(f'<p class="state warn">{warning}</p>') < main.index("can be pushed") < main.index("<h1")
+    assert '<section id="alarm" class="strip warn"' in main
+    order = (
+        '<li class="bad">redis-1',
+        f'<p class="state warn">{warning}</p>',
+        "can be pushed",
+        "claims continue",
+        "<h1",
+    )
+    assert sorted(order, key=main.index) == list(order)
+
+
+def test_the_state_has_a_colour_and_a_word() -> None:
+    warned = GOOD._replace(warnings=("<b> is out",))
+    assert [show_tone(each) for each in (GOOD, warned, BAD)] == ["good", "warn", "bad"]
+    assert show_tone(GOOD, "no answer") == "bad"
     assert show_alarm(GOOD) == ""
+    assert show_alarm(GOOD, "late") == "no answer"
     assert show_alarm(BAD) == "0 of 3 in sync"
     assert show_alarm(GOOD._replace(ok=False)) == "not ready"

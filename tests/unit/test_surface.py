@@ -34,10 +34,13 @@ SURFACE: dict[type, set[str]] = {
     zkrq.Queue: {
         "ack_many",
         "cancel",
+        "cancel_many",
         "clear",
         "dead_letters",
         "delete",
         "discard",
+        "find",
+        "find_page",
         "get",
         "held",
         "limits",

@@ -11,6 +11,7 @@ that means something else to the caller is read as a time, a bundle or a shard.
 
 from __future__ import annotations
 
+import hashlib
 import os
 import re
 import secrets
@@ -18,7 +19,7 @@ from collections.abc import Iterator, Sequence
 from typing import overload
 
 from zkrq.base import clock
-from zkrq.base.checks import check_id
+from zkrq.base.checks import MAX_ID, check_id
 from zkrq.base.errors import ConfigError
 
 MARK = "zkrq-"
@@ -108,6 +109,14 @@ def made_at_ms(id: str) -> int | None:
     """Return the time that an id carries, in milliseconds since 1970; None for an id that was not made here."""
     match = _OWN_FORMAT.fullmatch(id)
     return int(match[1], 16) if match else None
+
+
+def id_of_copy(reason: str, *named: str) -> str:
+    """Return the id of a copy: the same each time for what is named, and of nothing else; readable if it fits."""
+    id = ":".join((reason, *named))
+    if len(id.encode()) <= MAX_ID:
+        return id
+    return f"{reason}:{hashlib.blake2b(id.encode(), digest_size=20).hexdigest()}"
 
 
 def check_push_id(id: str) -> int | None:

@@ -1,4 +1,4 @@
-"""Ask before anything is removed that cannot be brought back."""
+"""Ask before anything is done that cannot be undone."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from argparse import Namespace
 from zkrq.base.errors import ConfigError
 from zkrq.cli.command import Flag, Incomplete
 from zkrq.cli.stdin import stdin_lines
-from zkrq.process.exits import Exit
 
 YES = Flag("yes", "do not ask", bool, False)
 """The flag of every command that asks."""
@@ -29,4 +28,4 @@ async def confirm(args: Namespace, deed: str) -> None:
         if lines[0].strip().lower() in (b"y", b"yes"):
             return
         break
-    raise Incomplete("nothing was removed", Exit.TROUBLE)
+    raise Incomplete("nothing was done")

@@ -15,10 +15,10 @@ from zkrq.base.errors import ZkrqError
 from zkrq.base.settings import DEFAULTS
 from zkrq.client.connecting import connect
 from zkrq.client.environment import VARIABLES
+from zkrq.process.exits import Exit
 
 if TYPE_CHECKING:
     from zkrq.client.cluster import Cluster
-    from zkrq.process.exits import Exit
 
 
 QUEUE = {"queue": "the queue's name"}
@@ -38,7 +38,7 @@ Lines = AsyncGenerator[Line, None]
 class Incomplete(ZkrqError):
     """A command did not do all that it was asked for; it says why, and ends with this exit code."""
 
-    def __init__(self, message: str, code: Exit) -> None:
+    def __init__(self, message: str, code: Exit = Exit.TROUBLE) -> None:
         super().__init__(message)
         self.code = code
 

@@ -4,11 +4,20 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from zkrq.base.codecs import JSON
+from zkrq.base.codecs import JSON, RAW
 from zkrq.base.errors import ConfigError
 from zkrq.cli.command import Flag
+
+if TYPE_CHECKING:
+    from zkrq.client.cluster import Cluster
+    from zkrq.client.queue import Queue
+
+
+def raw_queue(cluster: Cluster, name: str, **options: Any) -> Queue[bytes]:
+    """Return a queue whose items are their payloads; ``options``: further arguments of ``Cluster.queue``."""
+    return cluster.queue(name, codec=RAW, **options)
 
 
 class Form(NamedTuple):

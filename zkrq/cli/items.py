@@ -1,4 +1,4 @@
-"""Define the commands that look at single items, or cancel one: get, peek and cancel."""
+"""Define the commands that look at items: get, peek and list."""
 
 from __future__ import annotations
 
@@ -13,8 +13,6 @@ from zkrq.client.results import reading
 
 if TYPE_CHECKING:
     from zkrq.client.items import Item
-
-"""The argument of every command that works on one queue."""
 
 
 async def _get(args: Namespace) -> Lines:
@@ -42,14 +40,6 @@ async def _peek(args: Namespace) -> Lines:
             yield item_line(item)
 
 
-async def _cancel(args: Namespace) -> Lines:
-    async with open_cluster(args) as cluster:
-        found = await cluster.queue(args.queue).cancel(args.id)
-    if not found:
-        raise ConfigError(f"queue {args.queue!r} has no item {args.id!r}")
-    yield Line(found.value, {"id": args.id, "outcome": found.value})
-
-
 def item_line(item: Item[Any]) -> Line:
     """Show an item."""
     shown = repr(item.payload) if item.item is None else json.dumps(item.item)
@@ -60,6 +50,12 @@ def item_line(item: Item[Any]) -> Line:
     return Line(f"{item.id}  {item.state}{held}  {shown}{why}", value)
 
 
+_FIRST = (
+    Flag("count", "at most this many items, up to 500", int, 10, "N"),
+    Flag("state", "ready, scheduled, claimed or dead", str, "ready"),
+    Flag("group", "only ready items of this group"),
+)
+
 COMMANDS = (
     Command("get", "show one item", _get, arguments={**QUEUE, "id": "the item's id"}),
     Command(
@@ -69,16 +65,6 @@ COMMANDS = (
         (Flag("timeout", "seconds to wait", float, 10.0, "S"),),
         {**QUEUE, "id": "the item's id"},
     ),
-    Command(
-        "peek",
-        "show the first items in a state, without taking them",
-        _peek,
-        (
-            Flag("count", "at most this many items, up to 500", int, 10, "N"),
-            Flag("state", "ready, scheduled, claimed or dead", str, "ready"),
-            Flag("group", "only ready items of this group"),
-        ),
-        QUEUE,
-    ),
-    Command("cancel", "remove one item, and stop its handler", _cancel, arguments={**QUEUE, "id": "the item's id"}),
+    Command("peek", "show the first items in a state, without taking them", _peek, _FIRST, QUEUE),
+    Command("list", "the same as peek", _peek, _FIRST, QUEUE),
 )

@@ -10,12 +10,11 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from zkrq.base.codecs import RAW
 from zkrq.base.errors import ZkrqError
 from zkrq.base.limits import DeadLetters
 from zkrq.base.retry import Retry
 from zkrq.cli.command import QUEUE, Command, Flag, Incomplete, Line, Lines, count, open_cluster
-from zkrq.cli.forms import CODEC, Form, form_of
+from zkrq.cli.forms import CODEC, Form, form_of, raw_queue
 from zkrq.consuming.claims import Claim
 from zkrq.process.exits import Exit
 
@@ -79,7 +78,7 @@ async def _pop(args: Namespace) -> Lines:
     async with open_cluster(args) as cluster:
         # Items that have failed often elsewhere are not buried here.  No dead letter is dropped, and expired items
         # become dead letters, because the queue's own consumers may want to keep them.
-        queue, left = cluster.queue(args.queue, codec=RAW, retry=_NO_LIMIT, dead_letters=_KEEP_ALL), args.count
+        queue, left = raw_queue(cluster, args.queue, retry=_NO_LIMIT, dead_letters=_KEEP_ALL), args.count
         hands = _Hands(queue, form)
         try:
             while left > 0 and hands.unread < UNREAD_MAX:
@@ -102,7 +101,7 @@ async def _pop(args: Namespace) -> Lines:
         raise Incomplete(f"{count(hands.unread, 'item')} could not be read and handed back{hint}", Exit.UNREAD)
     if hands.lost:
         lost = count(hands.lost, "item")
-        raise Incomplete(f"{lost} printed too late: the claims had ended, others may get the items", Exit.TROUBLE)
+        raise Incomplete(f"{lost} printed too late: the claims had ended, others may get the items")
 
 
 def _line(claim: Claim[bytes], form: Form) -> Line:

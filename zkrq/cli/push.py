@@ -6,10 +6,9 @@ import sys
 from argparse import Namespace
 from typing import Any
 
-from zkrq.base.codecs import RAW
 from zkrq.base.errors import ConfigError, Receipt
 from zkrq.cli.command import QUEUE, Command, Flag, Line, Lines, open_cluster
-from zkrq.cli.forms import CODEC, Form, form_of
+from zkrq.cli.forms import CODEC, Form, form_of, raw_queue
 from zkrq.cli.progress import progress
 from zkrq.cli.stdin import stdin_lines
 
@@ -24,7 +23,7 @@ async def _push(args: Namespace) -> Lines:
     item = b"" if many else _payload(form, args.item.encode(errors="surrogateescape"), "ITEM")
     options: dict[str, Any] = {"delay": args.delay, "priority": args.priority, "ttl": args.ttl, "group": args.group}
     async with open_cluster(args) as cluster:
-        queue = cluster.queue(args.queue, codec=RAW)
+        queue = raw_queue(cluster, args.queue)
         if not many:
             yield _receipt(await queue.push(item, id=args.id, key=args.key, replace=args.replace, **options))
             return

@@ -1,4 +1,4 @@
-"""Define the commands for whole queues: statistics, pausing, the list of dead letters, consumers."""
+"""Define the commands for whole queues: statistics, finding items, pausing, the list of dead letters, consumers."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from argparse import Namespace
 from collections.abc import Iterable
 
 from zkrq.cli.command import QUEUE, Command, Flag, Line, Lines, open_cluster
+from zkrq.cli.conditions import CONDITIONS, STATE, conditions_of
 from zkrq.cli.items import item_line
 from zkrq.cli.servers import server_lines, server_value
 from zkrq.client.inner import meet_servers
@@ -68,6 +69,12 @@ async def _dead_list(args: Namespace) -> Lines:
             yield item_line(letter)
 
 
+async def _find(args: Namespace) -> Lines:
+    async with open_cluster(args) as cluster:
+        async for item in cluster.queue(args.queue).find(**conditions_of(args), state=args.state):
+            yield item_line(item)
+
+
 async def _consumers(args: Namespace) -> Lines:
     async with open_cluster(args) as cluster:
         for owner, consumer in sorted((await cluster.consumers()).items()):
@@ -79,6 +86,13 @@ async def _consumers(args: Namespace) -> Lines:
 _LETTERS = Flag("count", "at most this many items, up to 500", int, 100, "N")
 
 COMMANDS = (
+    Command(
+        "find",
+        "show the items with a key, with a header, or that failed for a reason",
+        _find,
+        (*CONDITIONS, STATE),
+        QUEUE,
+    ),
     Command("stats", "count the items of each queue, and show the servers", _stats),
     Command("pause", "stop claims from a queue", _pause, arguments=QUEUE),
     Command("resume", "allow claims again", _resume, arguments=QUEUE),

@@ -1,12 +1,22 @@
-"""Define the commands that remove items, or queue dead letters again: clear, delete, dead discard, dead redrive."""
+"""Define the commands that remove items, or queue dead letters again: cancel, clear, delete, dead discard, redrive."""
 
 from __future__ import annotations
 
 from argparse import Namespace
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Any
 
+from zkrq.base.errors import ConfigError
 from zkrq.cli.asking import YES, confirm
 from zkrq.cli.command import QUEUE, Command, Flag, Line, Lines, count, open_cluster
-from zkrq.cli.progress import follow
+from zkrq.cli.conditions import CONDITIONS, ERROR, STATE, conditions_of, counted, found_ids, may_be_more
+from zkrq.cli.progress import follow, progress
+
+if TYPE_CHECKING:
+    from zkrq.client.queue import Queue
+
+CANCELLED_AT_ONCE = 1_500
+"""Items that are cancelled between two updates of the progress."""
 
 
 async def _clear(args: Namespace) -> Lines:
@@ -39,6 +49,45 @@ async def _delete(args: Namespace) -> Lines:
     yield Line(f"queue {args.queue!r} is deleted: {count(removed, 'item')} removed", {"removed": removed})
 
 
+async def _cancel(args: Namespace) -> Lines:
+    conditions = conditions_of(args)
+    if bool(args.id) == bool(conditions):
+        raise ConfigError("cancel needs either ids, or at least one of --key, --header and --error")
+    async with open_cluster(args) as cluster:
+        queue = cluster.queue(args.queue)
+        if args.id:
+            outcomes = dict(zip(args.id, await queue.cancel_many(args.id), strict=True))
+            for id, outcome in outcomes.items():
+                if outcome:
+                    yield Line(outcome.value, {"id": id, "outcome": outcome.value})
+            if missing := [id for id, outcome in outcomes.items() if not outcome]:
+                raise ConfigError(f"queue {args.queue!r} has no item {', '.join(map(repr, missing))}")
+            return
+        states = await found_ids(queue, **conditions, state=args.state)
+        if states:
+            held = _of_them_claimed([*states.values()].count("claimed"))
+            await confirm(args, f"cancel {counted(states)} of queue {args.queue!r} in {cluster.namespace!r}{held}")
+        cancelled, claimed = await _cancel_all(queue, [*states])
+    text = f"{count(cancelled, 'item')} cancelled{_of_them_claimed(claimed)}{may_be_more(states)}"
+    yield Line(text, {"cancelled": cancelled, "claimed": claimed})
+
+
+async def _cancel_all(queue: Queue[Any], ids: list[str]) -> tuple[int, int]:
+    """Cancel items; return how many there were, and how many of them were claimed."""
+    cancelled = claimed = 0
+    with progress("cancelled", len(ids)) as show:
+        for start in range(0, len(ids), CANCELLED_AT_ONCE):
+            outcomes = await queue.cancel_many(ids[start : start + CANCELLED_AT_ONCE])
+            cancelled += sum(map(bool, outcomes))
+            claimed += sum(outcome.value == "signalled" for outcome in outcomes)
+            show(start + len(outcomes))
+    return cancelled, claimed
+
+
+def _of_them_claimed(number: int) -> str:
+    return f", {number:,} of them claimed" if number else ""
+
+
 async def _dead_redrive(args: Namespace) -> Lines:
     async with open_cluster(args) as cluster:
         queue = cluster.queue(args.queue)
@@ -46,9 +95,12 @@ async def _dead_redrive(args: Namespace) -> Lines:
         async def left() -> int:
             return (await queue.size()).dead
 
+        ids, letters, more = await _letters(args, queue, left)
+        if args.error is not None and ids:
+            await confirm(args, f"queue {letters} of queue {args.queue!r} in {cluster.namespace!r} again")
         async with follow("queued again", left):
-            revived = await queue.redrive(args.id or None, rate=args.rate)
-    yield Line(f"{count(revived, 'item')} queued again", {"redriven": revived})
+            revived = await queue.redrive(ids, rate=args.rate)
+    yield Line(f"{count(revived, 'item')} queued again{more}", {"redriven": revived})
 
 
 async def _dead_discard(args: Namespace) -> Lines:
@@ -58,14 +110,34 @@ async def _dead_discard(args: Namespace) -> Lines:
         async def left() -> int:
             return (await queue.size()).dead
 
-        letters = count(len(args.id) or await left(), "dead letter")
-        await confirm(args, f"remove {letters} of queue {args.queue!r} in {cluster.namespace!r}")
+        ids, letters, more = await _letters(args, queue, left)
+        if ids != []:
+            await confirm(args, f"remove {letters} of queue {args.queue!r} in {cluster.namespace!r}")
         async with follow("removed", left):
-            removed = await queue.discard(args.id or None)
-    yield Line(f"{count(removed, 'item')} removed", {"removed": removed})
+            removed = await queue.discard(ids)
+    yield Line(f"{count(removed, 'item')} removed{more}", {"removed": removed})
+
+
+async def _letters(
+    args: Namespace, queue: Queue[Any], left: Callable[[], Awaitable[int]]
+) -> tuple[list[str] | None, str, str]:
+    """Return the ids of the dead letters that are meant, None: all; their number, and whether there may be more."""
+    if args.error is not None:
+        if args.id:
+            raise ConfigError("give either ids or --error")
+        states = await found_ids(queue, error=args.error, state="dead")
+        return [*states], counted(states, "dead letter"), may_be_more(states)
+    return args.id or None, count(len(args.id) or await left(), "dead letter"), ""
 
 
 COMMANDS = (
+    Command(
+        "cancel",
+        "remove items in any state, and stop their handlers: by id, or those that are found",
+        _cancel,
+        (*CONDITIONS, STATE, YES),
+        {**QUEUE, "id?...": "ids of the items; default: those that the flags find"},
+    ),
     Command(
         "clear",
         "remove every item that is not claimed",
@@ -78,8 +150,10 @@ COMMANDS = (
         "dead redrive",
         "queue dead letters again",
         _dead_redrive,
-        (Flag("rate", "at most this many per second; default: no limit", float, None, "N"),),
+        (Flag("rate", "at most this many per second; default: no limit", float, None, "N"), ERROR, YES),
         {**QUEUE, "id?...": "ids of the items; default: all"},
     ),
-    Command("dead discard", "remove dead letters", _dead_discard, (YES,), {**QUEUE, "id?...": "ids; default: all"}),
+    Command(
+        "dead discard", "remove dead letters", _dead_discard, (ERROR, YES), {**QUEUE, "id?...": "ids; default: all"}
+    ),
 )

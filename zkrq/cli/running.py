@@ -17,7 +17,22 @@ from contextlib import aclosing, suppress
 from typing import cast
 
 from zkrq.base.errors import ConfigError, ZkrqError
-from zkrq.cli import completion, items, limits, pop, push, queues, removing, serve, servers, shards, top, trying, worker
+from zkrq.cli import (
+    completion,
+    items,
+    limits,
+    moving,
+    pop,
+    push,
+    queues,
+    removing,
+    serve,
+    servers,
+    shards,
+    top,
+    trying,
+    worker,
+)
 from zkrq.cli.command import Incomplete, Lines
 from zkrq.cli.parsing import make_parser
 from zkrq.process.exits import Exit
@@ -34,6 +49,7 @@ COMMANDS = (
     *limits.COMMANDS,
     *top.COMMANDS,
     *removing.COMMANDS,
+    *moving.COMMANDS,
     *servers.COMMANDS,
     *shards.COMMANDS,
     *completion.COMMANDS,

@@ -5,14 +5,15 @@ from __future__ import annotations
 import asyncio
 import enum
 import secrets
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from zkrq.base import clock
 from zkrq.base.checks import check_group, check_id, check_rate
 from zkrq.base.errors import ConfigError, OutcomeUnknown, Unavailable
-from zkrq.client.inspection import Groups, Inspection, Limits, may_have, read_statistics
+from zkrq.client.finding import Finding
+from zkrq.client.inspection import Groups, Limits, read_statistics
 from zkrq.protocol import calls
 from zkrq.protocol.clocks import PUT_WINDOW_MS
 from zkrq.protocol.records import REQUEUED, State, unpack
@@ -49,7 +50,7 @@ class Cancellation(enum.Enum):
         return self is not Cancellation.NOT_FOUND
 
 
-class Administration(Inspection[T]):
+class Administration(Finding[T]):
     """Provide the part of a queue that changes items without claiming them."""
 
     async def pause(self) -> None:
@@ -198,21 +199,42 @@ class Administration(Inspection[T]):
         notification does not arrive, this happens when the claim is next extended or settled.
         Raises ``Unavailable``: nothing happened; ``OutcomeUnknown``: it may have, cancel again.
         """
-        check_id("id", id)
-        self._parts.check_open()
-        found = await self._first(id, lambda shard: self._cancel(id, shard.replicas))
-        return found or Cancellation.NOT_FOUND
+        return (await self.cancel_many([check_id("id", id)]))[0]
 
-    async def _cancel(self, id: str, replicas: Replicas) -> Cancellation:
-        decided = await replicas.decide(calls.Cancel(self.name, "", 0, _new_call(), [id]))
-        (was,) = decided.reply.states
-        if was == State.CLAIMED.value.encode():
-            return Cancellation.SIGNALLED
-        if was == State.GONE.value.encode():
-            return Cancellation.NOT_FOUND
-        if not was and not decided.carried and decided.repeated:
-            raise OutcomeUnknown(f"no item {id} was found, but an earlier attempt may run after its push; cancel again")
-        return Cancellation.REMOVED if was or decided.carried else Cancellation.NOT_FOUND
+    async def cancel_many(self, ids: Sequence[str]) -> list[Cancellation]:
+        """Remove items in any state; return what became of each, in the order of the ids.
+
+        The holders of claimed ones are notified as by ``cancel``.  If the call fails or is cancelled, some items are
+        removed by then: cancel again; those are ``NOT_FOUND`` then.  Raises as ``cancel`` does.
+        """
+        named = dict.fromkeys(_check_ids(ids), Cancellation.NOT_FOUND)
+        self._parts.check_open()
+        known: set[Shard] = set()
+        while shards := await self._everywhere.further(known, list(named)):
+            for shard in shards:
+                left = [id for id, found in named.items() if not found and self._everywhere.may_have(shard, id)]
+                for start in range(0, len(left), CHANGED_AT_ONCE):
+                    some = left[start : start + CHANGED_AT_ONCE]
+                    outcomes = await self._everywhere.on(shard, partial(self._cancel, some))
+                    named.update(zip(some, outcomes or (), strict=False))
+        return [named[id] for id in ids]
+
+    async def _cancel(self, ids: Sequence[str], replicas: Replicas) -> list[Cancellation]:
+        call = _new_call()
+        decided = await replicas.decide(calls.Cancel(self.name, "", 0, call, ids))
+        before = {id: _state_before(call, id, decided.carried) for id in ids} if decided.carried else {}
+        outcomes: list[Cancellation] = []
+        for id, state in zip(ids, decided.reply.states, strict=True):
+            was = state.decode() or before.get(id, "")
+            if not was and decided.repeated:
+                raise OutcomeUnknown(
+                    f"no item {id} was found, but an earlier attempt may run after its push; cancel again"
+                )
+            if was == State.CLAIMED.value:
+                outcomes.append(Cancellation.SIGNALLED)
+            else:
+                outcomes.append(Cancellation.REMOVED if was.strip(State.GONE.value) else Cancellation.NOT_FOUND)
+        return outcomes
 
     async def discard(self, ids: Sequence[str] | None = None) -> int:
         """Remove the dead letters with these ids (None: all that exist now); return how many were removed.
@@ -234,7 +256,7 @@ class Administration(Inspection[T]):
         changed = 0
         while shards := await self._everywhere.further(known, named or ()):
             for shard in shards:
-                some = None if named is None else [id for id in named if may_have(shard, id)]
+                some = None if named is None else [id for id in named if self._everywhere.may_have(shard, id)]
                 if some is None or some:
                     changed += await self._everywhere.on(shard, lambda replicas, some=some: act(replicas, some)) or 0
         return changed
@@ -278,6 +300,16 @@ class Administration(Inspection[T]):
 def _done(decided: Decided[Any], token: str, states: str) -> int:
     """Count what the call of this token did in an attempt before the view changed."""
     return sum(unpack(record).done_by(token, states) for record in decided.carried.values())
+
+
+def _state_before(call: str, id: str, carried: Mapping[bytes, bytes]) -> str:
+    """Return the state in which a call found an item before the view changed, empty if it decided nothing about it."""
+    for bundle, position in calls.stored_at(id).items():
+        record = unpack(carried[bundle.encode()]) if bundle.encode() in carried else None
+        if record and position < len(record.states):
+            token = record.item(position).token
+            return token[0] if token[1:] == call else State.GONE.value
+    return ""
 
 
 def _check_ids(ids: Sequence[str]) -> Sequence[str]:

@@ -42,6 +42,11 @@ class Everywhere:
         known.update(found)
         return found
 
+    @staticmethod
+    def may_have(shard: Shard, id: str) -> bool:
+        """Tell whether an item of this id may be on a shard: unless the id names another one."""
+        return shard_of(id) in (None, shard.name)
+
     @asynccontextmanager
     async def unless_removed(self, shard: Shard) -> AsyncGenerator[None]:
         """Ignore that calls to a shard fail, if it was removed: nothing was left in it."""

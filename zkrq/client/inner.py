@@ -11,13 +11,14 @@ from typing import TYPE_CHECKING, Protocol, cast
 
 from zkrq.base.tasks import together
 from zkrq.protocol import calls
-from zkrq.protocol.replies import Status
+from zkrq.protocol.replies import Answer, Status
 
 if TYPE_CHECKING:
     from zkrq.client.client import Client
     from zkrq.client.cluster import Cluster
     from zkrq.client.health import Health
     from zkrq.client.shard import Shard
+    from zkrq.protocol.server_info import ServerInfo
 
 client_of = cast("Callable[[Cluster], Client]", attrgetter("_client"))
 """Return the client inside a cluster."""
@@ -40,6 +41,19 @@ async def meet_servers(cluster: Cluster) -> Health:
         unknown = [id for id in shard.view.receivers if not shard.fleet.servers[id].identity]
         await shard.fleet.identify(unknown)
     return cluster.health()
+
+
+async def read_servers(cluster: Cluster) -> Mapping[str, ServerInfo]:
+    """Ask the servers for their reports about themselves; those that do not answer are left out.
+
+    Servers without a connection are not asked, because that would wait for them.
+    """
+    found: dict[str, ServerInfo] = {}
+    for shard in client_of(cluster).shards.open.values():
+        met = [id for id in shard.view.receivers if shard.fleet.servers[id].identity]
+        told = await shard.fleet.identify(met)
+        found |= {id: who for id, who in told.items() if not isinstance(who, Answer)}
+    return found
 
 
 async def copied_by_learners(cluster: Cluster, queues: Collection[str]) -> Mapping[str, float]:

@@ -5,16 +5,15 @@ from __future__ import annotations
 import heapq
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping, Sequence
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar, get_args
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
 
 from zkrq.base.checks import check_count, check_group, check_id
 from zkrq.base.errors import ConfigError
 from zkrq.base.limits import Groups, Limits
 from zkrq.base.tasks import together
 from zkrq.client.flow import NO_FLOW, Flow
-from zkrq.client.items import Item, ItemState, items_of
+from zkrq.client.items import Item, ItemState, check_state, items_of
 from zkrq.protocol import calls
-from zkrq.protocol.shards import shard_of
 
 if TYPE_CHECKING:
     from zkrq.client.parts import QueueParts
@@ -136,7 +135,7 @@ class Inspection(Generic[T]):
         known: set[Shard] = set()
         while shards := await self._everywhere.further(known, [id]):
             for shard in shards:
-                if may_have(shard, id):
+                if self._everywhere.may_have(shard, id):
                     async with self._everywhere.unless_removed(shard):
                         if found := await ask(shard):
                             return found
@@ -161,7 +160,7 @@ class Inspection(Generic[T]):
         if group is not None and state != "ready":
             raise ConfigError(f"state is {state!r}: of one group only the ready items are listed; use scan()")
         check_count("n", n, least=1, most=SEEN_AT_ONCE)
-        _check_state(state)
+        check_state(state)
         self._parts.check_open()
         only = calls.only_of(None if group is None else check_group(group))
         found = await self._everywhere.each(lambda replicas: self._peek(replicas, n, state, only))
@@ -190,7 +189,7 @@ class Inspection(Generic[T]):
         starts over, so items may be yielded twice.  Raises ``Unavailable``.
         """
         if state is not None:
-            _check_state(state)
+            check_state(state)
         if group is not None:
             check_group(group)
         self._parts.check_open()
@@ -299,13 +298,3 @@ async def read_statistics(replicas: Replicas, queue: str) -> Statistics:
         groups_blocked=told.blocked,
         group_limits=Groups.read(told.limits.decode()),
     )
-
-
-def may_have(shard: Shard, id: str) -> bool:
-    """Tell whether an item of this id may be on a shard: unless the id names another one."""
-    return shard_of(id) in (None, shard.name)
-
-
-def _check_state(state: ItemState) -> None:
-    if state not in get_args(ItemState):
-        raise ConfigError(f"state is {state!r}, must be one of {', '.join(get_args(ItemState))}")

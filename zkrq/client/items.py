@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Generic, Literal, TypeVar
+from typing import TYPE_CHECKING, Generic, Literal, NamedTuple, TypeVar, get_args
 
 from zkrq.base import clock
+from zkrq.base.errors import ConfigError
 from zkrq.base.reasons import split as split_reason
 from zkrq.protocol.calls import Copied, item_id, read_notes
 from zkrq.protocol.payloads import split, split_payload
@@ -50,6 +51,18 @@ class Item(Generic[T]):
     expires_in: float | None
     headers: Mapping[str, str]
     group: str | None = None
+
+
+class FoundPage(NamedTuple, Generic[T]):
+    """Some items that a search found.
+
+    ``next``: give it as ``after`` to go on, None: these were the last ones.  ``restarted``: items that were found
+    before may come again, because ``after`` came from another primary, or from another search.
+    """
+
+    items: Sequence[Item[T]]
+    next: str | None
+    restarted: bool
 
 
 def items_of(copied: Copied, codec: Codec[T], positions: Sequence[int] | None = None) -> Iterator[Item[T]]:
@@ -109,3 +122,9 @@ def _state(record: ItemRecord, left: float) -> ItemState:
             return "dead"
         case _:
             return "scheduled" if left > 0 else "ready"
+
+
+def check_state(state: ItemState) -> None:
+    """Check that this is a state of items.  Raises ``ConfigError``."""
+    if state not in get_args(ItemState):
+        raise ConfigError(f"state is {state!r}, must be one of {', '.join(get_args(ItemState))}")

@@ -103,7 +103,7 @@ class ResultQueue(Queue[T], Generic[T, R]):
         seconds = None if timeout is None else check_duration("timeout", timeout)
         until = None if seconds is None else asyncio.get_running_loop().time() + seconds
         told = await self._first(id, lambda shard: self._told(shard, id, until))
-        return self._read(id, told) if told else Result(id, ResultState.UNKNOWN)
+        return self._as_result(id, told) if told else Result(id, ResultState.UNKNOWN)
 
     async def results(self, ids: Iterable[str], *, timeout: Duration | None = 10.0) -> dict[str, Result[R]]:
         """Wait until all of these items have ended; return what became of each, by id.
@@ -151,7 +151,7 @@ class ResultQueue(Queue[T], Generic[T, R]):
             self._parts.waits[shard.name] = known.close
         return known
 
-    def _read(self, id: str, told: Told) -> Result[R]:
+    def _as_result(self, id: str, told: Told) -> Result[R]:
         state, kept = _STATES[told.letter], self._results
         match state:
             case ResultState.DONE if told.letter == b"A":

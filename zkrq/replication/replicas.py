@@ -81,18 +81,18 @@ class Replicas:
     async def pages(self, call: Paging[P]) -> AsyncGenerator[tuple[P, bool]]:
         """Page through something on the queue's primary.
 
-        True comes with the first page, and with the first page of another primary: a cursor is valid on one server
-        only, so the scan starts over there.  Raises ``Unavailable``.
+        True comes with the first page, and with the first page of another primary, or of another life of this one: a
+        cursor is valid in one life of one server, so the scan starts over there.  Raises ``Unavailable``.
         """
         rest: Paging[P] | None = call
-        primary = ""
+        leader = ""
         while rest is not None:
-            leading = self.primary(call.queue)
-            starts = leading != primary
+            leading = self.leader(call.queue)
+            starts = leading != leader
             if starts:
-                rest, primary = call, leading
+                rest, leader = call, leading
             page = await self.ask(rest)
-            if self.primary(call.queue) != primary:
+            if self.leader(call.queue) != leader:
                 continue
             yield page, starts
             rest = rest.after(page)
@@ -100,6 +100,12 @@ class Replicas:
     def primary(self, queue: str) -> ServerId:
         """Return the queue's primary, as far as this client knows."""
         return self.membership.view.primary(queue)
+
+    def leader(self, queue: str) -> str:
+        """Name the queue's primary in its present life: a cursor of a scan is valid in that life only."""
+        view = self.membership.view
+        primary = view.primary(queue)
+        return f"{primary} {view.members[primary].generation}"
 
     async def forget(self, queue: str) -> bool:
         """Forget a queue on the servers on which nothing of it is left or remembered; return whether on all.

@@ -8,6 +8,18 @@ queues     the queues that clients have named
 api        the calls
 curves     figures of the last minutes, and how they are drawn
 watching   looks at the namespace, for all pages that are open
+sightings  since when something is seen
+listing    the table of queues
+letters    dead letters in groups
+payloads   payloads as text
+texts      figures as text
+contents   items of one queue, read for its pages
+actions    what buttons do, and what is asked first
+shown      one queue in figures and curves
+rendering  templates, which escape whatever they are given
+showing    replies that all pages consist of
+sessions   browsers let in for a token
+queue_pages  what people see of one queue, and do with its items
 page       what people see, in templates/ and static/
 monitoring probes and metrics
 security   which requests are let in: decisions, without I/O

@@ -12,7 +12,6 @@ from fastapi.security import HTTPBearer
 from starlette.requests import ClientDisconnect
 
 from zkrq.base.errors import ClaimLost, Closed, OutcomeUnknown, Receipt, ZkrqError
-from zkrq.client.administration import Cancellation
 from zkrq.serve.bodies import (
     LETTERS_MAX,
     WAIT_MAX,
@@ -20,18 +19,24 @@ from zkrq.serve.bodies import (
     Acked,
     AckedMany,
     AckMany,
+    AfterQuery,
     Bury,
     Cancelled,
     Claimed,
     ClaimItems,
     ClaimToken,
     DeadLetters,
+    ErrorQuery,
     Extend,
     Extended,
+    FoundItems,
+    HeaderQuery,
     ItemId,
     ItemResult,
+    KeyQuery,
     Nack,
     NamespaceStatistics,
+    PageLimit,
     Paused,
     Problem,
     Push,
@@ -46,9 +51,11 @@ from zkrq.serve.bodies import (
     SetLimits,
     Settled,
     ShardFigures,
+    StateQuery,
     StoredItem,
     claimed,
     figures,
+    found,
     limits_of,
     pushed,
     stored,
@@ -132,6 +139,7 @@ class Api:
         router.get(queue, response_model=QueueStatistics, tags=["figures"])(self.queue_statistics)
         for change in (self.pause, self.resume):
             router.post(f"{queue}/{change.__name__}", response_model=Paused, tags=["manage"])(change)
+        router.get(f"{queue}/items", response_model=FoundItems, tags=["manage"])(self.find)
         router.get(f"{queue}/limits", response_model=QueueLimits, tags=["manage"])(self.limits)
         router.put(f"{queue}/limits", response_model=QueueLimits, tags=["manage"])(self.set_limits)
         item = f"{queue}/items/{{id:path}}"
@@ -338,6 +346,28 @@ class Api:
         await self._queues[queue].resume()
         return Paused(paused=False)
 
+    async def find(
+        self,
+        queue: QueueName,
+        state: StateQuery = None,
+        key: KeyQuery = None,
+        header: HeaderQuery = None,
+        error: ErrorQuery = None,
+        limit: PageLimit = 100,
+        after: AfterQuery = None,
+    ) -> Response:
+        """List items, or find some: those of which all that is given holds, in no particular order.
+
+        One request reads a part of the queue, and may find nothing: go on with `next` until it is null. An item that
+        meets the conditions during all these requests is found at least once.
+        """
+        name, _, value = (header or "").partition("=")
+        pair = None if header is None else (name, value)
+        page = await self._queues[queue].find_page(
+            key=key, header=pair, error=error, state=state, limit=limit, after=after
+        )
+        return Response(found(page), media_type="application/json")
+
     async def limits(self, queue: QueueName) -> QueueLimits:
         """Read the limits of the queue."""
         return limits_of(await self._queues[queue].limits())
@@ -374,9 +404,9 @@ class Api:
     async def cancel(self, queue: QueueName, id: ItemId) -> Cancelled:
         """Remove one item in any state. The holder of a claimed item is notified, and its claim is lost."""
         found = await self._queues[queue].cancel(id)
-        if found is Cancellation.NOT_FOUND:
+        if not found:
             raise NoSuchItem
-        return Cancelled(outcome="signalled" if found is Cancellation.SIGNALLED else "removed")
+        return Cancelled.model_validate({"outcome": found.value})
 
     async def dead_letters(
         self, queue: QueueName, count: Annotated[int, Query(ge=1, le=LETTERS_MAX, description="Letters at most.")] = 50

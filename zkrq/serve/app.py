@@ -18,7 +18,7 @@ from zkrq.base.version import __version__
 from zkrq.serve.api import Api
 from zkrq.serve.guard import Guard
 from zkrq.serve.monitoring import Monitoring
-from zkrq.serve.page import HERE, Page
+from zkrq.serve.page import Page
 from zkrq.serve.problems import (
     BAD_REQUEST,
     INTERNAL,
@@ -30,12 +30,12 @@ from zkrq.serve.problems import (
     headers_of,
     kind_of,
 )
-from zkrq.serve.queues import Queues
+from zkrq.serve.rendering import HERE
 
 if TYPE_CHECKING:
-    from zkrq.base.retry import Retry
     from zkrq.client.cluster import Cluster
     from zkrq.serve.holding import Holding
+    from zkrq.serve.queues import Queues
     from zkrq.serve.security import Policy
     from zkrq.serve.watching import Watching
 
@@ -49,17 +49,17 @@ Each error tells in `happened` whether anything may have been done. After `nothi
 
 def make_app(
     cluster: Cluster,
+    queues: Queues,
     holding: Holding,
     watching: Watching,
     policy: Policy,
     *,
     stopping: asyncio.Event,
-    retry: Retry | None = None,
 ) -> ASGIApp:
     """Make the application for an open cluster.
 
     ``holding`` and ``watching``: entered by the caller, which leaves them when no request is served any more.
-    ``stopping``: set when nothing more is to be claimed.  ``retry``: see ``Queues``.
+    ``stopping``: set when nothing more is to be claimed.
     """
     app = FastAPI(
         title="zkrq",
@@ -71,7 +71,6 @@ def make_app(
         redirect_slashes=False,
         separate_input_output_schemas=False,
     )
-    queues = Queues(cluster, retry)
     app.include_router(Api(cluster, queues, holding, stopping).router())
     app.include_router(Page(cluster, queues, watching, policy).router())
     app.include_router(Monitoring(cluster, stopping, frank=not policy.tokens).router())

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from datetime import datetime
 from typing import TYPE_CHECKING, Annotated, Any, Literal, NoReturn, Self, TypeVar
 
-from fastapi import Path
+from fastapi import Path, Query
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, GetJsonSchemaHandler, model_validator
 from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema
@@ -19,6 +19,7 @@ from pydantic_core import CoreSchema
 from zkrq.base.checks import (
     MAX_DURATION,
     MAX_GROUP,
+    MAX_HEADERS,
     MAX_ID,
     MAX_LEASE,
     MAX_NAME,
@@ -31,8 +32,9 @@ from zkrq.base.checks import (
 from zkrq.base.codecs import JSON
 from zkrq.base.errors import CodecError, Receipt
 from zkrq.base.reasons import REASON_MAX
+from zkrq.client.cursors import TEXT_MAX, Cursor
 from zkrq.client.inspection import Limits, Statistics
-from zkrq.client.items import Item, ItemState
+from zkrq.client.items import FoundPage, Item, ItemState
 from zkrq.protocol.records import PRIORITIES
 from zkrq.serve.problems import Happened
 
@@ -95,6 +97,56 @@ ClaimToken = Annotated[
 ]
 
 ItemId = Annotated[str, _named(check_id, "id"), Path(description="The item's id.", min_length=1, max_length=MAX_ID)]
+
+FOUND_MAX = 500
+"""Items of one request to find some."""
+
+
+def _check_cursor(text: str) -> str:
+    Cursor.read(text)
+    return text
+
+
+PageLimit = Annotated[int, Query(ge=1, le=FOUND_MAX, description="Items at most.", examples=[100])]
+
+StateQuery = Annotated[
+    ItemState | None, Query(description="Only items in this state; left out: in any.", examples=["dead"])
+]
+
+KeyQuery = Annotated[
+    Annotated[str, _named(check_id, "key")] | None,
+    Query(description="Only items with this key.", min_length=1, max_length=MAX_ID, examples=["user-42"]),
+]
+
+HeaderQuery = Annotated[
+    str | None,
+    Query(
+        description="Only items with this header: its name, `=`, its value.",
+        pattern="=",
+        max_length=MAX_HEADERS,
+        examples=["campaign=spring"],
+    ),
+]
+
+ErrorQuery = Annotated[
+    str | None,
+    Query(
+        description="Only items whose reason contains this text, in upper or lower case.",
+        min_length=1,
+        max_length=REASON_MAX,
+        examples=["connection refused"],
+    ),
+]
+
+AfterQuery = Annotated[
+    Annotated[str, AfterValidator(_check_cursor)] | None,
+    Query(
+        description="`next` of the reply before; left out: begin.",
+        min_length=1,
+        max_length=TEXT_MAX,
+        pattern="^[A-Za-z0-9_-]+$",
+    ),
+]
 
 Id = Annotated[str, _named(check_id, "id"), Field(min_length=1, max_length=MAX_ID)]
 
@@ -336,6 +388,17 @@ class ItemResult(BaseModel):
     owner: str | None = Field(description="Who has claimed it.")
 
 
+class FoundItems(BaseModel):
+    """Some items that were found: none, maybe, while others are still to come."""
+
+    items: list[StoredItem]
+    next: str | None = Field(description="Give it as `after` to go on; null: these were the last ones.")
+    restarted: bool = Field(
+        description="Items of the replies before may come again: `after` came from another primary of the queue, or "
+        "from another search."
+    )
+
+
 class DeadLetters(BaseModel):
     """The oldest dead letters of a queue."""
 
@@ -525,6 +588,12 @@ def told(result: Result[bytes]) -> str:
         "owner": result.owner,
     }
     return json.dumps(known) if result.value is None else _with_item(known, result.value, "result")
+
+
+def found(page: FoundPage[bytes]) -> str:
+    """Write a page of items as JSON; see ``FoundItems``."""
+    head = json.dumps({"next": page.next, "restarted": page.restarted})
+    return f'{head[:-1]}, "items": [{", ".join(map(stored, page.items))}]}}'
 
 
 def _with_item(told: dict[str, object], payload: bytes, name: str = "item") -> str:

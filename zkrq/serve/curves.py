@@ -4,12 +4,16 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from datetime import datetime, timedelta
+from itertools import pairwise
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from zkrq.client.flow import NO_FLOW, Flow, Passed
 
 if TYPE_CHECKING:
     from zkrq.client.inspection import Statistics
+
+P = TypeVar("P")
 
 HISTORY_SECONDS = 900.0
 """Seconds of the past that a curve shows."""
@@ -19,6 +23,12 @@ POINTS_MAX = 600
 
 RATE_SECONDS = 10.0
 """Seconds over which a rate is measured."""
+
+ROW_POINTS = 60
+"""Points of a small curve, as in the table of queues."""
+
+MARKS = 48
+"""Places of a curve with an axis at which its value can be asked for."""
 
 WIDTH, HEIGHT = 240, 48
 """Size of a curve, in units of its own."""
@@ -44,11 +54,24 @@ class Rate(NamedTuple):
     removed: float
 
 
+class Mark(NamedTuple):
+    """A strip of a curve that tells its value: its left edge, its width, the moment, and the value of each line."""
+
+    left: float
+    width: float
+    at: datetime
+    values: tuple[float, ...]
+
+
 class Curve(NamedTuple):
-    """A drawing: the points of its lines, and the value at its upper edge; the lower one is zero."""
+    """A drawing: the points of its lines, and the value at its upper edge; the lower one is zero.
+
+    ``marks``: what is told to those who point at it, the oldest first; () for a small curve without an axis.
+    """
 
     lines: Sequence[str]
     top: float
+    marks: Sequence[Mark] = ()
 
 
 class History:
@@ -91,19 +114,49 @@ def rates(points: Sequence[Point]) -> list[Rate]:
     return found
 
 
-def draw(at: Sequence[float], *lines: Sequence[float]) -> Curve | None:
-    """Draw values over time, above zero and on the same scale; None if there are fewer than two moments."""
+def latest_rate(points: Sequence[Point]) -> Rate | None:
+    """Return what came and left per second in the last ``RATE_SECONDS``, None if that is not known yet."""
+    if not points:
+        return None
+    now = points[-1]
+    start = len(points) - 1
+    while start and points[start].at > now.at - RATE_SECONDS:
+        start -= 1
+    return next(iter(rates([points[start], now])[-1:]), None)
+
+
+def thin(points: Sequence[P], most: int) -> Sequence[P]:
+    """Leave out points, evenly, until there are at most so many; the first and the last one stay."""
+    if len(points) <= most:
+        return points
+    step = (len(points) - 1) / (most - 1)
+    return [points[round(number * step)] for number in range(most)]
+
+
+def draw(at: Sequence[float], *lines: Sequence[float], ends: datetime | None = None) -> Curve | None:
+    """Draw values over time, above zero and on the same scale; None if there are fewer than two moments.
+
+    ``ends``: the time of the last moment; None: the curve has no marks.
+    """
     if len(at) < 2:
         return None
     top = max(map(max, lines))
     across, up = WIDTH / (at[-1] - at[0] or 1.0), HEIGHT / (top or 1.0)
-    return Curve(
-        [
-            " ".join(
-                f"{(moment - at[0]) * across:.1f},{HEIGHT - value * up:.1f}"
-                for moment, value in zip(at, line, strict=True)
-            )
-            for line in lines
-        ],
-        top,
-    )
+    drawn = [
+        " ".join(
+            f"{(moment - at[0]) * across:.1f},{HEIGHT - value * up:.1f}" for moment, value in zip(at, line, strict=True)
+        )
+        for line in lines
+    ]
+    return Curve(drawn, top, () if ends is None else _marks(at, lines, across, ends))
+
+
+def _marks(at: Sequence[float], lines: Sequence[Sequence[float]], across: float, ends: datetime) -> list[Mark]:
+    """Divide a curve into strips, each of which reaches half-way to the next moment that is told."""
+    told = thin(range(len(at)), MARKS)
+    places = [(at[number] - at[0]) * across for number in told]
+    edges = [0.0, *((left + right) / 2 for left, right in pairwise(places)), float(WIDTH)]
+    return [
+        Mark(left, right - left, ends - timedelta(seconds=at[-1] - at[number]), tuple(line[number] for line in lines))
+        for number, (left, right) in zip(told, pairwise(edges), strict=True)
+    ]

@@ -26,6 +26,7 @@ from zkrq.base.tasks import see_through
 from zkrq.serve.app import make_app
 from zkrq.serve.connections import HEAD_SECONDS, Connection, Places, connections_max
 from zkrq.serve.holding import Holding
+from zkrq.serve.queues import Queues
 from zkrq.serve.security import Policy, policy_for
 from zkrq.serve.watching import Watching
 
@@ -120,9 +121,11 @@ async def start(cluster: AbstractAsyncContextManager[Cluster], options: Options)
     connections_max()
     with _listen(options) as listener:
         stopping = asyncio.Event()
-        async with cluster as opened, Holding() as holding, Watching(opened, stopping) as watching:
-            app = make_app(opened, holding, watching, policy, stopping=stopping, retry=options.retry)
-            yield Server(app, listener, holding, stopping, options)
+        async with cluster as opened, Holding() as holding:
+            queues = Queues(opened, options.retry)
+            async with Watching(opened, queues, stopping) as watching:
+                app = make_app(opened, queues, holding, watching, policy, stopping=stopping)
+                yield Server(app, listener, holding, stopping, options)
 
 
 @contextmanager

@@ -7,23 +7,28 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from types import TracebackType
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, NamedTuple, Self
 
 from zkrq.base import clock
 from zkrq.base.errors import ZkrqError
 from zkrq.base.tasks import Tasks, wait_set
-from zkrq.client.consumers import Consumer
-from zkrq.client.inspection import Statistics
+from zkrq.client.inner import read_servers
 from zkrq.serve.curves import History
 from zkrq.serve.problems import Busy
+from zkrq.serve.sightings import Sightings
 
 if TYPE_CHECKING:
     from zkrq.client.cluster import Cluster
+    from zkrq.client.consumers import Consumer
     from zkrq.client.health import Health
+    from zkrq.client.inspection import Statistics
+    from zkrq.client.items import Item
+    from zkrq.protocol.server_info import ServerInfo
+    from zkrq.serve.queues import Queues
 
 LOOK_SECONDS = 2.0
 """Seconds between two looks while a page is open."""
@@ -38,7 +43,13 @@ PATIENCE = 1.0
 """Seconds that a page waits for a fresh look."""
 
 CONSUMERS_SECONDS = 10.0
-"""Seconds between two counts of what consumers hold, which reads all claims."""
+"""Seconds between two counts of what consumers hold, which reads all claims, and between two reports of servers."""
+
+CLAIMS_NOTED = 50
+"""Claims of a queue of which it is remembered since when they are seen, even if nobody looks at them."""
+
+REPORT_SECONDS = 1.0
+"""Seconds that a look waits for the servers' reports about themselves."""
 
 STREAM_SECONDS = 3600.0
 """Seconds for which a page is kept up to date; then the browser asks again, so its session must still hold."""
@@ -49,13 +60,32 @@ STREAMS_MAX = 100
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """Hold what a look has found.  ``as_of``: when the figures were read; ``trouble``: why they were not read since."""
+    """Hold what a look has found.
+
+    ``as_of``: when the figures were read; ``trouble``: why they were not read since.  ``reports``: of the servers that
+    answered lately.
+    """
 
     health: Health
     as_of: datetime
-    queues: Mapping[str, Statistics] = field(default_factory=dict[str, Statistics])
-    consumers: Mapping[str, Consumer] = field(default_factory=dict[str, Consumer])
+    queues: Mapping[str, Statistics] = field(default_factory=dict[str, "Statistics"])
+    consumers: Mapping[str, Consumer] = field(default_factory=dict[str, "Consumer"])
+    reports: Mapping[str, ServerInfo] = field(default_factory=dict[str, "ServerInfo"])
     trouble: str = ""
+
+
+class ClaimSeen(NamedTuple):
+    """An item in the hands of an owner.  ``attempts``: deliveries until then; the same owner may get it again."""
+
+    queue: str
+    id: str
+    owner: str
+    attempts: int
+
+
+def claim_of(queue: str, item: Item[bytes]) -> ClaimSeen:
+    """Return the claim of a claimed item."""
+    return ClaimSeen(queue, item.id, item.owner or "", item.attempts)
 
 
 def takes_pushes(cluster: Cluster) -> bool:
@@ -67,16 +97,20 @@ def takes_pushes(cluster: Cluster) -> bool:
 class Watching:
     """Look at a cluster: ``async with`` owns the loop that does."""
 
-    def __init__(self, cluster: Cluster, stopping: asyncio.Event) -> None:
+    def __init__(self, cluster: Cluster, queues: Queues, stopping: asyncio.Event) -> None:
         """``stopping``: set when every stream is to end."""
         self.history = History()
+        self.consumers_seen = Sightings[str]()
+        self.claims_seen = Sightings[ClaimSeen]()
         self._cluster = cluster
+        self._queues = queues
         self._tasks = Tasks("zkrq serve: looks")
         self._look = Look(cluster.health(), clock.now())
         self._stopping = stopping
         self._streams = 0
         self._wanted = asyncio.Event()
         self._looked = asyncio.Event()
+        self._looked_at = self._changed_at = -math.inf
         self._consumers_at = -math.inf
 
     async def __aenter__(self) -> Self:
@@ -91,9 +125,14 @@ class Watching:
         await self._tasks.__aexit__(kind, error, traceback)
 
     async def look(self) -> Look:
-        """Return what is seen now, or what was seen last if that takes longer than ``PATIENCE``."""
-        self.soon()
-        await wait_set(self._looked, PATIENCE)
+        """Return what is seen now, or what was seen last if that takes longer than ``PATIENCE``.
+
+        What was seen in the last ``LOOK_SECONDS`` is as good as new, unless something was changed since.
+        """
+        now = asyncio.get_running_loop().time()
+        if self._looked_at <= max(self._changed_at, now - LOOK_SECONDS):
+            self._wanted.set()
+            await wait_set(self._looked, PATIENCE)
         return self._look
 
     def check_room(self) -> None:
@@ -103,6 +142,7 @@ class Watching:
 
     def soon(self) -> None:
         """Look immediately, because something was changed."""
+        self._changed_at = asyncio.get_running_loop().time()
         self._wanted.set()
 
     async def looks(self) -> AsyncGenerator[Look]:
@@ -110,7 +150,7 @@ class Watching:
         loop = asyncio.get_running_loop()
         end = loop.time() + STREAM_SECONDS
         self._streams += 1
-        self.soon()
+        self._wanted.set()
         try:
             while not self._stopping.is_set():
                 looked = self._looked
@@ -153,10 +193,33 @@ class Watching:
         look = self._look
         try:
             look = replace(look, queues=await self._cluster.statistics(), as_of=clock.now(), trouble="")
+            self._looked_at = now
             self.history.add(now, look.queues)
             if now - self._consumers_at >= CONSUMERS_SECONDS:
+                look = replace(look, reports=await self._read_reports(look))
                 look = replace(look, consumers=await self._cluster.consumers())
+                self.consumers_seen.note_all(clock.now(), look.consumers)
                 self._consumers_at = now
+                await self._note_claims(look.queues)
         except ZkrqError as error:
             look = replace(look, trouble=str(error))
         return replace(look, health=self._cluster.health())
+
+    async def _note_claims(self, queues: Mapping[str, Statistics]) -> None:
+        """Remember who has which item, of queues with few claims: an item that is stuck is in sight long before it is
+        looked for."""
+        for name, figures in queues.items():
+            if 0 < figures.sizes.claimed <= CLAIMS_NOTED:
+                self.note_claims(name, await self._queues[name].peek(CLAIMS_NOTED, "claimed"))
+
+    def note_claims(self, queue: str, items: Iterable[Item[bytes]]) -> None:
+        """Remember who has these items of a queue."""
+        self.claims_seen.note(clock.now(), (claim_of(queue, item) for item in items if item.state == "claimed"))
+
+    async def _read_reports(self, look: Look) -> Mapping[str, ServerInfo]:
+        """Read the servers' reports about themselves; keep the last ones if these do not come in time."""
+        try:
+            async with asyncio.timeout(REPORT_SECONDS):
+                return await read_servers(self._cluster)
+        except TimeoutError:
+            return look.reports

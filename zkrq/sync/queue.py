@@ -176,6 +176,21 @@ class Queue(Generic[T]):
             opened.read(lambda: self._find(opened.cluster).scan(state, group=group)), lambda item: item
         )
 
+    def find(
+        self,
+        *,
+        key: str | None = None,
+        header: tuple[str, str] | None = None,
+        error: str | None = None,
+        state: ItemState | None = None,
+    ) -> Generator[Item[T]]:
+        """Iterate over the items of which all that is given holds; see ``zkrq.Queue.find``."""
+        opened = self._portal.open()
+        stream = opened.read(lambda: self._find(opened.cluster).find(key=key, header=header, error=error, state=state))
+        return opened.iterate(stream, lambda item: item)
+
+    find_page = blocking(queue.Queue[T].find_page)
+
     # -- changing ------------------------------------------------------------------------------------------------------
 
     pause = blocking(queue.Queue[T].pause)
@@ -185,6 +200,7 @@ class Queue(Generic[T]):
     clear = blocking(queue.Queue[T].clear)
     delete = blocking(queue.Queue[T].delete)
     cancel = blocking(queue.Queue[T].cancel)
+    cancel_many = blocking(queue.Queue[T].cancel_many)
     discard = blocking(queue.Queue[T].discard)
     redrive = blocking(queue.Queue[T].redrive)
 

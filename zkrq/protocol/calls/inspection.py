@@ -36,6 +36,42 @@ class Peek(Call[PeekReply]):
         return PeekReply(pairs, Copies(read_copied(flat), beyond))
 
 
+@dataclass(frozen=True, slots=True)
+class Keyed(Call[Copies]):
+    """Read the items that have a key: they are queued or claimed."""
+
+    script: ClassVar[str] = "keyed"
+    queue: str
+    key: str
+
+    def read(self, body: Body) -> Copies:
+        flat, beyond = body
+        return Copies(read_copied(flat), beyond)
+
+
+class DeadPageReply(NamedTuple):
+    """``places``: bundle and position of each letter, in order; the cursor to continue from."""
+
+    cursor: bytes
+    places: Sequence[tuple[bytes, int]]
+    copies: Copies
+
+
+@dataclass(frozen=True, slots=True)
+class DeadPage(Paging[DeadPageReply]):
+    """Read a page of the dead letters, the oldest first."""
+
+    script: ClassVar[str] = "dead_page"
+    queue: str
+    cursor: bytes
+    count: int
+
+    def read(self, body: Body) -> DeadPageReply:
+        cursor, places, flat, beyond = body
+        pairs = [(id, position - 1) for id, position in zip(places[::2], places[1::2], strict=True)]
+        return DeadPageReply(cursor, pairs, Copies(read_copied(flat), beyond))
+
+
 class Counts(NamedTuple):
     """Numbers of items by state; ``expired``: no claim request has dropped them yet."""
 

@@ -55,6 +55,11 @@ def item_id(bundle: str, position: int) -> str:
     return f"{bundle}~{position:02x}"
 
 
+def position_in(id: str) -> int:
+    """Return the position that the id of an item of a bundle ends with."""
+    return int(id[-2:], 16)
+
+
 _ITEM_ID = re.compile(r"((zkrq-)?[0-9a-f]+-[0-9a-f]+-[0-9a-f]+(?:@[a-z0-9_-]+)?)~([0-6][0-9a-f])")
 
 

@@ -1,0 +1,303 @@
+"""Work with items from the page: find them, look at them, change them; over HTTP, against real servers."""
+
+from __future__ import annotations
+
+import asyncio
+import html
+import re
+from collections.abc import AsyncGenerator
+from functools import partial
+
+import pytest
+
+from tests.harness import in_process, new_namespace, settled, take
+from tests.integration.test_serve_page import Stage
+from tests.serving import serving
+from zkrq import RAW, local
+from zkrq.coordination.memory import Hub
+from zkrq.serve.queues import Queues
+from zkrq.serve.watching import Watching, claim_of
+
+pytestmark = pytest.mark.anyio
+
+
+@pytest.fixture(scope="module")
+async def stage(shared_servers: local.Servers) -> AsyncGenerator[Stage]:
+    hub, namespace = Hub(), new_namespace()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("zkrq.serve.watching.CONSUMERS_SECONDS", 0.0)
+        async with (
+            in_process(shared_servers, namespace, hub, description="worker <1>") as cluster,
+            serving(in_process(shared_servers, namespace, hub)) as http,
+        ):
+            yield Stage(http, cluster)
+
+
+async def page(stage: Stage, path: str, status: int = 200) -> str:
+    """The text of a page, without its marks."""
+    reply = await stage.http.client.get(path)
+    assert reply.status_code == status
+    return " ".join(html.unescape(re.sub(r"<[^>]*>", " ", reply.text)).split())
+
+
+async def test_each_state_has_its_items(stage: Stage) -> None:
+    queue = stage.cluster.queue("states")
+    await queue.push({"n": 1}, id="held")
+    claim = await take(queue)
+    await queue.push({"n": 2}, id="waiting")
+    await queue.push({"n": 3}, id="planned", delay=3600)
+    assert "waiting" in await page(stage, "/queues/states")
+    planned = await page(stage, "/queues/states?tab=scheduled")
+    assert re.search(r'planned 59 min|planned 60 min 0 {"n":3}', planned)
+    assert "waiting" not in planned
+    held = await page(stage, "/queues/states?tab=claimed")
+    assert re.search(r'held worker <1> seen since [\d:]+ UTC or longer [\d.]+ s 1 {"n":1}', held)
+    assert "waiting" in await page(stage, "/queues/states?tab=<script>")
+    await claim.ack()
+
+
+async def test_a_queue_opens_where_it_has_items(stage: Stage) -> None:
+    queue = stage.cluster.queue("planned-only")
+    await queue.push(1, id="next-year", delay=3600)
+
+    async def shown() -> bool:
+        return "next-year" in await page(stage, "/queues/planned-only")
+
+    await settled(shown)
+
+
+async def test_more_items_are_shown_on_demand(stage: Stage) -> None:
+    queue = stage.cluster.queue("many")
+    await queue.push_many(range(60), delay=60)
+    first = await page(stage, "/queues/many?tab=scheduled")
+    assert "The first 50 of 60. Show up to 500" in first
+    assert "The first" not in await page(stage, "/queues/many?tab=scheduled&count=500")
+
+
+async def test_an_item_tells_all_that_is_known(stage: Stage) -> None:
+    queue = stage.cluster.queue("told")
+    await queue.push({"customer": "acme", "sum": 1.10}, id="a/b?c", key="order-1", headers={"traceparent": "00-x"})
+    text = await page(stage, "/queues/told/item?id=a%2Fb%3Fc")
+    for told in ("ready in told", "under the key order-1", "traceparent 00-x", '"customer": "acme"', '"sum": 1.1'):
+        assert told in text
+    claim = await take(queue)
+    text = await page(stage, "/queues/told/item?id=a%2Fb%3Fc")
+    assert re.search(r"Worked on by worker <1> , seen since [\d:]+ UTC or longer\. The claim ends in", text)
+    assert "Delivered 1 time; none of these failed." in text
+    owner = re.search(r'href="/consumers/([^"]+)"', (await stage.http.client.get("/queues/told?tab=claimed")).text)
+    assert owner
+    assert re.search(r"worker <1> Session .* told .* a/b\?c", await page(stage, f"/consumers/{owner[1]}"))
+    await claim.nack(reason="no answer", delay=3600)
+    text = await page(stage, "/queues/told/item?id=a%2Fb%3Fc")
+    for told in ("scheduled in told", "The last failure: no answer", "1 of these failed"):
+        assert told in text
+    await page(stage, "/queues/told/item?id=unheard-of", 404)
+    await page(stage, "/queues/told/item?id=%20", 404)
+    await page(stage, "/queues/told/item", 404)
+    await page(stage, "/queues/unheard-of/item?id=x", 404)
+    await page(stage, "/consumers/unheard-of", 404)
+
+
+async def test_bytes_are_shown_in_hexadecimal(stage: Stage) -> None:
+    queue = stage.cluster.queue("binary", codec=RAW)
+    await queue.push(b"\x00\xff<b>", id="bytes")
+    assert "000000 00 ff 3c 62 3e ..<b>" in await page(stage, "/queues/binary/item?id=bytes")
+    await queue.push(b"text", id="text")
+    text = await page(stage, "/queues/binary/item?id=text")
+    assert "4 bytes, text" in text
+    assert "74 65 78 74" in await page(stage, "/queues/binary/item?id=text&as=hex")
+
+
+async def test_items_are_found_by_id_key_and_text(stage: Stage) -> None:
+    queue = stage.cluster.queue("sought")
+    await queue.push({"name": "Ann"}, id="order-1", key="mail:ann")
+    await queue.push({"name": "Bob"}, id="order-2", delay=60)
+    await stage.bury("sought-dead", {"name": "Eve"}, "no route to host")
+    for text, found in (
+        ("order-2", "1 item found"),
+        ("mail:ANN", "order-1"),
+        ("bob", "order-2"),
+        ("order-", "2 items"),
+    ):
+        shown = await page(stage, f"/queues/sought/find?text={text}")
+        assert found in shown
+        assert "2 items looked at, which are all" in shown
+    assert "0 items found" in await page(stage, "/queues/sought/find?text=%3Cscript%3E")
+    assert "no route to host" in await page(stage, "/queues/sought-dead/find?text=ROUTE")
+    assert (await stage.http.client.get("/queues/sought/find")).status_code == 303
+    await page(stage, "/queues/unheard-of/find?text=x", 404)
+    async with stage.http.client.stream("GET", "/live"):
+        pass
+
+    async def everywhere() -> bool:
+        return "order-2 , scheduled in sought" in await page(stage, "/find?text=order-2")
+
+    await settled(everywhere)
+    assert "has an item with this id" in await page(stage, "/find?text=unheard-of")
+
+
+async def test_a_search_is_bounded_and_says_so(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An id and a key are found in any case, because they are looked up."""
+    monkeypatch.setattr("zkrq.serve.contents.SCANNED_MAX", 0)
+    queue = stage.cluster.queue("long")
+    await queue.push_many(range(40))
+    await queue.push("sought", id="the-id", key="the-key")
+    assert "0 items looked at, not all that there are" in await page(stage, "/queues/long/find?text=sought")
+    for text in ("the-id", "the-key"):
+        assert "1 item found" in await page(stage, f"/queues/long/find?text={text}")
+    assert "0 items found" in await page(stage, f"/queues/long/find?text={'x' * 500}")
+
+
+async def test_few_searches_are_made_at_one_time(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("zkrq.serve.contents.SEARCHES_MAX", 0)
+    await stage.bury("busy", 1, "broken")
+    assert "searches are made already" in await page(stage, "/queues/busy/find?text=x", 503)
+    assert "searches are made already" in await page(stage, "/queues/busy?tab=dead&error=x")
+    form = {"by": "reason", "group": "broken", "error": "x"}
+    assert (await stage.http.client.post("/queues/busy/redrive", data=form)).status_code == 503
+    assert "broken" in await page(stage, "/queues/busy?tab=dead")
+
+
+async def test_letters_of_one_reason_are_redriven_and_the_others_stay(stage: Stage) -> None:
+    """From the group's button over the question to the line that says what was done."""
+    queue = stage.cluster.queue("reasons")
+    for number in range(4):
+        await stage.bury("reasons", {"customer": "acme" if number else "globex"}, f"late by {number + 3} s")
+    await stage.bury("reasons", {"customer": "globex"}, "no price")
+    text = await page(stage, "/queues/reasons?tab=dead")
+    assert re.search(r"late by … s 4 .* no price 1 ", text)
+    assert re.search(r"globex 2 .*", await page(stage, "/queues/reasons?tab=dead&by=field+customer"))
+    chosen = await page(stage, "/queues/reasons?tab=dead&group=no+price")
+    assert "Dead letters of “no price”" in chosen
+    assert "late by 3 s" not in chosen
+
+    post = partial(stage.http.client.post, "/queues/reasons/redrive")
+    asked = (await post(data={"by": "reason", "group": "late by … s"})).text
+    assert "Queue 4 dead letters of “late by … s” again?" in asked
+    assert (await queue.size()).dead == 5
+    await stage.bury("reasons", 9, "late by 9 s")  # after the question: it was not counted, so it stays
+    form = {
+        "id": re.findall(r'name="id" value="([^"]*)"', asked),
+        **dict(re.findall(r'name="(by|group|confirmed)" value="([^"]*)"', asked)),
+    }
+    reply = await post(data=form)
+    assert reply.status_code == 303
+    assert "4 dead letters of reasons queued again." in await page(stage, reply.headers["location"])
+    assert await queue.size() == (4, 0, 0, 2)
+    assert (await post(data={"by": "reason", "group": "unheard of"})).status_code == 400
+
+
+async def test_all_letters_are_reached_page_by_page_and_by_their_reason(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However many there are; what is done with a group concerns the page on which it was shown."""
+    monkeypatch.setattr("zkrq.serve.contents.ITEMS_MOST", 3)
+    for number in range(7):
+        await stage.bury("endless", number, "no price" if number % 2 else "no answer")
+    path, seen = "/queues/endless?tab=dead", list[str]()
+    text = (await stage.http.client.get(path)).text
+    assert "Sorted here are the 3 oldest of 7" in text
+    follow = re.search(r'id="paged-letters" href="([^"]+)"', text)
+    while follow:
+        path = html.unescape(follow[1])
+        text = (await stage.http.client.get(path)).text
+        assert "hx-sse:connect" not in text
+        seen += re.findall(r'<tr id="letter-([^"]+)"', text)
+        follow = re.search(r'id="next-letters" href="([^"]+)"', text)
+    queue = stage.cluster.queue("endless")
+    assert seen == [item.id for item in await queue.dead_letters(10)]
+
+    monkeypatch.setattr("zkrq.serve.contents.ITEMS_MOST", 100)
+    text = await page(stage, "/queues/endless?tab=dead&error=ANSWER")
+    assert "Shown are 4 dead letters whose reason contains “ANSWER”, of 7" in text
+    assert "no price" not in text
+    form = {"by": "field of none", "group": "", "error": "ANSWER"}
+    asked = (await stage.http.client.post("/queues/endless/redrive", data=form)).text
+    assert "Queue 4 dead letters of “none” again?" in asked
+    assert 'name="error" value="ANSWER"' in asked
+    for nonsense in ("after=nonsense", f"error={'%00'}"):
+        assert "All dead letters" in await page(stage, f"/queues/endless?tab=dead&{nonsense}")
+
+
+async def test_one_letter_is_retried_without_a_question(stage: Stage) -> None:
+    id = await stage.bury("single", 1, "broken")
+    reply = await stage.http.client.post("/queues/single/redrive", data={"id": id})
+    assert reply.headers["location"].startswith(f"/queues/single/item?id={id}&done=redrive")
+    assert "1 dead letter of single queued again." in await page(stage, reply.headers["location"])
+
+
+async def test_an_item_is_cancelled_after_a_question(stage: Stage) -> None:
+    queue = stage.cluster.queue("cancelled")
+    post = partial(stage.http.client.post, "/queues/cancelled/cancel")
+    await queue.push(1, id="ready")
+    await queue.push(2, id="held", priority=9)
+    claim = await take(queue)
+    assert "Remove this item? This cannot be undone." in (await post(data={"id": "ready"})).text
+    assert (await queue.size()).ready == 1
+    for id, told in (("ready", "The item is removed."), ("held", "told to stop"), ("ready", "No item has that id")):
+        reply = await post(data={"id": id, "confirmed": "yes"})
+        assert told in await page(stage, reply.headers["location"])
+    assert await queue.size() == (0, 0, 0, 0)
+    assert (await post()).status_code == 400  # of no item in particular
+    del claim
+
+
+async def test_nothing_is_changed_where_nothing_may_be(shared_servers: local.Servers) -> None:
+    """No button is shown, and no form is accepted."""
+    hub, namespace = Hub(), new_namespace()
+    async with (
+        in_process(shared_servers, namespace, hub) as cluster,
+        serving(in_process(shared_servers, namespace, hub), read_only=True) as http,
+    ):
+        id = await Stage(http, cluster).bury("orders", 1, "broken")
+        for path in ("/queues/orders?tab=dead", f"/queues/orders/item?id={id}", "/"):
+            text = (await http.client.get(path)).text
+            assert "<button class=" not in text
+            assert 'method="post"' not in text
+        for verb in ("redrive", "discard", "cancel"):
+            reply = await http.client.post(f"/queues/orders/{verb}", data={"id": id, "confirmed": "yes"})
+            assert reply.status_code == 403
+        assert (await cluster.queue("orders").size()).dead == 1
+
+
+async def test_a_form_with_too_many_fields_changes_nothing(stage: Stage) -> None:
+    id = await stage.bury("fields", 1, "broken")
+    form = {"id": [id] * 2001, "confirmed": "yes"}
+    assert (await stage.http.client.post("/queues/fields/discard", data=form)).status_code == 400
+    assert (await stage.cluster.queue("fields").size()).dead == 1
+
+
+async def test_the_table_of_queues_is_sorted_filtered_and_streamed(stage: Stage) -> None:
+    await stage.cluster.queue("table-a").push_many(range(3))
+    await stage.cluster.queue("table-b").push_many(range(7))
+
+    async def order(query: str) -> list[str]:
+        text = (await stage.http.client.get(f"/{query}")).text
+        return re.findall(r'<tr id="queue-(table-[^"]*)"', text)
+
+    async def both() -> bool:
+        return len(await order("?text=table-")) == 2
+
+    await settled(both)
+    assert await order("?text=TABLE-&sort=ready") == ["table-b", "table-a"]
+    assert await order("?text=table-&sort=ready&order=up") == ["table-a", "table-b"]
+    assert await order("?text=table-a") == ["table-a"]
+    assert "2 queues 10 0 0 0" in await page(stage, "/?text=table-")
+    text = (await stage.http.client.get("/?text=table-&sort=ready")).text
+    assert 'hx-sse:connect="/live?sort=ready&amp;order=down&amp;text=table-"' in text
+    assert 'aria-sort="descending"' in text
+
+
+async def test_a_stuck_item_is_in_sight_before_it_is_looked_for(shared_servers: local.Servers) -> None:
+    async with in_process(shared_servers, new_namespace()) as cluster:
+        await cluster.queue("stuck", codec=RAW).push(b"1", id="stuck-1")
+        claim = await take(cluster.queue("stuck"))
+        async with Watching(cluster, Queues(cluster), asyncio.Event()) as watching:
+
+            async def is_seen() -> bool:
+                await watching.look()
+                item = await cluster.queue("stuck").get("stuck-1")
+                return item is not None and watching.claims_seen.of(claim_of("stuck", item)) is not None
+
+            await settled(is_seen)
+        await claim.ack()

@@ -1,0 +1,127 @@
+"""Make copies of items: of a dead letter for another queue, or from lines of JSON that were written before.
+
+A copy has an id from which it is known when it is made again, so neither a move nor an import makes doubles.  An item
+that is exported keeps its id if its producer chose it.  An id that zkrq made carries the time of the push, and servers
+refuse it as late afterwards, so the id of the copy is made of it.
+"""
+
+from __future__ import annotations
+
+import json
+from base64 import b64decode, b64encode
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
+
+from zkrq.base import clock
+from zkrq.base.codecs import JSON
+from zkrq.base.errors import CodecError, ConfigError
+from zkrq.base.ids import MARK, id_of_copy
+
+if TYPE_CHECKING:
+    from zkrq.client.items import Item
+
+_PUSHED = ("item", "base64", "id", "key", "priority", "headers", "due_at", "expires_at", "state")
+_TOLD = ("pushed_at", "attempts", "failures", "reason", "died_at")
+"""What a line says of an item that its copy does not keep."""
+
+
+def id_of_moved(queue: str, letter: Item[Any]) -> str:
+    """Return the id of a letter's copy; another one if the letter's id is used again."""
+    return id_of_copy("moved", queue, letter.id, f"{round(letter.pushed_at.timestamp() * 1000):x}")
+
+
+def exported(item: Item[bytes]) -> dict[str, Any]:
+    """Return the line of an item."""
+    now = clock.now()
+    due_at = now + timedelta(seconds=item.seconds_left or 0) if item.state == "scheduled" else None
+    expires_at = None if item.expires_in is None else now + timedelta(seconds=item.expires_in)
+    return {
+        "id": item.id,
+        **_content(item.payload),
+        "state": item.state,
+        "key": item.key,
+        "headers": dict(item.headers),
+        "priority": item.priority,
+        "due_at": due_at and due_at.isoformat(),
+        "expires_at": expires_at and expires_at.isoformat(),
+        "pushed_at": item.pushed_at.isoformat(),
+        "attempts": item.attempts,
+        "failures": item.failures,
+        "reason": item.reason,
+        "died_at": item.died_at and item.died_at.isoformat(),
+    }
+
+
+def _content(payload: bytes) -> dict[str, Any]:
+    """Return a payload as a value of JSON only if that becomes the same bytes again."""
+    try:
+        value = JSON.decode(payload)
+        if JSON.encode(value) == payload:
+            return {"item": value}
+    except (ValueError, RecursionError, CodecError):
+        pass
+    return {"base64": b64encode(payload).decode()}
+
+
+LEAST_TTL = 0.001
+"""Seconds that an item lives whose time to live ends while it is pushed."""
+
+
+class Copy(NamedTuple):
+    """An item to push.  ``due_at`` None: immediately, ``expires_at`` None: never; ``options``: the others of a push."""
+
+    payload: bytes
+    id: str | None
+    state: str
+    due_at: datetime | None
+    expires_at: datetime | None
+    options: dict[str, Any]
+
+    @property
+    def is_over(self) -> bool:
+        """Whether its time to live ends before it could be delivered."""
+        return self.expires_at is not None and self.expires_at <= max(clock.now(), self.due_at or clock.now())
+
+    @property
+    def ttl(self) -> float | None:
+        """Seconds from now until it expires."""
+        return None if self.expires_at is None else max(LEAST_TTL, (self.expires_at - clock.now()).total_seconds())
+
+
+def imported(text: bytes, where: str) -> Copy:
+    """Read a line.  ``where``: how an error calls it.  Raises ``ConfigError``."""
+    try:
+        value = json.loads(text)
+        if not isinstance(value, dict):
+            raise TypeError("a JSON object is expected")
+        fields = cast("dict[str, Any]", value)
+        if unknown := fields.keys() - {*_PUSHED, *_TOLD}:
+            raise ValueError(f"unknown field {min(unknown)!r}")
+        if ("item" in fields) == ("base64" in fields):
+            raise ValueError("exactly one of item and base64 is expected")
+        payload = b64decode(fields["base64"], validate=True) if "base64" in fields else JSON.encode(fields["item"])
+        due_at, expires_at = (_moment(fields.get(name)) for name in ("due_at", "expires_at"))
+        id = fields.get("id")
+        options: dict[str, Any] = {
+            "key": fields.get("key"),
+            "priority": fields.get("priority", 0),
+            "headers": fields.get("headers") or {},
+        }
+        return Copy(payload, _id_of_import(id), str(fields.get("state", "ready")), due_at, expires_at, options)
+    except (ValueError, TypeError, RecursionError, CodecError) as error:
+        raise ConfigError(f"{where} is not a line of `zkrq export`: {error}") from error
+
+
+def _id_of_import(id: Any) -> str | None:
+    if isinstance(id, str) and id.startswith(MARK):
+        return id_of_copy("imported", id)
+    return id
+
+
+def _moment(text: Any) -> datetime | None:
+    if text is None:
+        return None
+    moment = datetime.fromisoformat(text)
+    if moment.utcoffset() is None:
+        raise ValueError(f"{text!r} has no time zone")
+    return moment

@@ -1,0 +1,195 @@
+"""Define the commands that copy items: move dead, export, import.
+
+A dead letter that is moved is removed only when every in-sync server has its copy.  Both a move and an import may be
+repeated: what was pushed before is known by its id.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+from argparse import Namespace
+from collections import Counter
+from collections.abc import AsyncGenerator, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from zkrq.base.errors import ConfigError, Receipt, ZkrqError
+from zkrq.cli.command import QUEUE, Command, Flag, Incomplete, Line, Lines, count, open_cluster
+from zkrq.cli.conditions import CONDITIONS, STATE, conditions_of
+from zkrq.cli.copies import Copy, exported, id_of_moved, imported
+from zkrq.cli.forms import raw_queue
+from zkrq.cli.progress import progress
+from zkrq.cli.stdin import stdin_lines
+
+if TYPE_CHECKING:
+    from zkrq.client.items import Item
+    from zkrq.client.queue import Queue
+
+AT_ONCE = 100
+"""Items that are pushed together."""
+
+
+# -- move --------------------------------------------------------------------------------------------------------------
+
+
+class Moved(NamedTuple):
+    """``moved``: letters that the other queue has, and the first one no longer.  ``kept``: their key is taken there."""
+
+    moved: int = 0
+    kept: int = 0
+
+
+async def move_letters(source: Queue[bytes], target: Queue[bytes], **conditions: Any) -> AsyncGenerator[Moved]:
+    """Move the dead letters that meet the conditions (see ``Queue.find``); yield what was done with each page of them.
+
+    Payload, headers, key and priority are kept; a copy is ready immediately, and starts with no attempts.  A letter
+    whose key another item has in the other queue stays.  If this fails or is cancelled, a letter is in its queue, in
+    the other one, or in both; moving again moves the rest, and removes those that are in both.  Raises what ``push``
+    and ``discard`` do.
+    """
+    after: str | None = None
+    while True:
+        page = await source.find_page(**conditions, state="dead", limit=AT_ONCE, after=after)
+        letters = list({letter.id: letter for letter in page.items}.values())
+        outcomes = await asyncio.gather(
+            *(_copy(source.name, letter, target) for letter in letters), return_exceptions=True
+        )
+        receipts = {
+            letter.id: outcome
+            for letter, outcome in zip(letters, outcomes, strict=True)
+            if not isinstance(outcome, BaseException)
+        }
+        there = [id for id, receipt in receipts.items() if not receipt.duplicate]
+        moved = await source.discard(there) if there else 0
+        yield Moved(moved, len(receipts) - len(there))
+        for outcome in outcomes:
+            if isinstance(outcome, BaseException):
+                raise outcome
+        if page.next is None:
+            return
+        after = page.next
+
+
+async def _copy(queue: str, letter: Item[bytes], target: Queue[bytes]) -> Receipt:
+    return await target.push(
+        letter.payload,
+        id=id_of_moved(queue, letter),
+        key=letter.key,
+        priority=letter.priority,
+        headers=letter.headers,
+    )
+
+
+async def _move_dead(args: Namespace) -> Lines:
+    if args.queue == args.to:
+        raise ConfigError(f"{args.to!r} is the same queue: zkrq dead redrive {args.to} queues its dead letters again")
+    conditions = conditions_of(args)
+    moved = kept = 0
+    async with open_cluster(args) as cluster:
+        source, target = raw_queue(cluster, args.queue), raw_queue(cluster, args.to)
+        with progress("moved", (await source.size()).dead) as show:
+            async for some in move_letters(source, target, **conditions):
+                moved, kept = moved + some.moved, kept + some.kept
+                show(moved)
+    stayed = f"; {count(kept, 'dead letter')} stayed, because another item has the key there" if kept else ""
+    yield Line(f"{count(moved, 'dead letter')} moved to {args.to!r}{stayed}", {"moved": moved, "kept": kept})
+
+
+# -- export ------------------------------------------------------------------------------------------------------------
+
+
+async def _export(args: Namespace) -> Lines:
+    claimed = written = 0
+    async with open_cluster(args) as cluster:
+        with progress("exported", hidden=sys.stdout.isatty()) as show:
+            async for item in raw_queue(cluster, args.queue).scan(args.state):
+                value = exported(item)
+                yield Line(json.dumps(value), value)
+                claimed, written = claimed + (item.state == "claimed"), written + 1
+                show(written)
+    if claimed:
+        sys.stderr.write(f"claimed items among these: {claimed:,}; import pushes a copy of each\n")
+
+
+# -- import ------------------------------------------------------------------------------------------------------------
+
+
+async def push_copies(queue: Queue[bytes], copies: Sequence[Copy]) -> tuple[Counter[str], ZkrqError | None]:
+    """Push copies together; return what became of them, and the first error."""
+    pushes = (queue.push(copy.payload, id=copy.id, at=copy.due_at, ttl=copy.ttl, **copy.options) for copy in copies)
+    outcomes = await asyncio.gather(*pushes, return_exceptions=True)
+    told, failure = Counter[str](), None
+    for outcome in outcomes:
+        if isinstance(outcome, ZkrqError):
+            failure = failure or outcome
+        elif isinstance(outcome, BaseException):
+            raise outcome
+        else:
+            told[_outcome(outcome)] += 1
+    return told, failure
+
+
+def _outcome(receipt: Receipt) -> str:
+    if receipt.duplicate:
+        return "key taken"
+    if receipt.done:
+        return "done"
+    return "there" if receipt.new is False else "pushed"
+
+
+_SAID = {
+    "pushed": "pushed",
+    "there": "there already",
+    "done": "pushed before and done",
+    "key taken": "left out, because another item has the key",
+    "dead": "left out, because they are dead letters (--dead pushes them)",
+    "over": "left out, because their ttl has ended",
+}
+"""What is said of each outcome."""
+
+
+async def _import(args: Namespace) -> Lines:
+    told, read, failure = Counter[str](), 0, None
+    async with open_cluster(args) as cluster:
+        queue = raw_queue(cluster, args.queue)
+        with progress("imported") as show:
+            async for lines in stdin_lines():
+                copies = [imported(line, f"line {n}") for n, line in enumerate(lines, read + 1) if line.strip()]
+                read += len(lines)
+                told["dead"] += sum(copy.state == "dead" for copy in copies if not args.dead)
+                wanted = [copy for copy in copies if args.dead or copy.state != "dead"]
+                told["over"] += sum(copy.is_over for copy in wanted)
+                wanted = [copy for copy in wanted if not copy.is_over]
+                for start in range(0, len(wanted), AT_ONCE):
+                    some, failure = await push_copies(queue, wanted[start : start + AT_ONCE])
+                    told += some
+                    show(told.total())
+                    if failure:
+                        break
+                if failure:
+                    break
+    said = ", ".join(f"{told[name]:,} {text}" for name, text in _SAID.items() if told[name] or name == "pushed")
+    if failure:
+        kind = ConfigError if isinstance(failure, ConfigError) else Incomplete
+        raise kind(f"{said}; then: {failure}; import the same lines again: what is there already stays once")
+    yield Line(said, {name.replace(" ", "_"): told[name] for name in _SAID})
+
+
+COMMANDS = (
+    Command(
+        "move dead",
+        "push dead letters into another queue, and remove them from their own; can be repeated",
+        _move_dead,
+        CONDITIONS,
+        {"queue": "the queue that has them", "to": "the other queue"},
+    ),
+    Command("export", "write items as lines of JSON, without taking them", _export, (STATE,), QUEUE),
+    Command(
+        "import",
+        "push items from lines that export has written, read from stdin; can be repeated",
+        _import,
+        (Flag("dead", "also push dead letters, which are delivered then", bool, False),),
+        QUEUE,
+    ),
+)

@@ -1,0 +1,152 @@
+"""Do what the buttons of the page say, after a question where something is removed or many items are changed."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, NamedTuple
+from urllib.parse import parse_qs, urlencode
+
+from zkrq.client.administration import Cancellation
+from zkrq.serve.texts import show_count
+
+if TYPE_CHECKING:
+    from zkrq.client.queue import Queue
+
+FIELDS_MAX = 2_000
+"""Fields of a form; a form with more is refused."""
+
+
+class Form(NamedTuple):
+    """What a form was sent with.
+
+    ``ids``: of the items that were chosen, None: all dead letters.  ``by``, ``group``: the dead letters that have this
+    in common, instead; see ``letters``.  ``confirmed``: whether the question was answered.
+    ``error``, ``after``: which dead letters were read to find the group; see ``contents``.
+    """
+
+    ids: tuple[str, ...] | None = None
+    by: str = ""
+    group: str | None = None
+    confirmed: bool = False
+    error: str = ""
+    after: str = ""
+
+
+class Outcome(NamedTuple):
+    """What an action has done.  ``code``: of ``OUTCOMES``; ``changed``: items; ``asked``: items that were chosen."""
+
+    code: str
+    changed: int = 1
+    asked: int = 1
+
+    @property
+    def query(self) -> str:
+        """The outcome as a part of the query of an address."""
+        return urlencode({"done": self.code, "count": self.changed, "asked": self.asked})
+
+
+OUTCOMES: Mapping[str, str] = {
+    "pause": "{queue} is paused: nothing more is claimed, and pushes continue.",
+    "resume": "{queue} is resumed.",
+    "redrive": "{letters} of {queue} queued again.",
+    "discard": "{letters} of {queue} removed.",
+    "cancel": "The item is removed.",
+    "signalled": "The item is removed, and the process that works on it is told to stop.",
+    "missing": "No item has that id: it was never pushed, or it is done.",
+}
+"""What the page says after an action, by a code that an address may have."""
+
+
+def read_form(body: bytes) -> Form | None:
+    """Read a form, None if it has too many fields.  One without any of its fields means all dead letters."""
+    try:
+        fields = parse_qs(body.decode(errors="replace"), keep_blank_values=True, max_num_fields=FIELDS_MAX)
+    except ValueError:
+        return None
+    first = {name: values[0] for name, values in fields.items()}
+    ids = tuple(dict.fromkeys(fields["id"])) if "id" in fields else None
+    if ids is None and "chosen" in first:
+        ids = ()  # of the form with boxes to tick, none of which was
+    confirmed = first.get("confirmed") == "yes"
+    return Form(ids, first.get("by", ""), first.get("group"), confirmed, first.get("error", ""), first.get("after", ""))
+
+
+def tell(queue: str, outcome: Outcome) -> str:
+    """Say what was done."""
+    text = OUTCOMES[outcome.code].format(queue=queue, letters=show_count(outcome.changed, "dead letter"))
+    left = outcome.asked - outcome.changed
+    if outcome.code not in ("redrive", "discard") or left <= 0:
+        return text
+    return f"{text} {left:,} of those chosen were no dead letters any more, or their key belongs to another item."
+
+
+def read_outcome(query: Mapping[str, str]) -> Outcome | None:
+    """Read an outcome from the query of an address, None if there is none that can be understood."""
+    count, asked = query.get("count", "1"), query.get("asked", "1")
+    is_number = all(each.isascii() and each.isdecimal() and len(each) < 12 for each in (count, asked))
+    code = query.get("done", "")
+    return Outcome(code, int(count), int(asked)) if code in OUTCOMES and is_number else None
+
+
+def question(verb: str, count: int, ids: Sequence[str] | None, group: str | None = None) -> str | None:
+    """Return what is asked before an action; None: nothing is.
+
+    ``ids``: of the items that are changed, None: all dead letters, of which there are ``count``.  ``group``: what these
+    have in common, None if they were chosen one by one.
+    """
+    letters = _name_letters(count, ids, group)
+    match verb:
+        case "cancel":
+            return "Remove this item? This cannot be undone."
+        case "discard":
+            return f"Remove {letters}? This cannot be undone."
+        case "redrive" if ids is None or group is not None or len(ids) > 1:
+            return f"Queue {letters} again?"
+        case _:
+            return None
+
+
+def _name_letters(count: int, ids: Sequence[str] | None, group: str | None) -> str:
+    if ids is None:
+        return "the one dead letter" if count == 1 else f"all {count:,} dead letters"
+    if group is not None:
+        return f"{show_count(len(ids), 'dead letter')} of “{group or 'none'}”"
+    return "this dead letter" if len(ids) == 1 else f"the {len(ids):,} dead letters that you chose"
+
+
+async def _pause(queue: Queue[bytes], ids: Sequence[str] | None) -> Outcome:
+    await queue.pause()
+    return Outcome("pause")
+
+
+async def _resume(queue: Queue[bytes], ids: Sequence[str] | None) -> Outcome:
+    await queue.resume()
+    return Outcome("resume")
+
+
+async def _redrive(queue: Queue[bytes], ids: Sequence[str] | None) -> Outcome:
+    done = await queue.redrive(ids)
+    return Outcome("redrive", done, done if ids is None else len(ids))
+
+
+async def _discard(queue: Queue[bytes], ids: Sequence[str] | None) -> Outcome:
+    done = await queue.discard(ids)
+    return Outcome("discard", done, done if ids is None else len(ids))
+
+
+async def _cancel(queue: Queue[bytes], ids: Sequence[str] | None) -> Outcome:
+    found = Cancellation.NOT_FOUND
+    for id in (ids or ())[:1]:
+        found = await queue.cancel(id)
+    codes = {Cancellation.REMOVED: "cancel", Cancellation.SIGNALLED: "signalled", Cancellation.NOT_FOUND: "missing"}
+    return Outcome(codes[found])
+
+
+ACTIONS: Mapping[str, Callable[[Queue[bytes], Sequence[str] | None], Awaitable[Outcome]]] = {
+    "pause": _pause,
+    "resume": _resume,
+    "redrive": _redrive,
+    "discard": _discard,
+    "cancel": _cancel,
+}
+"""What the buttons do, by the last word of their path; the ids are those of the items, None: all dead letters."""

@@ -1,0 +1,172 @@
+"""Read what the pages of a queue and of an item show: items of one state, one item, items with a text in them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Generator, Mapping, Sequence
+from contextlib import aclosing, contextmanager
+from functools import partial
+from typing import TYPE_CHECKING, NamedTuple, get_args
+
+from zkrq.base.checks import check_id
+from zkrq.base.errors import ConfigError, ZkrqError
+from zkrq.client.items import ItemState
+from zkrq.serve.letters import value_of
+from zkrq.serve.problems import Busy
+
+if TYPE_CHECKING:
+    from zkrq.client.inspection import Sizes
+    from zkrq.client.items import Item
+    from zkrq.client.queue import Queue
+
+ITEMS_SHOWN = 50
+"""Items on the page of a queue."""
+
+ITEMS_MOST = 500
+"""Items on the page of a queue if more are asked for; dead letters that are sorted into groups."""
+
+SEARCHES_MAX = 5
+"""Searches at one time."""
+
+SCANNED_MAX = 5_000
+"""Items that are looked at for a text."""
+
+SCAN_SECONDS = 3.0
+"""Seconds for which items are looked at for a text."""
+
+FOUND_MAX = 100
+"""Items that are shown of those with a text in them."""
+
+SEARCHED_BYTES = 64 << 10
+"""Bytes at the beginning of a payload that are looked at."""
+
+FIRST = "first"
+"""Stands in an address for the cursor of the first page."""
+
+STATES: Mapping[str, ItemState] = {state: state for state in get_args(ItemState)}
+"""The states of items by name, in the order of the page."""
+
+
+class Found(NamedTuple):
+    """Items with a text in them.  ``looked``: items that were looked at; ``whole``: whether these were all."""
+
+    items: Sequence[Item[bytes]]
+    looked: int
+    whole: bool
+
+
+class Letters(NamedTuple):
+    """Dead letters, the oldest first.  ``next``: where further ones begin, None if these were the last."""
+
+    items: Sequence[Item[bytes]]
+    next: str | None
+
+
+def read_state(text: str) -> ItemState:
+    """Read the name of a state from an address; what is none is the first."""
+    return STATES.get(text, "ready")
+
+
+def first_state(sizes: Sizes) -> ItemState:
+    """Return the first state in which there are items."""
+    for state, count in zip(STATES.values(), sizes, strict=True):
+        if count:
+            return state
+    return "ready"
+
+
+def read_count(text: str) -> int:
+    """Read from an address how many items to show."""
+    return min(int(text), ITEMS_MOST) if text.isascii() and text.isdecimal() and 0 < len(text) < 9 else ITEMS_SHOWN
+
+
+async def get_item(queue: Queue[bytes], id: str) -> Item[bytes] | None:
+    """Return an item, None if there is none, or if nothing can have that id.  Raises ``Unavailable``."""
+    try:
+        check_id("id", id)
+    except ConfigError:
+        return None
+    return await queue.get(id)
+
+
+async def read_letters(queue: Queue[bytes], error: str = "", after: str = "") -> Letters:
+    """Read the oldest ``ITEMS_MOST`` dead letters.
+
+    ``error``: only those whose reason contains this text.  ``after``: where a page begins, ``FIRST`` for the first one;
+    empty: there are no further pages, which costs the servers one call.  Raises ``Unavailable``.
+    """
+    if not error and not after:
+        return Letters(await queue.dead_letters(ITEMS_MOST), None)
+    search = partial(queue.find_page, state="dead", error=error or None, limit=ITEMS_MOST)
+    try:
+        page = await search(after=None if after in ("", FIRST) else after)
+    except ConfigError:  # the address has no cursor, or a text that no reason contains
+        return Letters((), None)
+    return Letters(page.items, page.next)
+
+
+def ids_of_group(letters: Letters, by: str, group: str) -> tuple[str, ...]:
+    """Return the ids of those dead letters that are in a group."""
+    return tuple(each.id for each in letters.items if value_of(each, by) == group)
+
+
+class Searches:
+    """Bound the searches that are made at one time, because each reads thousands of items."""
+
+    def __init__(self) -> None:
+        self._running = 0
+
+    @contextmanager
+    def one_more(self) -> Generator[None]:
+        """Make one search.  Raises ``Busy`` while there are ``SEARCHES_MAX``."""
+        if self._running >= SEARCHES_MAX:
+            raise Busy(f"{SEARCHES_MAX} searches are made already")
+        self._running += 1
+        try:
+            yield
+        finally:
+            self._running -= 1
+
+
+async def find(queue: Queue[bytes], text: str) -> Found:
+    """Find the item with this id, those with this key, then those with the text in their id, key, headers, reason or
+    payload.
+
+    The first two are looked up, however many items there are.  Of the others at most ``SCANNED_MAX`` are looked at, for
+    at most ``SCAN_SECONDS``.  Raises ``Unavailable``.
+    """
+    found: dict[str, Item[bytes]] = {}
+    if item := await get_item(queue, text):
+        found[item.id] = item
+    found |= {item.id: item for item in await _with_key(queue, text)}
+    wanted, looked, whole = text.lower(), 0, False
+    try:
+        async with asyncio.timeout(SCAN_SECONDS), aclosing(queue.scan()) as items:
+            async for item in items:
+                if looked >= SCANNED_MAX or len(found) >= FOUND_MAX:
+                    return Found(list(found.values()), looked, whole)
+                looked += 1
+                if _has(item, wanted):
+                    found[item.id] = item
+            whole = True
+    except (TimeoutError, ZkrqError):
+        if not looked and not found:
+            raise
+    return Found(list(found.values()), looked, whole)
+
+
+async def _with_key(queue: Queue[bytes], key: str) -> Sequence[Item[bytes]]:
+    """Return the items with a key, except dead letters, which the index of keys leaves out.  Raises ``Unavailable``."""
+    states: Sequence[ItemState] = ("ready", "scheduled", "claimed")
+    try:
+        return [item for state in states async for item in queue.find(key=key, state=state)]
+    except ConfigError:  # nothing can have that key
+        return []
+
+
+def _has(item: Item[bytes], wanted: str) -> bool:
+    """Tell whether an item has a text, in lower case, in it."""
+    texts = (item.id, item.key or "", item.reason or "", *item.headers.values())
+    if any(wanted in text.lower() for text in texts):
+        return True
+    return wanted in item.payload[:SEARCHED_BYTES].decode(errors="replace").lower()

@@ -1,0 +1,349 @@
+"""The pages of one queue: its items by state, its dead letters in groups, one item; and what can be done with them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, NamedTuple
+from urllib.parse import urlencode
+
+from starlette.responses import HTMLResponse, RedirectResponse
+
+from zkrq.base.checks import check_name
+from zkrq.base.errors import ConfigError, ZkrqError
+from zkrq.serve.actions import ACTIONS, Form, Outcome, question, read_form, read_outcome, tell
+from zkrq.serve.contents import (
+    Letters,
+    Searches,
+    find,
+    first_state,
+    get_item,
+    ids_of_group,
+    read_count,
+    read_letters,
+    read_state,
+)
+from zkrq.serve.letters import BY_REASON, GROUPS_SHOWN, columns, group, value_of
+from zkrq.serve.problems import kind_of
+from zkrq.serve.shown import NO_FIGURES, Shown, show_queue
+from zkrq.serve.watching import claim_of
+
+if TYPE_CHECKING:
+    from fastapi import APIRouter, Request, Response
+
+    from zkrq.client.cluster import Cluster
+    from zkrq.client.items import Item, ItemState
+    from zkrq.client.queue import Queue
+    from zkrq.serve.queues import Queues
+    from zkrq.serve.showing import Showing
+    from zkrq.serve.sightings import Sighting
+    from zkrq.serve.watching import Look, Watching
+
+CONTENTS_SECONDS = 5.0
+"""Seconds that a page waits for items; then it shows what is known."""
+
+ERROR_MAX = 200
+"""Characters of a text that is looked for in reasons."""
+
+PREVIEW = 10
+"""Ids that are named when it is asked whether to change many items."""
+
+NO_QUEUE = "There is no queue of that name."
+
+
+class Wish(NamedTuple):
+    """What somebody wants to see of a queue: items of a state, and at most how many; of dead letters, which ones.
+
+    ``by``: the property by which dead letters are grouped; ``group``: the group that is shown, None: all.  ``error``,
+    ``after``: which dead letters are read; see ``contents``.
+    """
+
+    state: ItemState = "ready"
+    most: int = 50
+    by: str = BY_REASON
+    group: str | None = None
+    error: str = ""
+    after: str = ""
+
+    @property
+    def is_live(self) -> bool:
+        """Whether what it shows is read again at every look: not a search, which reads many letters."""
+        return not (self.state == "dead" and (self.error or self.after))
+
+    def query(self, **changes: object) -> str:
+        """The query of an address that shows this, with changes."""
+        new = self._replace(**changes)  # pyright: ignore[reportArgumentType]
+        fields: dict[str, object] = {"tab": new.state}
+        if new.most != Wish().most:
+            fields["count"] = new.most
+        if new.state == "dead":
+            usual = {"by": BY_REASON, "group": None, "error": "", "after": ""}
+            fields |= {name: value for name, unset in usual.items() if (value := getattr(new, name)) != unset}
+        return urlencode(fields)
+
+
+def read_wish(query: Mapping[str, str]) -> Wish:
+    """Read a wish from the query of an address; what cannot be understood is as usual."""
+    by = query.get("by") or BY_REASON
+    state, most = read_state(query.get("tab", "")), read_count(query.get("count", ""))
+    error, after = query.get("error", "").strip()[:ERROR_MAX], query.get("after", "")
+    return Wish(state, most, by, query.get("group"), error, after)
+
+
+class QueuePages:
+    """Answer browsers about one queue."""
+
+    def __init__(self, cluster: Cluster, queues: Queues, watching: Watching, showing: Showing) -> None:
+        self._cluster = cluster
+        self._queues = queues
+        self._watching = watching
+        self._showing = showing
+        self._searches = Searches()
+
+    def add_to(self, router: APIRouter) -> None:
+        """Add the pages, with their paths."""
+        router.add_route("/queues/{queue}", self.queue)
+        router.add_route("/queues/{queue}/live", self.live_queue)
+        router.add_route("/queues/{queue}/item", self.item)
+        router.add_route("/queues/{queue}/item/live", self.live_item)
+        router.add_route("/queues/{queue}/find", self.find)
+        router.add_route("/queues/{queue}/{verb}", self.act, ["POST"])
+
+    # -- a queue -----------------------------------------------------------------------------------------------------
+
+    async def queue(self, request: Request) -> Response:
+        """Show one queue, with the items of one state."""
+        look = await self._watching.look()
+        if (queue := await self._existing(request, look)) is None:
+            return self._showing.message(404, "Not found", NO_QUEUE)
+        wish = read_wish(request.query_params)
+        if "tab" not in request.query_params and (figures := look.queues.get(queue.name)):
+            wish = wish._replace(state=first_state(figures.sizes))
+        values = await self._contents(queue, look, wish)
+        stream = f"live?{wish.query()}" if wish.is_live else ""
+        return self._live(request, queue, "live_queue.html", stream, values)
+
+    async def live_queue(self, request: Request) -> Response:
+        """Keep the page of a queue up to date."""
+        if (queue := self._named(request)) is None:
+            return self._showing.message(404, "Not found", NO_QUEUE)
+        wish = read_wish(request.query_params)
+
+        async def render(look: Look) -> str:
+            return self._showing.render("live_queue.html", **await self._contents(queue, look, wish))
+
+        return self._showing.stream(render)
+
+    async def _contents(self, queue: Queue[bytes], look: Look, wish: Wish) -> dict[str, Any]:
+        """Return what the page of a queue shows."""
+        values: dict[str, Any] = {
+            **self._showing.common(look),
+            "wish": wish,
+            "items": (),
+            "held_since": self.held_since,
+        }
+        try:
+            async with asyncio.timeout(CONTENTS_SECONDS):
+                values["queue"] = self._shown(queue.name, look, await queue.statistics())
+                if wish.state == "dead":
+                    values |= _sorted_letters(await self._letters(queue, wish.error, wish.after), wish)
+                elif wish.state == "claimed":
+                    values["items"] = await self.claimed(queue.name, wish.most)
+                else:
+                    values["items"] = await queue.peek(wish.most, wish.state)
+        except (ZkrqError, TimeoutError) as error:
+            values.setdefault("queue", self._shown(queue.name, look, look.queues.get(queue.name, NO_FIGURES)))
+            values["look"] = replace(look, trouble=look.trouble or str(error) or "The servers do not answer.")
+        return {**_sorted_letters(Letters((), None), wish), **values} if wish.state == "dead" else values
+
+    async def _letters(self, queue: Queue[bytes], error: str, after: str) -> Letters:
+        """Read dead letters; see ``read_letters``.  Raises ``Busy``, ``Unavailable``."""
+        if not error and not after:
+            return await read_letters(queue)
+        with self._searches.one_more():
+            return await read_letters(queue, error, after)
+
+    def _shown(self, name: str, look: Look, figures: Any) -> Shown:
+        return show_queue(name, figures, self._watching.history.points(name), look.as_of)
+
+    async def claimed(self, name: str, count: int) -> Sequence[Item[bytes]]:
+        """Return claimed items of a queue, and remember since when they are seen.  Raises ``Unavailable``."""
+        items = await self._queues[name].peek(count, "claimed")
+        self._watching.note_claims(name, items)
+        return items
+
+    def held_since(self, queue: str, item: Item[bytes]) -> Sighting | None:
+        """Return since when this server has seen an item in the hands of its consumer."""
+        return self._watching.claims_seen.of(claim_of(queue, item))
+
+    async def find(self, request: Request) -> Response:
+        """Show the items with a text in them."""
+        look = await self._watching.look()
+        if (queue := await self._existing(request, look)) is None:
+            return self._showing.message(404, "Not found", NO_QUEUE)
+        text, back = request.query_params.get("text", "").strip(), f"/queues/{queue.name}"
+        if not text:
+            return RedirectResponse(back, 303)
+        try:
+            with self._searches.one_more():
+                found = await find(queue, text)
+        except (ZkrqError, TimeoutError) as error:
+            return self._showing.message(503, "Not found out", str(error) or "The servers do not answer.", back)
+        return self._showing.reply("find.html", queue=queue.name, text=text, found=found)
+
+    # -- an item -----------------------------------------------------------------------------------------------------
+
+    async def get(self, name: str, id: str) -> Item[bytes] | None:
+        """Return an item, None if there is none.  Raises ``Unavailable``."""
+        return await get_item(self._queues[name], id)
+
+    async def item(self, request: Request) -> Response:
+        """Show one item."""
+        look = await self._watching.look()
+        id, form = request.query_params.get("id", ""), request.query_params.get("as", "")
+        if (queue := await self._existing(request, look)) is None:
+            return self._showing.message(404, "Not found", NO_QUEUE)
+        values = await self._about(queue, look, id, form)
+        if values["item"] is None and not values["look"].trouble:
+            text = "No item has that id: it was never pushed, or it is done."
+            return self._showing.message(404, "Not found", text, f"/queues/{queue.name}")
+        stream = f"item/live?{urlencode({'id': id, 'as': form})}"
+        return self._live(request, queue, "live_item.html", stream, values)
+
+    async def live_item(self, request: Request) -> Response:
+        """Keep the page of an item up to date."""
+        id, form = request.query_params.get("id", ""), request.query_params.get("as", "")
+        if (queue := self._named(request)) is None:
+            return self._showing.message(404, "Not found", NO_QUEUE)
+
+        async def render(look: Look) -> str:
+            return self._showing.render("live_item.html", **await self._about(queue, look, id, form))
+
+        return self._showing.stream(render)
+
+    async def _about(self, queue: Queue[bytes], look: Look, id: str, form: str) -> dict[str, Any]:
+        """Return what the page of an item shows."""
+        values = {**self._showing.common(look), "name": queue.name, "id": id, "form": form, "item": None, "since": None}
+        try:
+            async with asyncio.timeout(CONTENTS_SECONDS):
+                item = values["item"] = await get_item(queue, id)
+        except (ZkrqError, TimeoutError) as error:
+            values["look"] = replace(look, trouble=look.trouble or str(error) or "The servers do not answer.")
+            return values
+        if item and item.state == "claimed":
+            self._watching.note_claims(queue.name, [item])
+            values["since"] = self.held_since(queue.name, item)
+        return values
+
+    # -- actions -----------------------------------------------------------------------------------------------------
+
+    async def act(self, request: Request) -> Response:
+        """Do what a button says; tell the outcome in a line, or without scripts on the page that is shown next."""
+        queue, verb = self._named(request), request.path_params["verb"]
+        if queue is None or verb not in ACTIONS:
+            return self._showing.message(404, "Not found", "There is no such action.")
+        if (form := read_form(await request.body())) is None:
+            return self._showing.message(400, "Too many fields", "The form has too many fields.")
+        by_script = "hx-request" in request.headers
+        try:
+            form = await self._with_ids(queue, form)
+            if form.ids == () or (form.ids is None and verb == "cancel"):
+                text = "No item was chosen, or none of the group is left."
+                return self._showing.message(400, "Nothing to do", text, _address(queue.name, verb, form))
+            if not form.confirmed and (asked := await _ask(queue, verb, form)):
+                back = _address(queue.name, verb, form)
+                return self._showing.reply(
+                    "confirm.html", queue=queue.name, verb=verb, form=form, question=asked, back=back, preview=PREVIEW
+                )
+            outcome = await ACTIONS[verb](queue, form.ids)
+        except ZkrqError as error:
+            status = kind_of(error).status
+            if not by_script:
+                return self._showing.message(status, "It failed", str(error), _address(queue.name, verb, form))
+            return HTMLResponse(self._showing.render("notice.html", text=str(error), failed=True), status)
+        finally:
+            self._watching.soon()
+        if by_script:
+            return HTMLResponse(self._showing.render("notice.html", text=tell(queue.name, outcome), failed=False))
+        return RedirectResponse(_next_page(queue.name, verb, form, outcome), 303)
+
+    async def _with_ids(self, queue: Queue[bytes], form: Form) -> Form:
+        """Find the items of a form that names a group.  Raises ``Busy``, ``Unavailable``."""
+        if form.ids is not None or form.group is None:
+            return form
+        letters = await self._letters(queue, form.error, form.after)
+        return form._replace(ids=ids_of_group(letters, form.by or BY_REASON, form.group))
+
+    # -- common ------------------------------------------------------------------------------------------------------
+
+    def _named(self, request: Request) -> Queue[bytes] | None:
+        """Return the queue that the path names, None if nothing can have that name."""
+        try:
+            return self._queues[check_name("the queue's name", request.path_params["queue"])]
+        except ConfigError:
+            return None
+
+    async def _existing(self, request: Request, look: Look) -> Queue[bytes] | None:
+        """Return the queue that the path names, None if the servers say that there is none."""
+        queue = self._named(request)
+        if queue is None or queue.name in look.queues or look.trouble:
+            return queue
+        try:
+            async with asyncio.timeout(CONTENTS_SECONDS):
+                return queue if queue.name in await self._cluster.queues() else None
+        except (ZkrqError, TimeoutError):
+            return queue
+
+    def _live(self, request: Request, queue: Queue[bytes], fragment: str, stream: str, values: Any) -> Response:
+        outcome = read_outcome(request.query_params)
+        return self._showing.reply(
+            "live.html",
+            title=queue.name,
+            fragment=fragment,
+            stream=f"/queues/{queue.name}/{stream}" if stream else "",
+            up=queue.name if "name" in values else "",
+            notice=tell(queue.name, outcome) if outcome else "",
+            **values,
+        )
+
+
+def _sorted_letters(read: Letters, wish: Wish) -> dict[str, Any]:
+    """Return what the page shows of dead letters: groups, and those of one of them, or all."""
+    letters = read.items
+    groups = group(letters, wish.by)
+    chosen = letters if wish.group is None else [each for each in letters if value_of(each, wish.by) == wish.group]
+    return {
+        "columns_of_letters": columns(letters),
+        "groups": groups[:GROUPS_SHOWN],
+        "more_groups": max(0, len(groups) - GROUPS_SHOWN),
+        "grouped": len(letters),
+        "next": read.next,
+        "chosen": len(chosen),
+        "items": chosen[: wish.most],
+    }
+
+
+async def _ask(queue: Queue[bytes], verb: str, form: Form) -> str | None:
+    """Return the question before an action, None if there is none.  Raises ``Unavailable``."""
+    count = (await queue.statistics()).sizes.dead if form.ids is None else len(form.ids)
+    return question(verb, count, form.ids, form.group)
+
+
+def _address(queue: str, verb: str, form: Form) -> str:
+    """Return the address of the page from which a form was sent."""
+    if verb in ("pause", "resume"):
+        return f"/queues/{queue}"
+    if form.ids and len(form.ids) == 1 and form.group is None and not form.by:
+        return f"/queues/{queue}/item?{urlencode({'id': form.ids[0]})}"
+    return f"/queues/{queue}?{Wish('dead', by=form.by or BY_REASON, error=form.error).query()}"
+
+
+def _next_page(queue: str, verb: str, form: Form, outcome: Outcome) -> str:
+    """Return the address of the page that shows what an action has changed."""
+    back = _address(queue, verb, form)
+    if verb == "cancel":
+        back = f"/queues/{queue}"
+    elif verb == "discard" and "/item?" in back:  # there is no such item any more
+        back = f"/queues/{queue}?{Wish('dead').query()}"
+    return f"{back}{'&' if '?' in back else '?'}{outcome.query}"

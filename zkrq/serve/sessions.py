@@ -1,0 +1,56 @@
+"""Let browsers in for a token, and out again."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+from urllib.parse import parse_qs
+
+from starlette.responses import RedirectResponse
+
+from zkrq.serve.problems import UNAUTHORIZED
+from zkrq.serve.security import COOKIE, SESSION_SECONDS, Policy, is_token, make_session
+
+if TYPE_CHECKING:
+    from fastapi import APIRouter, Request, Response
+
+    from zkrq.serve.showing import Showing
+
+
+class Sessions:
+    """Answer the login page."""
+
+    def __init__(self, showing: Showing, policy: Policy) -> None:
+        self._showing = showing
+        self._policy = policy
+
+    def add_to(self, router: APIRouter) -> None:
+        """Add the pages, with their paths."""
+        router.add_route("/login", self.login, ["GET", "POST"])
+        router.add_route("/logout", self.logout, ["POST"])
+
+    async def login(self, request: Request) -> Response:
+        """Let a browser in for a token."""
+        if not self._policy.tokens:
+            return RedirectResponse("/", 303)
+        if request.method != "POST":
+            return self._showing.reply("login.html")
+        fields = parse_qs((await request.body()).decode(errors="replace"))
+        if not is_token(self._policy, fields.get("token", [""])[0]):
+            return self._showing.reply("login.html", UNAUTHORIZED.status, notice="That is not the token.")
+        reply = RedirectResponse("/", 303)
+        reply.set_cookie(
+            COOKIE,
+            make_session(self._policy, time.time()),
+            max_age=SESSION_SECONDS,
+            secure=request.url.scheme == "https",
+            httponly=True,
+            samesite="strict",
+        )
+        return reply
+
+    async def logout(self, request: Request) -> Response:
+        """Have the browser forget its session."""
+        reply = RedirectResponse("/login", 303)
+        reply.delete_cookie(COOKIE, httponly=True, samesite="strict")
+        return reply

@@ -1,0 +1,69 @@
+"""Make the replies that all pages consist of: a template, a message, a stream that keeps a page up to date."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import aclosing
+from typing import TYPE_CHECKING, Any
+
+from starlette.responses import HTMLResponse, StreamingResponse
+
+from zkrq.client.inspection import shards_left_out
+from zkrq.serve.rendering import make_templates
+from zkrq.serve.watching import Look, Watching, takes_pushes
+
+if TYPE_CHECKING:
+    from fastapi import Response
+
+    from zkrq.client.cluster import Cluster
+    from zkrq.serve.security import Policy
+
+
+class Showing:
+    """Render pages about one cluster."""
+
+    def __init__(self, cluster: Cluster, watching: Watching, policy: Policy) -> None:
+        self._cluster = cluster
+        self._watching = watching
+        self._policy = policy
+        self._templates = make_templates()
+
+    def common(self, look: Look) -> dict[str, Any]:
+        """Return what every page shows that is kept up to date."""
+        view, shards = self._cluster.view, self._cluster.shards
+        return {
+            "look": look,
+            "shards": shards if len(shards) > 1 else {},
+            "left_out": shards_left_out(look.queues.values(), shards),
+            "writable": takes_pushes(self._cluster),
+            "members": len(view.members),
+            "needed": view.min_replicas,
+            "read_only": self._policy.read_only,
+            "seen": self._watching.consumers_seen,
+        }
+
+    def render(self, template: str, **values: object) -> str:
+        """Render a template.  Whatever it is given is escaped."""
+        return self._templates.get_template(template).render(
+            namespace=self._cluster.namespace, session=bool(self._policy.tokens), **{"notice": "", **values}
+        )
+
+    def reply(self, template: str, status: int = 200, **values: object) -> Response:
+        """Return a page."""
+        return HTMLResponse(self.render(template, **values), status)
+
+    def message(self, status: int, title: str, message: str, back: str = "/") -> Response:
+        """Return a page that says one thing.  ``back``: the address to go on with."""
+        return self.reply("message.html", status, title=title, message=message, back=back)
+
+    def stream(self, render: Callable[[Look], Awaitable[str]]) -> Response:
+        """Send what is rendered at each look.  Raises ``Busy``."""
+        self._watching.check_room()
+
+        async def events() -> AsyncGenerator[str]:
+            async with aclosing(self._watching.looks()) as looks:
+                async for look in looks:
+                    lines = (await render(look)).splitlines()
+                    yield "".join(f"data: {line}\n" for line in lines) + "\n"
+
+        return StreamingResponse(events(), media_type="text/event-stream", headers={"X-Accel-Buffering": "no"})

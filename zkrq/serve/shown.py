@@ -1,0 +1,44 @@
+"""A queue in figures and curves, as its own page shows it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime
+from typing import NamedTuple
+
+from zkrq.client.inspection import Sizes, Statistics
+from zkrq.serve.curves import Curve, Point, Rate, draw, rates, thin
+from zkrq.serve.listing import IDLE
+from zkrq.serve.texts import show_number
+
+CURVE_POINTS = 240
+"""Points of a curve with an axis."""
+
+NO_FIGURES = Statistics(Sizes(0, 0, 0, 0), False, None, 0, 0, 0, 0)
+"""What is shown of a queue while nothing is known of it."""
+
+
+class Shown(NamedTuple):
+    """A queue as its page shows it."""
+
+    name: str
+    figures: Statistics
+    depth: Curve | None
+    flow: Curve | None
+    rate: str
+
+
+def show_queue(name: str, figures: Statistics, points: Sequence[Point], as_of: datetime) -> Shown:
+    """Draw what is known of a queue.  ``as_of``: the time of the last point."""
+    passed = rates(points)
+    some, flow = thin(points, CURVE_POINTS), thin(passed, CURVE_POINTS)
+    depth = draw([point.at for point in some], [point.depth for point in some], ends=as_of)
+    moments, *lines = zip(*flow, strict=True) if flow else ((), (), ())
+    return Shown(name, figures, depth, draw(moments, *lines, ends=as_of), show_rate(passed))
+
+
+def show_rate(passed: Sequence[Rate]) -> str:
+    """Say how many items pass through a queue now."""
+    if not passed or max(passed[-1].pushed, passed[-1].removed) < IDLE:
+        return "idle"
+    return f"{show_number(passed[-1].pushed)} pushed and {show_number(passed[-1].removed)} removed a second"

@@ -1,0 +1,69 @@
+"""Write figures for people: numbers, durations, moments, sizes of memory, and what is wrong in a few words."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING
+
+from zkrq.base import clock
+
+if TYPE_CHECKING:
+    from zkrq.client.health import Health
+
+STANDINGS: Mapping[str, str] = {
+    "member": "in sync",
+    "learner": "being caught up",
+    "eligible": "out of sync, has all items",
+    "out": "out of sync",
+}
+"""What the page calls the places of servers in the view."""
+
+
+def show_alarm(health: Health, trouble: str = "") -> str:
+    """Say in a few words what a window's title warns of; empty if nothing is wrong.  ``trouble``: of the last look."""
+    in_sync = sum(server.place == "member" for server in health.servers.values())
+    if in_sync < len(health.servers) and (health.warnings or not health.ok):
+        return f"{in_sync} of {len(health.servers)} in sync"
+    if not health.ok:
+        return "not ready"
+    return "no answer" if trouble else ""
+
+
+def show_tone(health: Health, trouble: str = "") -> str:
+    """Return the colour of the state: ``good``, ``warn`` while everything works with less redundancy, or ``bad``."""
+    if not health.ok or trouble:
+        return "bad"
+    return "warn" if health.warnings else "good"
+
+
+def show_number(value: float) -> str:
+    """Write a number: without decimals, unless it is small."""
+    return f"{value:,.1f}" if value != int(value) and abs(value) < 100 else f"{value:,.0f}"
+
+
+def show_duration(seconds: float) -> str:
+    """Write seconds, in the largest unit of which there are at least two."""
+    for unit, size in (("days", 86400), ("h", 3600), ("min", 60)):
+        if seconds >= 2 * size:
+            return f"{seconds / size:.0f} {unit}"
+    return f"{seconds:.0f} s" if seconds >= 10 else f"{seconds:.1f} s"
+
+
+def show_moment(moment: datetime, now: datetime | None = None) -> str:
+    """Write a moment: the time of a day in UTC, and the date unless it is within twelve hours of ``now``."""
+    is_near = abs(moment - (now or clock.now())) < timedelta(hours=12)
+    return f"{moment.astimezone(UTC):{'%H:%M:%S' if is_near else '%Y-%m-%d %H:%M'}} UTC"
+
+
+def show_bytes(count: float) -> str:
+    """Write a number of bytes, in the largest unit of which there is at least one."""
+    for unit, size in (("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10)):
+        if count >= size:
+            return f"{count / size:,.1f} {unit}"
+    return f"{count:,.0f} bytes"
+
+
+def show_count(count: int, noun: str) -> str:
+    """Write how many there are of something: ``1 item``, ``2 items``."""
+    return f"{count:,} {noun}{'' if count == 1 else 's'}"
