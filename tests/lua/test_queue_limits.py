@@ -448,3 +448,14 @@ def test_another_time_begins_with_what_was_counted(server: OneServer) -> None:
     server.declare("concurrency=9")
     assert server.claim("bob", 5).ids == ["d"]
     assert server.command("HGET", server.key("lead"), "begun") == b""
+
+
+def test_one_that_the_rate_stops_in_a_paused_queue_is_woken_when_it_goes_on(server: OneServer) -> None:
+    server.put("a", "b")
+    server.declare(f"rate=1/{HOUR}")
+    server.claim("ann", 1)
+    server.pause()
+    with server.listen("bobs") as bobs:
+        assert server.claim("bob", 1, waiter="bobs").next_ms == -1
+        server.declare("")
+        bobs.heard()

@@ -36,8 +36,8 @@ class Setting:
     deletes: bool = False
     every: float = 0.0
     """Seconds between two pushes that recur, 0: none do."""
-    replacing: float = 0.0
     limits: Limits | None = None
+    replacing: float = 0.0
     together: int = 6
     """How many items a call pushes at most, or calls that leave together."""
     groups: int = 0

@@ -184,7 +184,7 @@ def a_ttl_begins_anew() -> AbstractContextManager[object]:
 def a_pause_is_not_asked_for() -> AbstractContextManager[object]:
     """While the queue is paused nothing is handed out."""
     return _rewritten(
-        {"if request.count > 0 and not request.is_paused then": "if request.count > 0 then"}, "claim", "turn"
+        {"if request.most > 0 and not request.is_paused then": "if request.most > 0 then"}, "claim", "turn"
     )
 
 

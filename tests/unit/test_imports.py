@@ -114,7 +114,7 @@ FLOORS: Mapping[str, Collection[str]] = {
 package has the name under which users import it, and stands above all of these, as every other room does.
 """
 
-FACES = ("sync", "testing", "process", "serve", "cli", "top")
+FACES = ("sync", "kombu", "testing", "process", "serve", "cli", "top")
 """The rooms above: clients of the library like any other, each of which may import those before it, and modules on top.
 """
 
@@ -136,7 +136,7 @@ def test_a_room_imports_what_is_below_it() -> None:
 
 def test_what_is_on_top_is_what_users_import() -> None:
     names = {path.stem for path in ROOT.glob("*.py")}
-    assert names == {"__init__", "__main__", "kombu", "logs", "opentelemetry", "prometheus", "taskiq", "typed"}
+    assert names == {"__init__", "__main__", "logs", "opentelemetry", "prometheus", "taskiq", "typed"}
 
 
 def test_protocol_imports_itself_and_pure_parts_of_the_standard_library() -> None:

@@ -277,7 +277,7 @@ do
     if limits.is_set() then slots, starts, starts_at = limits.left() end
     -- One that the rate stops learns when it may ask again: woken for each item that is pushed meanwhile, it would ask in
     -- vain.
-    local is_stopped = left > 0 and starts <= 0
+    local is_stopped = left > 0 and starts <= 0 and not request.is_paused
     if waiter ~= '' and request.handed_count < request.count and not request.is_cut and not is_stopped then
       forget_before(waiting, now_ms - WAITER_MEMORY_MS)
       redis.call('ZADD', waiting, now_ms, waiter)

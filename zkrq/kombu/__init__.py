@@ -9,7 +9,7 @@
 A queue of kombu is a queue of zkrq, a message an item.  All connections of a process share one cluster, on an event
 loop in a thread of its own (``zkrq.sync``); a forked process opens its own.  Claims travel from that thread to the
 consumer's through an inbox, no more than the consumer's prefetch count allows, and are held until their message is
-acked.
+acked.  Remote control and events are broadcast instead (``mailboxes.py``).
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import logging
 import socket
 import threading
 from collections import deque
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from concurrent.futures import Future, wait
 from contextlib import suppress
 from datetime import UTC, datetime
@@ -43,8 +43,11 @@ if TYPE_CHECKING:
 
 try:
     from kombu.transport import TRANSPORT_ALIASES, virtual
+    from kombu.transport.virtual.exchange import STANDARD_EXCHANGE_TYPES
     from kombu.utils.compat import detect_environment
     from kombu.utils.json import dumps, loads
+
+    from zkrq.kombu.mailboxes import POST, Letter, Mailboxes, Posted, topic_of
 except ModuleNotFoundError as error:
     raise ConfigError("zkrq.kombu needs kombu: pip install 'zkrq[celery]'") from error
 
@@ -283,11 +286,11 @@ class Channel(virtual.Channel):
     """Put messages into queues, and hand claimed ones to one consumer."""
 
     QoS = QoS
+    supports_fanout = True
     connection: Transport
 
     def __init__(self, connection: Transport, **kwargs: Any) -> None:
         super().__init__(connection, **kwargs)
-        del self.exchange_types["fanout"]
         self._client = connection.zkrq
         self._opened: Opened | None = None
         self._feed: Feed | None = None
@@ -296,38 +299,41 @@ class Channel(virtual.Channel):
         self._readers: dict[str, Reader] = {}
         """Consumers by tag.  (The connection's own table has one for each queue, whichever channel it belongs to.)"""
         self._allowing = threading.Lock()
+        self._mailboxes = connection.mailboxes
 
     # -- sending -------------------------------------------------------------------------------------------------------
 
-    def exchange_declare(self, exchange: str | None = None, type: str = "direct", **kwargs: Any) -> None:
-        if type == "fanout":
-            raise ConfigError(
-                f"the exchange {exchange!r} is a fanout, which zkrq does not have: without remote control "
-                "(`celery inspect`, `celery control`, revoke) and event monitors"
-            )
-        super().exchange_declare(exchange, type, **kwargs)
-
     def basic_publish(self, message: Message, exchange: str, routing_key: str, **kwargs: Any) -> None:
         """Publish a message.  Raises ``ConfigError`` for a task of Celery that no queue would get."""
-        is_task = "task" in (message.get("headers") or ())
-        if is_task and exchange and not super()._lookup(exchange, routing_key):
+        if not exchange or self._lookup(exchange, routing_key):
+            super().basic_publish(message, exchange, routing_key, **kwargs)
+            return
+        if "task" in (message.get("headers") or ()):
             raise ConfigError(
                 f"this process has bound no queue to the exchange {exchange!r} by the key {routing_key!r}, so the task "
                 "was not sent: name its queue, which `task_queues` binds, or use the default exchange"
             )
-        super().basic_publish(message, exchange, routing_key, **kwargs)
+        self._inplace_augment_message(message, exchange, routing_key)
+        self._post(exchange, routing_key, message)
 
     def _lookup(self, exchange: str, routing_key: str, default: str | None = None) -> list[str]:
-        queues = super()._lookup(exchange, routing_key, default)
-        if not queues and exchange not in self.connection.unheard:
+        """Return those that servers keep."""
+        return [queue for queue in super()._lookup(exchange, routing_key, default) if queue not in self._mailboxes]
+
+    def _put_fanout(self, exchange: str, message: Message, routing_key: str, **kwargs: Any) -> None:
+        for queue in self._lookup(exchange, routing_key):
+            self._put(queue, message)
+        self._post(exchange, routing_key, message)
+
+    def _post(self, exchange: str, routing_key: str, message: Message) -> None:
+        """Broadcast a message to the mailboxes of an exchange."""
+        topic, posted = topic_of(exchange), Posted(routing_key, message)
+        count = self._client.portal.call(lambda cluster: cluster.broadcast(topic, posted, codec=POST))
+        if not count and exchange not in self.connection.unheard:
             self.connection.unheard.add(exchange)
             level = logging.INFO if exchange == EVENTS else logging.WARNING
-            _log.log(
-                level,
-                "a message to exchange %r was dropped: this process has bound no queue to it (reported once)",
-                exchange,
-            )
-        return queues
+            text = "a message to exchange %r was dropped: nobody listens to it now (reported once)"
+            _log.log(level, text, exchange)
 
     def _put(self, queue: str, message: Message, **kwargs: Any) -> None:
         """Push a message; when this returns, every in-sync server has it.  One with an ``eta`` is due then."""
@@ -351,14 +357,35 @@ class Channel(virtual.Channel):
         )
         self._client.call(queue, push)
 
+    def queue_declare(self, queue: str | None = None, passive: bool = False, **kwargs: Any) -> Any:
+        """Declare a queue; one that ends with this process becomes a mailbox when it is bound to an exchange."""
+        if queue and kwargs.get("auto_delete"):
+            self.connection.passing.add(queue)
+        return super().queue_declare(queue, passive, **kwargs)
+
+    def queue_bind(self, queue: str, exchange: str | None = None, routing_key: str = "", **kwargs: Any) -> None:
+        super().queue_bind(queue, exchange, routing_key, **kwargs)
+        if exchange and queue in self.connection.passing:
+            self._mailboxes.bind(queue, exchange)
+
+    def _queue_bind(self, exchange: str, routing_key: str, pattern: str | None, queue: str) -> None:
+        """Bindings are this process' own."""
+
     def _size(self, queue: str) -> int:
+        if queue in self.connection.passing:
+            return self._mailboxes.size(queue) if queue in self._mailboxes else 0
         sizes = self._client.call(queue, Queue[Message].size)
         return sizes.ready + sizes.scheduled
 
     def _purge(self, queue: str) -> int:
+        if queue in self._mailboxes:
+            return self._mailboxes.clear(queue)
         return self._client.call(queue, Queue[Message].clear)
 
     def _delete(self, queue: str, *args: Any, **kwargs: Any) -> None:
+        if queue in self._mailboxes:
+            self._mailboxes.delete(queue)
+            return
         self._client.call(queue, Queue[Message].delete)
 
     def _has_queue(self, queue: str, **kwargs: Any) -> bool:
@@ -374,12 +401,18 @@ class Channel(virtual.Channel):
     ) -> None:
         super().basic_consume(queue, no_ack, callback, consumer_tag, **kwargs)
         self._readers[consumer_tag] = Reader(queue, no_ack, self.connection.callback_of(queue))
-        self._feed_again()
+        if queue in self._mailboxes:
+            self._mailboxes.read(queue, self._receive_letter)
+        else:
+            self._feed_again()
 
     def basic_cancel(self, consumer_tag: str) -> None:
         super().basic_cancel(consumer_tag)
-        self._readers.pop(consumer_tag, None)
-        self._feed_again()
+        reader = self._readers.pop(consumer_tag, None)
+        if reader and reader.queue in self._mailboxes:
+            self._mailboxes.stop_reading(reader.queue)
+        else:
+            self._feed_again()
 
     def basic_qos(self, prefetch_size: int = 0, prefetch_count: int = 0, apply_global: bool = False) -> None:
         super().basic_qos(prefetch_size, prefetch_count, apply_global)
@@ -392,6 +425,12 @@ class Channel(virtual.Channel):
         return message
 
     def _get(self, queue: str, timeout: float | None = None) -> Message:
+        if queue in self._mailboxes:
+            message = self._mailboxes.take(queue)
+            if message is None:
+                raise Empty
+            message["properties"]["delivery_tag"] = str(next(_tags))
+            return message
         opened = self._open()
 
         async def take() -> tuple[str, Claim[Message]] | None:
@@ -414,8 +453,9 @@ class Channel(virtual.Channel):
             self._feed = None
             for _, claim in self.connection.inbox.take_back(self):
                 self._start(claim, Claim[Message].release)
-        if self._active_queues and not self.closed:
-            self._feed = Feed(self._client, self._open(), self._active_queues, self._receive)
+        queues = [queue for queue in self._active_queues if queue not in self._mailboxes]
+        if queues and not self.closed:
+            self._feed = Feed(self._client, self._open(), queues, self._receive)
             self.refill()
 
     def refill(self) -> None:
@@ -430,6 +470,10 @@ class Channel(virtual.Channel):
         """Take a claim from the feed, in the cluster's thread."""
         self.connection.inbox.put(self, self._watch(claim), claim)
 
+    def _receive_letter(self, letter: Letter) -> None:
+        """Take a message of a mailbox, in any thread."""
+        self.connection.inbox.put(self, str(next(_tags)), letter)
+
     def _watch(self, claim: Claim[Message]) -> str:
         """Give a claim a delivery tag, in the cluster's thread."""
         tag = str(next(_tags))
@@ -441,8 +485,14 @@ class Channel(virtual.Channel):
         if self._claims.pop(tag, None) is not None:
             self.qos.forget(tag)
 
-    def deliver(self, tag: str, claim: Claim[Message]) -> None:
+    def deliver(self, tag: str, claim: Claim[Message] | Letter) -> None:
         """Give a message to its consumer, in the consumer's thread."""
+        if isinstance(claim, Letter):
+            reader = next((each for each in self._readers.values() if each.queue == claim.queue), None)
+            claim.message["properties"]["delivery_tag"] = tag
+            if reader is not None:  # otherwise its consumer was cancelled meanwhile
+                reader.callback(claim.message)
+            return
         reader = next((each for each in reversed(self._readers.values()) if each.queue == claim.queue), None)
         message = None
         if reader is None:
@@ -506,12 +556,12 @@ class Inbox:
     """Pass claims from the cluster's thread to the thread that delivers messages."""
 
     def __init__(self) -> None:
-        self._claims: deque[tuple[Channel, str, Claim[Message]]] = deque()
+        self._claims: deque[tuple[Channel, str, Claim[Message] | Letter]] = deque()
         self._filled = threading.Condition()
         self._bell: socket.socket | None = None
 
-    def put(self, channel: Channel, tag: str, claim: Claim[Message]) -> None:
-        """Add a claim, and wake the other thread."""
+    def put(self, channel: Channel, tag: str, claim: Claim[Message] | Letter) -> None:
+        """Add a claim, or a message of a mailbox, and wake the other thread."""
         with self._filled:
             self._claims.append((channel, tag, claim))
             self._filled.notify_all()
@@ -519,8 +569,8 @@ class Inbox:
             with suppress(OSError):  # full: it is ringing already; closed: there is no listener
                 self._bell.send(b".")
 
-    def take(self, timeout: float | None) -> tuple[Channel, str, Claim[Message]] | None:
-        """Return the next claim, or None after ``timeout`` seconds (None: wait forever)."""
+    def take(self, timeout: float | None) -> tuple[Channel, str, Claim[Message] | Letter] | None:
+        """Return the next one, or None after ``timeout`` seconds (None: wait forever)."""
         with self._filled:
             self._filled.wait_for(lambda: self._claims, timeout)
             return self._claims.popleft() if self._claims else None
@@ -528,9 +578,10 @@ class Inbox:
     def take_back(self, channel: Channel) -> list[tuple[str, Claim[Message]]]:
         """Remove the claims of a channel."""
         with self._filled:
-            mine = [(tag, claim) for owner, tag, claim in self._claims if owner is channel]
-            self._claims = deque(entry for entry in self._claims if entry[0] is not channel)
-        return mine
+            mine = [(owner, tag, claim) for owner, tag, claim in self._claims if owner is channel]
+            letters = [entry for entry in mine if isinstance(entry[2], Letter)]
+            self._claims = deque([*letters, *(entry for entry in self._claims if entry[0] is not channel)])
+        return [(tag, claim) for _, tag, claim in mine if not isinstance(claim, Letter)]
 
     def ring(self, bell: socket.socket) -> None:
         """Write a byte to a socket whenever a claim is put."""
@@ -545,7 +596,9 @@ class Transport(virtual.Transport):
     driver_type = "zkrq"
     driver_name = "zkrq"
     connection_errors = (*virtual.Transport.connection_errors, Unavailable, NotEnoughReplicas)
-    implements = virtual.Transport.implements.extend(asynchronous=True, exchange_type=frozenset({"direct", "topic"}))
+    implements = virtual.Transport.implements.extend(
+        asynchronous=True, exchange_type=frozenset({"direct", "topic", "fanout"})
+    )
 
     def __init__(self, client: virtual.Connection, **kwargs: Any) -> None:
         super().__init__(client, **kwargs)
@@ -553,8 +606,16 @@ class Transport(virtual.Transport):
         self._zkrq: Client | None = None
         self.inbox = Inbox()
         self.unheard: set[str] = set()
-        """Exchanges to which a message was sent that no queue is bound to."""
+        """Exchanges to which a message was sent that nobody heard."""
+        self.passing: set[str] = set()
+        """Queues that end with this process."""
+        self.mailboxes = Mailboxes(lambda: self.zkrq.portal.open(), self._bound)
         self._bell: tuple[socket.socket, socket.socket] | None = None
+
+    def _bound(self, exchange: str, routing_key: str) -> Collection[str]:
+        """Return the queues that this process has bound to an exchange by a key that fits."""
+        known = self.state.exchanges[exchange]
+        return STANDARD_EXCHANGE_TYPES[known["type"]](None).lookup(known["table"], exchange, routing_key, None)
 
     @property
     def zkrq(self) -> Client:
@@ -589,6 +650,7 @@ class Transport(virtual.Transport):
 
     def close_connection(self, connection: Transport) -> None:
         super().close_connection(connection)
+        self.mailboxes.close()
         if self._zkrq is not None:
             self._zkrq = None
             _clients.leave(self._options)
