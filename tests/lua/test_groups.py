@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
+from tests.lines import member_of
 from tests.lua.one_server import BUNDLE, LIMITS, OneServer, Put
 from zkrq.protocol import calls
 from zkrq.protocol.calls import only_of
@@ -161,7 +162,7 @@ def lose_first(server: OneServer) -> None:
     state = server.contents().groups["a"]
     server.command("HSET", server.key("groups"), "a", state[:5])
     server.command("ZREM", server.key("ready"), "a1")
-    server.command("ZADD", server.key("members"), 0, min(server.contents().members)[:-2] + b"a1")
+    server.command("ZADD", server.key("members"), 0, member_of(server.contents().bundles["a1"], b"a1"))
 
 
 def lose_flag(server: OneServer) -> None:

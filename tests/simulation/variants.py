@@ -227,12 +227,12 @@ def settling_takes_neighbours_along() -> AbstractContextManager[object]:
 
 def groups_are_not_put_back_in_line() -> AbstractContextManager[object]:
     """When a group had its turn, its next entry goes to the end of the line."""
-    return _rewritten({"local best, has_more = choose(line, first, more)": "local best, has_more = first, more"})
+    return _rewritten({"best, has_more = choose(line, first, more) end": "best, has_more = first, more end"})
 
 
 def a_group_keeps_its_turn() -> AbstractContextManager[object]:
     """The next entry of a group stands behind those of all other groups."""
-    return _rewritten({"redis.call('ZSCORE', ready, entry_in(was)) or end_of_line(best)": "nil or text_of(0)"})
+    return _rewritten({"redis.call('ZSCORE', ready, places.entry_in(was)) or end_of_line(best)": "nil or text_of(0)"})
 
 
 class Variant(NamedTuple):
@@ -270,7 +270,7 @@ VARIANTS: Mapping[str, Variant] = {
         Variant(a_wrong_password_evicts, "own"),
         Variant(settling_takes_neighbours_along, "none", first=2),
         Variant(groups_are_not_put_back_in_line, "none"),
-        Variant(a_group_keeps_its_turn, "none", first=37),
+        Variant(a_group_keeps_its_turn, "none", first=60),
     )
 }
 
