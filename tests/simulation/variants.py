@@ -240,7 +240,7 @@ VARIANTS: Mapping[str, Variant] = {
         Variant(acks_stay_on_the_primary),
         Variant(keys_are_not_looked_up, first=6),
         Variant(keys_are_kept_for_ever),
-        Variant(what_was_replaced_is_forgotten),
+        Variant(what_was_replaced_is_forgotten, first=240),
         Variant(a_limit_is_not_asked_for, first=12),
         Variant(more_are_claimed_than_the_limit),
         Variant(more_claims_begin_than_the_rate),
