@@ -245,7 +245,7 @@ VARIANTS: Mapping[str, Variant] = {
         Variant(more_are_claimed_than_the_limit),
         Variant(more_claims_begin_than_the_rate),
         Variant(what_has_expired_is_handed_out, first=26),
-        Variant(a_ttl_begins_anew, first=420),
+        Variant(a_ttl_begins_anew, first=620),
         Variant(a_pause_is_not_asked_for, first=8),
         Variant(a_cancel_leaves_claims_alone, first=3),
         Variant(order_is_turned_round, "none", first=3),
