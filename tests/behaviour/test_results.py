@@ -8,10 +8,12 @@ from typing import Any
 import pytest
 
 import zkrq
+import zkrq.testing
 from tests.behaviour.conftest import Connect, PassTime
 from tests.behaviour.helpers import FEW_ATTEMPTS, working
 from tests.harness import HANG, take
 from zkrq.base.limits import RESULT_BYTES
+from zkrq.client.results import reading
 from zkrq.consuming import awaiting
 
 pytestmark = pytest.mark.anyio
@@ -230,3 +232,23 @@ async def test_closing_ends_the_wait(own_cluster: zkrq.Cluster) -> None:
 async def test_ttl_has_bounds(ttl: float) -> None:
     with pytest.raises(zkrq.ConfigError):
         zkrq.Results(ttl=ttl)
+
+
+async def test_callers_of_several_faces_share_what_waits() -> None:
+    """As over HTTP, where each request reads by a face of its own."""
+    before = asyncio.all_tasks()
+    async with zkrq.testing.cluster() as cluster:
+        queue: zkrq.Queue[Any] = cluster.queue("emails")
+        ids = [(await queue.push("x")).id for _ in range(4)]
+        waiting: list[asyncio.Task[Any]] = []
+        for id in ids[:3]:
+            waiting.append(asyncio.create_task(reading(queue).result(id, timeout=None)))
+            await cluster.clock.advance(0.1)
+        await queue.cancel(ids[0])
+        await cluster.clock.advance(1.0)
+        assert [task.done() for task in waiting] == [True, False, False], "woken, not polled"
+        names = [task.get_name() for task in asyncio.all_tasks() - before]
+        assert sum("wait for results" in name for name in names) == 1
+    await asyncio.wait(waiting, timeout=HANG)
+    assert all(task.done() for task in waiting)
+    assert all(isinstance(task.exception(), zkrq.Closed) for task in waiting[1:])

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Callable
 
 import pytest
 
 from tests.lines import member_of
-from tests.lua.one_server import BUNDLE, LIMITS, OneServer, Put
+from tests.lua.one_server import BUNDLE, LIMITS, Applied, OneServer, Put
 from zkrq.protocol import calls
 from zkrq.protocol.calls import only_of
+from zkrq.protocol.payloads import join
+from zkrq.protocol.records import fresh
 
 
 def put_group(server: OneServer, group: str, *ids: str) -> None:
@@ -313,3 +316,26 @@ def test_the_end_of_a_claim_costs_no_place_in_line(server: OneServer, verb: str)
     assert server.contents().faults == []
     assert server.claim(count=1).ids == [f"{BUNDLE}~{'00' if verb == 'release' else '02'}"]
     assert server.claim(count=1).ids == ["b3"]
+
+
+def test_a_group_in_which_nothing_waits_is_not_blocked(server: OneServer) -> None:
+    server.declare("concurrency=2", "groups")
+    put_group(server, "a", "a0", "a1", "a2")
+    assert server.claim(count=3).ids == ["a0", "a1"]
+    assert server.statistics().blocked == 1
+    server.cancel("a2")
+    assert server.contents().members == set()
+    assert server.statistics().blocked == 0
+
+
+def test_a_bundle_of_which_payloads_are_missing_stays_in_an_index(server: OneServer) -> None:
+    whole = join([b"1", b"2", b"3"])
+    head, part = 16, (len(whole) - 16) // 3
+    refused = 1 << 31
+    ends = [head | refused, head + part, (head + part) | refused, (head + part) | refused]
+    wire = struct.pack("<4I", *ends) + whole[head : head + part]
+    packed = fresh(0, server.now_ms(), size=3, group="a")
+    server.apply(Applied(BUNDLE, packed, since="0", wire=wire), payloads=True)
+    assert len(server.claim(count=3).ids) == 1
+    contents = server.contents()
+    assert BUNDLE.encode() in contents.entries["scheduled"] or contents.members

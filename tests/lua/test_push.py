@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 
 import pytest
@@ -736,3 +737,63 @@ def test_as_many_are_replaced_as_one_item_can_name(server: OneServer) -> None:
     outcome, _ = replace(server, keyed("z"))
     assert outcome == "+" + "\1".join(ids[:3])
     assert server.contents().keys == {"k": {ids[3], "z"}}
+
+
+def test_the_earliest_of_several_moments_is_kept(server: OneServer) -> None:
+    server.push(keyed("z"))
+    claimed = server.claim()
+    time.sleep(0.01)
+    replace(server, keyed("a"))
+    server.settle(claimed.only.settle("release"))
+    moment_us = server.contents().moment_us("z")
+    assert moment_us < server.contents().moment_us("a")
+    assert replace(server, keyed("n"))[0] == "+a\1z"
+    assert abs(server.contents().moment_us("n") - moment_us) < 1000
+
+
+def test_the_same_id_twice_in_one_call_is_new_once(server: OneServer) -> None:
+    server.push(keyed("old"))
+    outcomes, _ = server.push(keyed("new"), keyed("new"), replacing=1)
+    assert outcomes == ["+old", "Kold"]
+
+
+def test_a_late_first_try_leaves_what_was_pushed_after_a_deletion(server: OneServer) -> None:
+    server.push(keyed("old"))
+    new = keyed("new", pushed_at_ms=server.now_ms())
+    replace(server, new)
+    server.settle(server.claim().only.settle("ack"))
+    time.sleep(0.005)
+    server.delete()
+    time.sleep(0.005)
+    assert push_one(server, Put("old", b"another", key="other")) == "+"
+    replace(server, new)
+    assert server.claim().ids == ["old"]
+
+
+def third_of(server: OneServer) -> OneServer:
+    return OneServer(server.host, server.port, database=2)
+
+
+@pytest.mark.parametrize("why", ["late", "full"])
+def test_a_refused_repetition_brings_back_what_was_replaced(server: OneServer, why: str) -> None:
+    """The primary died when only the follower had heard of its decision; the next one refuses the repetition."""
+    old, new = keyed("old"), keyed("new", pushed_at_ms=server.now_ms() - 200_000)
+    with OneServer(server.host, server.port, database=1) as follower, third_of(server) as third:
+        _, decided = server.push(old)
+        for other in (follower, third):
+            other.enrol()
+            other.apply(*(each.apply(b"old") for each in decided.values()), payloads=True)
+        for each in (server, third) if why == "full" else ():
+            each.put("others", "of the queue")
+        outcome, decided = replace(server, new)
+        assert outcome == "+old"
+        told = [each.apply(b"new" if each.id == "new" else b"") for each in decided.values()]
+        follower.apply(*told, payloads=True)
+        for other in (follower, third):
+            other.epoch = 2
+            other.seal(2)
+        refusing = {"put_window_ms": 100_000} if why == "late" else {"max_size": 1}
+        outcome, decided = replace(third, new, again=1, **refusing)
+        assert outcome == ("L" if why == "late" else "F")
+        follower.apply(*(each.apply() for each in decided.values()))
+        assert follower.contents().living() == {"old"}

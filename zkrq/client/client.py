@@ -238,6 +238,8 @@ class Client:
 
     def _drop(self, name: str, opened: OpenQueue) -> None:
         del self.queues[name]
+        for wait in opened.parts.waits.values():
+            wait.close()
         for shard in self.shards.open.values():
             shard.wakeups.forget(name)
         suppliers = [shard.supplier for shard in opened.parts.shards]

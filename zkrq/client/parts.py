@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Generic, TypeVar
 
@@ -15,6 +15,7 @@ from zkrq.base.errors import Closed
 if TYPE_CHECKING:
     from zkrq.base.codecs import Codec
     from zkrq.client.everywhere import Everywhere
+    from zkrq.consuming.awaiting import Awaiting
     from zkrq.consuming.context import QueueContext
     from zkrq.consuming.leases import Leases
     from zkrq.consuming.line import Line
@@ -47,8 +48,8 @@ class QueueParts(Generic[T]):
     """Finds the shards for calls that concern all of them."""
     shards: Sequence[QueueShard[T]] = ()
     is_open: bool = True
-    waits: dict[str, Callable[[], None]] = field(default_factory=dict[str, Callable[[], None]])
-    """Functions that end the waits of callers, by shard."""
+    waits: dict[str, Awaiting] = field(default_factory=lambda: dict[str, "Awaiting"]())
+    """What waits for results, by shard: one for all faces of the queue."""
 
     @property
     def name(self) -> str:
@@ -93,8 +94,8 @@ class QueueParts(Generic[T]):
         self.is_open = False
         self.line.close()
         self.pusher.stop()
-        for end in self.waits.values():
-            end()
+        for wait in self.waits.values():
+            wait.close()
 
     async def aclose(self) -> None:
         """Hand back the held claims, and wait for the calls in flight."""

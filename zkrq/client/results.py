@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable, Mapping, Sequence
-from functools import cached_property, partial
+from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, Unpack, cast
 
 from zkrq.base.checks import Duration, PushOptions, check_duration, check_id
@@ -62,11 +62,6 @@ class ResultQueue(Queue[T], Generic[T, R]):
         super().__init__(parts)
         self._results: Results[R] | None = parts.context.settings.results
         self._source = source
-
-    @cached_property
-    def _waits(self) -> dict[str, Awaiting]:
-        """What waits for results, by shard."""
-        return {}
 
     async def push(self, item: T, **options: Unpack[PushOptions]) -> ResultReceipt[R]:
         """Put one item into the queue, as ``Queue.push`` does.  The receipt can wait for the item's result."""
@@ -138,9 +133,11 @@ class ResultQueue(Queue[T], Generic[T, R]):
 
     def _awaiting(self, shard: Shard) -> Awaiting:
         """Return what waits for the items of one shard."""
-        known = self._waits.get(shard.name)
+        known = self._parts.waits.get(shard.name)
         if known is None or known.replicas is not shard.replicas:
-            known = self._waits[shard.name] = Awaiting(
+            if known is not None:
+                known.close()
+            known = self._parts.waits[shard.name] = Awaiting(
                 shard.replicas,
                 shard.wakeups,
                 partial(_ask_followers, shard),
@@ -148,7 +145,6 @@ class ResultQueue(Queue[T], Generic[T, R]):
                 queue=self.name,
                 tasks=self._parts.context.tasks,
             )
-            self._parts.waits[shard.name] = known.close
         return known
 
     def _as_result(self, id: str, told: Told) -> Result[R]:

@@ -126,8 +126,10 @@ class Listener(Generic[T]):
         return f"<Listener to {self._topic!r}, {len(self._inbox.unread)} unread>"
 
     async def __aenter__(self) -> Self:
-        """Listen on every in-sync server that lets this client."""
-        if self._task is None and not self._inbox.closed:
+        """Listen on every in-sync server that lets this client.  Raises ``Closed`` after ``aclose``."""
+        if self._inbox.closed:
+            raise Closed(f"the listener to topic {self._topic} is closed: make another one by listen()")
+        if self._task is None:
             follow = _follow(self._shard, self._subscriptions, self._inbox)
             self._task = self._tasks.start(follow, f"follow topic {self._topic}")
             finalize(self, self._task.cancel)

@@ -93,6 +93,7 @@ do
       end
     end
     if waits then
+      r.waits = not own_position
       redis.call('ZADD', scheduled, rank(r.priority, stands_at(r, now_us - r.shift + put_window_ms * 1000)), entry)
       if r.group then grouping.leave(r, entry) else append(leaving, ready, entry) end
     end

@@ -97,19 +97,24 @@ do
 
   local function line_up_group(line, known, most)
     local claims, more, was = places.read_state(known)
-    local first, was_blocked = was, more and not was
+    local first, was_blocked, is_fewer = was, more and not was, false
     for entry, place in pairs(line.left) do
       if place == was then
         first = nil
         if not lines.settled[entry] then append(leaving, ready, entry) end
       elseif more and not lines.settled[entry] then
+        is_fewer = true
         append(leaving, members, line.group .. '\0' .. place)
       end
     end
     more = more or line.has_members
     claims = math.max(0, claims + line.claims)
     local best, has_more = nil, more
-    if claims < most then best, has_more = choose(line, first, more) end
+    if claims < most then
+      best, has_more = choose(line, first, more)
+    elseif is_fewer then
+      has_more = first_member(line) ~= nil -- or the group would count as one that waits
+    end
     local moves = best and best ~= first
     for _, place in ipairs(line.came) do
       if line.left[places.entry_in(place)] == place then

@@ -247,7 +247,7 @@ do
       -- done
     elseif queued then
       -- A bundle of a group of which a part is claimed goes to the end of the line.
-      if not was_queued or has_moved(b, r, 'due') or b.priority ~= r.priority or has_turn then
+      if not was_queued or has_moved(b, r, 'due') or b.priority ~= r.priority or has_turn and not r.waits then
         enter(r, r.bundle, stands_at(r, r.due), was_queued)
       end
     elseif was_queued then

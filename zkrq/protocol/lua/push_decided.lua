@@ -32,11 +32,11 @@ end
 -- Remove items in whose place another one is put; return their ids.  Unless that one has a delay of its own, it keeps the
 -- earliest of their moments: an item that is replaced again and again would never be due otherwise.
 local function replace(rivals, bundle, r)
-  local ids = {}
+  local ids, has_delay = {}, r.due > 0
   for i, rival in ipairs(rivals) do
     local due_us = (own_of(rival, 1) or rival.due) + rival.shift
-    if r.due == 0 then
-      r.due = math.min(0, due_us - now_us)
+    if not has_delay then
+      r.due = math.min(r.due, due_us - now_us)
       if r.group and r.group == rival.group then
         local order = rival.order > 0 and rival.order or rival.pushed_at
         r.order = r.order > 0 and math.min(r.order, order) or order
@@ -64,7 +64,9 @@ local function replaced_by(r, put_window_ms)
       local ids = string.sub(owner, 2)
       for id in string.gmatch(ids, '[^\1]+') do
         local rival = open(id)
-        local is_same = rival and rival.pushed_at <= r.pushed_at + put_window_ms
+        local deleted = open(DELETED)
+        local is_later = deleted and rival and rival.pushed_at >= deleted.pushed_at and r.pushed_at < deleted.pushed_at
+        local is_same = rival and not is_later and rival.pushed_at <= r.pushed_at + put_window_ms
         if is_same and string.find(rival.states, '[QR]') then
           remove(rival, 1, 1, row_of_call(rival, 'Q' .. r.bundle))
         elseif is_same then
@@ -139,6 +141,12 @@ local function operation(again, queue, put_window_ms, max_size, replacing)
     local state = before and position <= before.size and string.byte(before.states, position)
     note_size(payload, 1)
     local function refuse(why)
+      if again == '1' and has_key(r) then
+        for named in string.gmatch(redis.call('HGET', keys, (read_tail(r.tail))) or '', '[^\1]+') do
+          local rival = open(named)
+          if rival then tell_as_is(rival) end
+        end
+      end
       if again == '1' then enter(bundle, position, bundle == id, before, r, REFUSED) end
       return why
     end
@@ -189,7 +197,7 @@ local function operation(again, queue, put_window_ms, max_size, replacing)
     local id = ARGV[i]
     local before = outcome_of[id]
     outcome_of[id] = before or push(id, ARGV[i + 1], ARGV[i + 2])
-    outcomes[#outcomes + 1] = before == '+' and 'K' or outcome_of[id]
+    outcomes[#outcomes + 1] = before and (string.gsub(before, '^%+', 'K')) or outcome_of[id]
   end
   if #order > 0 then list_queue(queue) end
   commit()

@@ -1,6 +1,7 @@
 #!lua flags=allow-oom
 -- purpose: put groups in line that have lost their place there, one page per call: they would wait for ever.  A script that
 -- failed half-way, or a command by hand, leaves one.
+-- How many items of a group are claimed is not counted anew.
 -- cursor: 0 to begin, then the result of the last call, until that is 0: first g and a cursor of groups, then m and the
 -- group whose members were looked at last.
 -- KEYS: server records payloads ready scheduled members groups claimed holdings dead tombstones keys expiring notes lead waiting
