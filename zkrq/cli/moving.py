@@ -44,9 +44,9 @@ async def move_letters(source: Queue[bytes], target: Queue[bytes], **conditions:
     """Move the dead letters that meet the conditions (see ``Queue.find``); yield what was done with each page of them.
 
     Payload, headers, key, group and priority are kept; a copy is ready immediately, and starts with no attempts.  A
-    letter stays if another item in the other queue has its key.  If this fails or is cancelled, a letter is in its queue, in
-    the other one, or in both; moving again moves the rest, and removes those that are in both.  Raises what ``push``
-    and ``discard`` do.
+    letter stays if another item in the other queue has its key.  If this fails or is cancelled, a letter is in its
+    queue, in the other one, or in both; moving again moves the rest, and removes those that are in both.  Raises what
+    ``push`` and ``discard`` do.
     """
     after: str | None = None
     while True:
