@@ -99,7 +99,7 @@ async def test_claims_that_expire_take_none_of_their_siblings_along(
 async def test_an_item_of_a_bundle_may_be_pushed_again(queue: zkrq.Queue[Any]) -> None:
     """As after ``OutcomeUnknown``: it is there once, whatever has become of it."""
     receipts = await queue.push_many(["a", "b", "c"])
-    assert await queue.push("b", id=receipts[1].id) == (receipts[1].id, 3, False, False, False)
+    assert await queue.push("b", id=receipts[1].id) == (receipts[1].id, 3, False, False, False, ())
     claims = await take_all(queue, 3)
     assert [claim.item for claim in claims] == ["a", "b", "c"]
     await claims[1].ack()

@@ -31,11 +31,22 @@ async def test_statistics_of_a_queue(queue: zkrq.Queue[Any], pass_time: PassTime
     told = await queue.statistics()
     assert told.oldest_ready is not None
     assert told.oldest_ready >= 0.1, "of whatever priority"
-    assert told._replace(oldest_ready=None) == (zkrq.Sizes(5, 1, 1, 2), True, None, 2, 2, 0, 1, told.flow, (), False)
+    assert told._replace(oldest_ready=None)[:10] == (
+        zkrq.Sizes(5, 1, 1, 2),
+        True,
+        None,
+        2,
+        2,
+        0,
+        1,
+        told.flow,
+        (),
+        False,
+    )
     await claim.ack()
     await queue.clear()
     flow = (await queue.statistics()).flow
-    assert await queue.statistics() == (zkrq.Sizes(0, 0, 0, 2), True, None, 0, 0, 4, 0, flow, (), False)
+    assert (await queue.statistics())[:10] == (zkrq.Sizes(0, 0, 0, 2), True, None, 0, 0, 4, 0, flow, (), False)
     assert flow.since(told.flow) == (0, 7)
 
 
@@ -73,7 +84,7 @@ async def test_statistics_of_all_queues(cluster: zkrq.Cluster, name: str) -> Non
     told = await cluster.statistics()
     assert list(told) == await cluster.queues()
     assert told[one.name] == await one.statistics()
-    assert told[one.name]._replace(flow=NO_FLOW) == (
+    assert told[one.name]._replace(flow=NO_FLOW)[:10] == (
         zkrq.Sizes(0, 1, 0, 0),
         False,
         None,

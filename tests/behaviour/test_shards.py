@@ -116,7 +116,7 @@ async def test_what_has_an_identity_is_there_once(own: Servers, cluster: TestClu
             assert (await one.push("x", id="mine")).new
             assert not (await two.push("x", id="mine")).new
             first = await one.push("y", key="k")
-            assert await two.push("z", key="k") == (first.id, 3, True, False, False)
+            assert await two.push("z", key="k") == (first.id, 3, True, False, False, ())
             await two.push("plain")
             assert await one.size() == (3, 0, 0, 0)
     homes = [home(f"queue-{number}", ["b", FIRST]) for number in range(12)]  # pyright: ignore[reportArgumentType]

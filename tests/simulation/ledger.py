@@ -106,6 +106,8 @@ class Item:
     """When the first removal was begun."""
     due: float = 0.0
     """Not to be delivered before."""
+    keeps_a_place: bool = False
+    """It may have the place in line of an item that it has replaced."""
     ids: set[str] = field(default_factory=set[str])
     deliveries: int = 0
     token: tuple[int, int] = (0, 0)
@@ -381,6 +383,7 @@ class Ledger:
         replaceable: Sequence[Item] = ()
         if replaces:
             rivals = []
+            item.keeps_a_place = not item.delay
             replaceable = [each for each in self.items.values() if each.key == item.key and each is not item]
             for each in replaceable:
                 self.begin_removal(each)
@@ -813,7 +816,7 @@ class Ledger:
                 continue
             self.counts["orders compared"] += len(given)
             for other in given:
-                earlier = ready_at + ORDER_SECONDS < other.begun_at + other.delay
+                earlier = ready_at + ORDER_SECONDS < other.begun_at + other.delay and not other.keeps_a_place
                 if item.priority > other.priority or (item.priority == other.priority and earlier):
                     self.violation(
                         f"out of order: {other.label} ({other.priority}) was handed out at {request.answered_at:.3f} s,"

@@ -73,7 +73,7 @@ class _Inbox:
     def hear(self, message: bytes) -> None:
         """Keep a message unless it was heard before."""
         id, payload = message[:ID_BYTES], message[ID_BYTES:]
-        if id in self._seen:
+        if id in self._seen or self.closed:
             return
         self._seen[id] = None
         if len(self._seen) > SEEN_MAX:

@@ -280,18 +280,6 @@ def unpack(packed: bytes) -> Bundle:
         position - 1: Own(moment_us, failures)
         for position, moment_us, failures in _OWN.iter_unpack(packed[rows_end + 1 : own_end])
     }
-    key, expires_us, ttl_us, text = "", 0.0, 0.0, ""
-    at = own_end
-    if marked & (_EXPIRES | _KEYED):
-        key, at = _text_at(packed, at)
-        expires_us, ttl_us = _LIFE.unpack_from(packed, at)
-        at += _LIFE.size
-    group, order = None, 0.0
-    if marked & _GROUPED:
-        group, at = _text_at(packed, at)
-        (order,) = _ORDER.unpack_from(packed, at)
-    else:
-        text = packed[at:].decode(errors="replace")
     return Bundle(
         Version(epoch, n),
         states,
@@ -305,13 +293,22 @@ def unpack(packed: bytes) -> Bundle:
         soonest_us,
         rows,
         own,
-        key,
-        expires_us,
-        ttl_us,
-        text,
-        group,
-        order,
+        *_tail_at(packed, own_end, marked),
     )
+
+
+def _tail_at(packed: bytes, at: int, marked: int) -> tuple[str, float, float, str, str | None, float]:
+    """Read what only marked records have: key, end and length of the time to live, text, group, order."""
+    key, expires_us, ttl_us = "", 0.0, 0.0
+    if marked & (_EXPIRES | _KEYED):
+        key, at = _text_at(packed, at)
+        expires_us, ttl_us = _LIFE.unpack_from(packed, at)
+        at += _LIFE.size
+    if marked & _GROUPED:
+        group, at = _text_at(packed, at)
+        (order,) = _ORDER.unpack_from(packed, at)
+        return key, expires_us, ttl_us, "", group, order
+    return key, expires_us, ttl_us, packed[at:].decode(errors="replace"), None, 0.0
 
 
 def _text_at(packed: bytes, at: int) -> tuple[str, int]:

@@ -31,9 +31,10 @@ from zkrq.base.checks import (
 )
 from zkrq.base.codecs import JSON
 from zkrq.base.errors import CodecError, Receipt
+from zkrq.base.limits import RATE_SECONDS, Limits
 from zkrq.base.reasons import REASON_MAX
 from zkrq.client.cursors import TEXT_MAX, Cursor
-from zkrq.client.inspection import Limits, Statistics
+from zkrq.client.inspection import Statistics
 from zkrq.client.items import FoundPage, Item, ItemState
 from zkrq.protocol.records import PRIORITIES
 from zkrq.serve.problems import Happened
@@ -436,7 +437,7 @@ class SetLimits(_Request):
     rate: Annotated[int, Field(strict=True, ge=1)] | None = Field(
         None, description="Claims begun within `seconds`, at most; left out or null: no limit."
     )
-    seconds: Annotated[float, Field(gt=0, allow_inf_nan=False)] = Field(
+    seconds: Annotated[float, Field(ge=RATE_SECONDS[0], le=RATE_SECONDS[1], allow_inf_nan=False)] = Field(
         1.0, description="The time of `rate`, 0.1 to 3600; left out: 1."
     )
 

@@ -95,9 +95,14 @@ do
     if count == 0 then set_number('awaited_ms', now_ms) end
     if count >= AWAITED_MAX then
       if number('awaited_ms') > now_ms - AWAITED_MEMORY_MS then return end
-      for _, name in ipairs(redis.call('HKEYS', lead)) do
-        if string.sub(name, 1, 8) == 'awaited ' then redis.call('HDEL', lead, name) end
-      end
+      local cursor = '0'
+      repeat
+        local page = redis.call('HSCAN', lead, cursor, 'COUNT', AWAITED_MAX)
+        for i = 1, #page[2], 2 do
+          if string.sub(page[2][i], 1, 8) == 'awaited ' then redis.call('HDEL', lead, page[2][i]) end
+        end
+        cursor = page[1]
+      until cursor == '0'
       set_number('awaited_ms', now_ms)
       set_number('awaited', 0)
     end
