@@ -117,13 +117,13 @@ async def test_a_push_of_unknown_outcome_is_repeated_without_doubles(
 
 
 async def test_a_copy_is_like_its_letter(source: Raw, target: Raw) -> None:
-    await source.push(b"x", id="mine", key="user-42", priority=7, headers={"campaign": "spring"})
+    await source.push(b"x", id="mine", key="user-42", group="large", priority=7, headers={"campaign": "spring"})
     await (await take(source)).bury("bad")
     (letter,) = await source.dead_letters()
     assert await move(source, target) == 1
     claim = await take(target)
     assert (claim.item, claim.key, claim.priority, claim.headers) == (b"x", "user-42", 7, {"campaign": "spring"})
-    assert (claim.attempts, claim.id) == (1, id_of_moved(source.name, letter))
+    assert (claim.attempts, claim.id, claim.group) == (1, id_of_moved(source.name, letter), "large")
 
 
 async def test_a_letter_whose_key_is_taken_stays(source: Raw, target: Raw) -> None:
@@ -158,6 +158,13 @@ def test_long_ids_are_shortened_and_stay_apart() -> None:
 
 async def lines_of(queue: Raw) -> list[bytes]:
     return [json.dumps(exported(item)).encode() async for item in queue.scan()]
+
+
+async def test_an_imported_item_is_in_its_group(source: Raw, target: Raw) -> None:
+    await source.push(b"x", group="large")
+    await source.push(b"y")
+    await push_copies(target, [imported(line, "line") for line in await lines_of(source)])
+    assert {item.payload: item.group async for item in target.scan()} == {b"x": "large", b"y": None}
 
 
 async def test_an_import_that_is_repeated_makes_no_doubles(source: Raw, target: Raw) -> None:

@@ -196,6 +196,10 @@ async def test_limits_need_a_namespace_of_one_shard() -> None:
             await cluster.add_shard("b", own.urls("redis-2"))
         assert list(cluster.shards) == ["main"], "nothing is begun"
         await queue.set_limits(zkrq.Limits())
+        await queue.set_groups(zkrq.Groups(concurrency=1))
+        with pytest.raises(zkrq.ConfigError, match=r"queue 'emails' has limits.*set_groups\(zkrq.Groups\(\)\)"):
+            await cluster.add_shard("b", own.urls("redis-2"))
+        await queue.set_groups(zkrq.Groups())
         await cluster.add_shard("b", own.urls("redis-2"))
         for limits in (zkrq.Limits(concurrency=1), zkrq.Limits(rate=(1, 1))):
             with pytest.raises(zkrq.ConfigError, match=r"several shards \(b, main\)"):

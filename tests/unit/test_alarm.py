@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 
 import pytest
+import uvloop
 
 from zkrq.base.alarm import Alarm
 
@@ -86,3 +87,24 @@ async def test_stopped_it_leaves_no_timer() -> None:
     alarm.stop()
     await asyncio.sleep(0.02)
     assert not waiting.done()
+
+
+def test_a_near_moment_comes_on_uvloop() -> None:
+    """There a timer of less than half a millisecond is a plain handle."""
+
+    async def wait(seconds: float) -> bool:
+        async with asyncio.timeout(LATE):
+            return await Alarm().until(asyncio.get_running_loop().time() + seconds)
+
+    async def wait_longer() -> bool:
+        """Wait with a timer that was set for a nearer moment."""
+        alarm, loop = Alarm(), asyncio.get_running_loop()
+        first = alarm.until(loop.time())
+        alarm.ring()
+        await first
+        async with asyncio.timeout(LATE):
+            return await alarm.until(loop.time() + 0.01)
+
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        assert [runner.run(wait(seconds)) for seconds in (-1, 0, 0.0002, 0.002)] == [False] * 4
+        assert runner.run(wait_longer()) is False

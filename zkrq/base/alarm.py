@@ -11,12 +11,16 @@ class Alarm:
 
     A timer of an earlier wait is left, and set again only when it fires.  So a task that is usually rung long before
     its moment sets a timer once in that time, and not with each wait.
+
+    ``_due`` is when the timer fires.  The timer is not asked, because uvloop returns a handle without ``when`` for a
+    moment less than half a millisecond away.
     """
 
-    __slots__ = ("_moment", "_timer", "_waiter")
+    __slots__ = ("_due", "_moment", "_timer", "_waiter")
 
     def __init__(self) -> None:
         self._moment = 0.0
+        self._due = 0.0
         self._waiter: asyncio.Future[bool] | None = None
         self._timer: asyncio.TimerHandle | None = None
 
@@ -28,10 +32,10 @@ class Alarm:
         loop = asyncio.get_running_loop()
         self._moment = moment
         if self._timer is None:
-            self._timer = loop.call_at(moment, self._fire)
-        elif self._timer.when() > moment:
+            self._due, self._timer = moment, loop.call_at(moment, self._fire)
+        elif self._due > moment:
             self._timer.cancel()
-            self._timer = loop.call_at(moment, self._fire)
+            self._due, self._timer = moment, loop.call_at(moment, self._fire)
         self._waiter = waiter = loop.create_future()
         return waiter
 
@@ -47,13 +51,13 @@ class Alarm:
             self._timer = None
 
     def _fire(self) -> None:
-        timer, self._timer = self._timer, None
-        if timer is None or self._waiter is None or self._waiter.done():
+        self._timer = None
+        if self._waiter is None or self._waiter.done():
             return
-        if timer.when() >= self._moment:
+        if self._due >= self._moment:
             self._waiter.set_result(False)
         else:
-            self._timer = asyncio.get_running_loop().call_at(self._moment, self._fire)
+            self._due, self._timer = self._moment, asyncio.get_running_loop().call_at(self._moment, self._fire)
 
 
 class _NextTurn:

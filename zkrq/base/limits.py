@@ -1,4 +1,4 @@
-"""Say what a queue keeps, limit how much of it is worked on, and share it between groups."""
+"""Define options of a queue: what it keeps, its limits, its groups."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ class Results(Generic[R]):
 
 
 CONCURRENCY_MAX = 1_000_000
-"""Greatest limit of items claimed at once; whoever needs more needs no limit."""
+"""Greatest limit of items claimed at the same time."""
 
 RATE_MAX = 1_000_000
 """Greatest number of claims in a rate."""
@@ -116,13 +116,14 @@ RATE_SECONDS = 0.1, 3600.0
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Limits of a queue over all workers and processes.  ``Limits()`` has none: it takes those away that a queue has.
+    """Limits of a queue over all workers and processes.  ``Limits()`` removes the limits that a queue has.
 
-    ``concurrency``: items claimed at once, at most; None: no limit.  ``rate``: claims begun within a time, at most: a
-    number and seconds (0.1 to 3600) or a ``timedelta``, as in ``(50, 1.0)``; None: no limit.
+    ``concurrency``: greatest number of items claimed at the same time; None: no limit.  ``rate``: greatest number of
+    claims begun within a time, and that time in seconds (0.1 to 3600) or as a ``timedelta``: ``(50, 1.0)`` is 50 in any
+    second; None: no limit.
 
-    The queue's primary keeps them exactly, and the next one after a failover never allows more.  Nothing is claimed
-    ahead from a queue that has limits.  Raises ``ConfigError`` for bad values.
+    They hold through failovers, and need a namespace of one shard.  Nothing is claimed ahead from a queue with limits.
+    Raises ``ConfigError`` for bad values.
     """
 
     concurrency: int | None = None
@@ -152,7 +153,7 @@ class Limits:
 
     @staticmethod
     def read(text: str) -> Limits:
-        """Read the limits in a queue's record, or in their part of it; what another version has added is left out."""
+        """Read the limits in a queue's record, or in their part of it; settings of newer versions are skipped."""
         own = re.search(r"(?:^| )limits:(\S*)", text)
         return Limits.of(own[1] if own else "")
 
@@ -168,13 +169,14 @@ class Limits:
 
 @dataclass(frozen=True, slots=True)
 class Groups:
-    """Declare that all items of a queue are in groups: those that are pushed without a ``group`` are one of their own.
+    """Put every item of a queue into a group: items that are pushed without a ``group`` form one group.
 
-    Without this option such items stand in line one by one, and each counts as much as a whole group.  Give all
-    producers of the queue the same option.
+    Without this option each such item has a place in line of its own, like a whole group.  Give all producers of the
+    queue the same option.
 
-    ``concurrency``: items of each group that are claimed at once, at most, over all workers and processes; None: this
-    program declares no such limit.  Like ``Limits`` it belongs to the queue: the last declaration holds for all.
+    ``concurrency``: greatest number of items of each group claimed at the same time, over all workers and processes;
+    None: this program declares no such limit.  Like ``Limits`` it belongs to the queue: the last declaration holds for
+    all, and the namespace must have one shard.
     Raises ``ConfigError`` for bad values.
     """
 
@@ -194,7 +196,7 @@ class Groups:
 
     @staticmethod
     def read(text: str) -> Groups:
-        """Read the limits of groups in a queue's record; what another version has added is left out."""
+        """Read the limits of groups in a queue's record; settings of newer versions are skipped."""
         own = re.search(r"(?:^| )groups:(\S*)", text)
         return Groups.of(own[1] if own else "")
 

@@ -1,4 +1,4 @@
-"""Define what a caller is told of an item that has ended."""
+"""Define the result of an item: its state, and the value that its handler returned."""
 
 from __future__ import annotations
 
@@ -12,22 +12,22 @@ R = TypeVar("R")
 
 
 class ResultState(enum.StrEnum):
-    """What became of an item, or what it is at present."""
+    """The end of an item, or its present state."""
 
     DONE = "done"
     """A consumer has acked it."""
     DEAD = "dead"
-    """It is a dead letter, unless somebody redrives or discards it."""
+    """It is a dead letter, until it is redriven or discarded."""
     CANCELLED = "cancelled"
-    """It was removed by ``cancel``, ``clear``, ``discard`` or ``delete``."""
+    """It was removed by ``cancel``, ``clear``, ``discard`` or ``delete``, or replaced by a push with its key."""
     EXPIRED = "expired"
-    """Its ``ttl`` was over before it was claimed, or it was dropped as one of too many dead letters."""
+    """Its ``ttl`` ended before it was claimed, or it was a dead letter too many or too old."""
     QUEUED = "queued"
     """It has not ended: it is ready, or scheduled for later."""
     CLAIMED = "claimed"
     """It has not ended: a consumer holds it."""
     UNKNOWN = "unknown"
-    """No server knows it: it was never pushed, or it ended longer ago than its result is kept."""
+    """No server knows it: it was never pushed, or its result is no longer kept."""
 
     @property
     def has_ended(self) -> bool:
@@ -40,19 +40,19 @@ _NEXT_STEPS = {
     ResultState.DEAD: "look at queue.dead_letters(), and redrive or discard it",
     ResultState.CANCELLED: "it was removed before it was done; push it again if it is still wanted",
     ResultState.EXPIRED: "its time to live was over before it was done; push it again if it is still wanted",
-    ResultState.QUEUED: "no consumer has claimed it in time; wait on with queue.result(id)",
-    ResultState.CLAIMED: "its consumer has not ended in time; wait on with queue.result(id)",
-    ResultState.UNKNOWN: "it was never pushed to this queue, or ended longer ago than results are kept",
+    ResultState.QUEUED: "no consumer has claimed it in time; wait longer with queue.result(id)",
+    ResultState.CLAIMED: "its consumer has not settled it in time; wait longer with queue.result(id)",
+    ResultState.UNKNOWN: "it was never pushed to this queue, or its result is no longer kept",
 }
 
 
 @dataclass(frozen=True, slots=True)
 class Result(Generic[R]):
-    """What became of one item.
+    """The result of one item.
 
     ``value``: what its handler returned, if ``has_value``; otherwise None.  ``reason`` and ``traceback``: why it is
     dead, None otherwise.  ``owner``: the owner id of the consumer that holds it, None unless it is claimed.
-    ``is_lost``: it is done, and the server and the consumer that knew the result died before the ack was complete.
+    ``is_lost``: it is done, but its result is lost, because primary and consumer died during the ack.
     """
 
     id: str
@@ -70,7 +70,7 @@ class Result(Generic[R]):
         return self.state.has_ended
 
     def get(self) -> R:
-        """Return the value.  Raises ``NoResult`` if there is none, with what became of the item."""
+        """Return the value.  Raises ``NoResult``, which names the item's state, if there is none."""
         if self.has_value:
             return cast("R", self.value)
         why = f" by {self.owner}" if self.owner else f" ({self.reason})" if self.reason else ""

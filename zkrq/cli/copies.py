@@ -20,7 +20,7 @@ from zkrq.base.ids import MARK, id_of_copy
 if TYPE_CHECKING:
     from zkrq.client.items import Item
 
-_PUSHED = ("item", "base64", "id", "key", "priority", "headers", "due_at", "expires_at", "state")
+_PUSHED = ("item", "base64", "id", "key", "group", "priority", "headers", "due_at", "expires_at", "state")
 _TOLD = ("pushed_at", "attempts", "failures", "reason", "died_at")
 """What a line says of an item that its copy does not keep."""
 
@@ -40,6 +40,7 @@ def exported(item: Item[bytes]) -> dict[str, Any]:
         **_content(item.payload),
         "state": item.state,
         "key": item.key,
+        "group": item.group,
         "headers": dict(item.headers),
         "priority": item.priority,
         "due_at": due_at and due_at.isoformat(),
@@ -104,6 +105,7 @@ def imported(text: bytes, where: str) -> Copy:
         id = fields.get("id")
         options: dict[str, Any] = {
             "key": fields.get("key"),
+            "group": fields.get("group"),
             "priority": fields.get("priority", 0),
             "headers": fields.get("headers") or {},
         }

@@ -43,10 +43,10 @@ class Moved(NamedTuple):
 async def move_letters(source: Queue[bytes], target: Queue[bytes], **conditions: Any) -> AsyncGenerator[Moved]:
     """Move the dead letters that meet the conditions (see ``Queue.find``); yield what was done with each page of them.
 
-    Payload, headers, key and priority are kept; a copy is ready immediately, and starts with no attempts.  A letter
-    whose key another item has in the other queue stays.  If this fails or is cancelled, a letter is in its queue, in
-    the other one, or in both; moving again moves the rest, and removes those that are in both.  Raises what ``push``
-    and ``discard`` do.
+    Payload, headers, key, group and priority are kept; a copy is ready immediately, and starts with no attempts.  A
+    letter stays if another item in the other queue has its key.  If this fails or is cancelled, a letter is in its
+    queue, in the other one, or in both; moving again moves the rest, and removes those that are in both.  Raises what
+    ``push`` and ``discard`` do.
     """
     after: str | None = None
     while True:
@@ -76,6 +76,7 @@ async def _copy(queue: str, letter: Item[bytes], target: Queue[bytes]) -> Receip
         letter.payload,
         id=id_of_moved(queue, letter),
         key=letter.key,
+        group=letter.group,
         priority=letter.priority,
         headers=letter.headers,
     )

@@ -96,10 +96,10 @@ class Administration(Finding[T]):
         await replicas.decide(calls.Pause(self.name, state.value, _new_call()))
 
     async def set_limits(self, limits: Limits) -> None:
-        """Give the queue these limits, over all workers and processes; ``Limits()`` takes them away.
+        """Give the queue these limits, over all workers and processes; ``Limits()`` removes them.
 
-        They hold until somebody declares others, also by the option ``limits`` of ``Cluster.queue``.  Claims that are
-        held are not touched by a lower limit.  Raises ``ConfigError`` in a namespace of several shards,
+        They hold until other limits are declared, also by the option ``limits`` of ``Cluster.queue``.  A lower limit
+        takes no claim away.  Raises ``ConfigError`` in a namespace of several shards,
         ``Unavailable``: nothing happened; ``OutcomeUnknown``: it may have, set them again.
         """
         if not isinstance(limits, Limits):  # pyright: ignore[reportUnnecessaryIsInstance]
@@ -108,9 +108,9 @@ class Administration(Finding[T]):
         await self._parts.context.declare_limits(limits)
 
     async def set_groups(self, groups: Groups) -> None:
-        """Give each group of the queue these limits, over all workers and processes; ``Groups()`` takes them away.
+        """Limit each group of the queue, over all workers and processes; ``Groups()`` removes the limit.
 
-        They hold until somebody declares others.  A lower limit takes no claim away, and a higher one reaches a group
+        It holds until another one is declared.  A lower limit takes no claim away, and a higher one reaches a group
         when its next claim ends.  Raises as ``set_limits`` does.
         """
         if not isinstance(groups, Groups):  # pyright: ignore[reportUnnecessaryIsInstance]

@@ -132,18 +132,19 @@ class Cluster:
         ``codec``: how items become bytes, default ``JSON``.  ``claim_timeout``: seconds until an unextended claim
         expires, default 30; zkrq extends claims while the process runs.  ``retry``: the policy after a failure, None
         (the default): ``Retry()``.  ``dead_letters``: how many of them are kept and for how long, None (the default):
-        ``DeadLetters()``.  ``results``: keep what handlers return; the queue is a ``ResultQueue`` then, with ``result``
-        and ``call``; None (the default): no.  ``max_size``: a push raises ``QueueFull`` if this many items are queued,
-        scheduled and claimed, None (the default): no limit; it costs each push one more round trip.
+        ``DeadLetters()``.  ``results``: keep what handlers return, in a ``ResultQueue``, which has ``result`` and
+        ``call``; None (the default): keep nothing.  ``max_size``: a push raises ``QueueFull`` if this many items are
+        queued, scheduled and claimed, None (the default): no limit; it costs each push one more round trip.
         ``max_payload_bytes``: limit of an encoded item, default 1 MiB.  ``limits``: of items claimed at once and of
         claims begun in a time, over all workers and processes, None (the default): whatever other programs have
-        declared; see ``Limits``.  ``groups``: ``Groups()`` makes items that are pushed without a ``group`` one group of
-        their own, None (the default): each stands in line by itself.
+        declared; see ``Limits``.  ``groups``: with ``Groups()`` items that are pushed without a ``group`` form one
+        group, and ``Groups(concurrency=5)`` also limits each group; None (the default): each stands in line by itself.
 
         The first call for a name declares the queue in this process, and the same name returns the same object.  Later
         calls need no options; one that is given with another value raises ``ConfigError``.  These settings belong to
-        this process: give all processes the same ones.  But ``limits`` belong to the queue: they are stored with it
-        before the first push or claim of this process, hold for all, and outlive it; the last declaration counts.
+        this process: give all processes the same ones.  But ``limits``, and the ``concurrency`` of ``groups``,
+        belong to the queue: they are stored with it before the first push or claim of this process, hold for all
+        processes, and outlive this one; the last declaration counts.
         """
         self._client.check_open()
         check_name("the queue's name", name)
@@ -199,12 +200,12 @@ class Cluster:
     # -- topics ------------------------------------------------------------------------------------------------------
 
     async def broadcast(self, topic: str, message: T, *, codec: Codec[T] = JSON) -> int:
-        """Send a message to whoever listens to a topic now; return how many listen on one server.
+        """Send a message to all present listeners of a topic; return their number, as one server counts it.
 
-        Best effort: nothing is stored, and who does not listen at this moment never gets it.  For what must not be
-        lost, push an item.  ``codec``: how the message becomes bytes, at most 1 MiB.
-        Raises ``Unavailable`` if no in-sync server answers, though it may have been sent; ``CodecError``,
-        ``PayloadTooLarge``, ``ConfigError``: nothing was sent.
+        Best effort: the message is not stored, and a process that does not listen at this moment misses it.  Push an
+        item instead if it must not be lost.  ``codec``: how the message becomes bytes, at most 1 MiB.
+        Raises ``Unavailable`` if no in-sync server answers: it may have been sent.  The same holds if this call is
+        cancelled.  ``CodecError``, ``PayloadTooLarge``, ``ConfigError``: nothing was sent.
         """
         self._client.check_open()
         return await broadcast(self._client.shard, self.namespace, topic, message, codec)
@@ -212,9 +213,9 @@ class Cluster:
     def listen(self, topic: str, *, codec: Codec[T] = JSON) -> Listener[T]:
         """Iterate over the messages that are broadcast to a topic: ``async for message in cluster.listen("topic")``.
 
-        Each is heard once, from whichever in-sync server it comes.  One that is sent while no connection holds is lost,
-        and so are the oldest of more than 1,000 that the loop has not read.  ``async with`` listens at once, and stops
-        at its end.  Raises ``ConfigError`` for a bad name.
+        Each message is heard once, whichever in-sync servers it comes from.  A message that is sent while this client
+        has no connection is lost, and so are the oldest of more than 1,000 unread ones.  ``async with`` listens
+        immediately, and stops at its end.  Raises ``ConfigError`` for a bad name.
         """
         self._client.check_open()
         return Listener(self._client.shard, self._client.tasks, self.namespace, topic, codec)

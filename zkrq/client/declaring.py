@@ -1,12 +1,12 @@
-"""Declare settings that belong to a queue, and not to a process: its limits.
+"""Declare the limits of a queue, which belong to the queue and not to a process.
 
 They are a record of the queue (``lua/_limits.lua``), in a section for each kind.  A client whose program gives the
 option declares its section once, before its first push or claim there.  The last declaration holds for all.
 
-A limit is exact because one server decides, so a queue with limits needs a namespace of one shard.  A shard that is
-added meanwhile is in the map before the servers of the first one are told to ask for that map; only then whoever adds
-it looks for limits (``resharding.py``).  So a declaration that it does not see was decided under a newer view, and its
-client finds the shard when it looks at the map again.
+A limit is exact because one server decides, so a queue with limits needs a namespace of one shard.  If a shard is added
+at the same time, its client first writes the shard into the map, then has the servers of the first shard ask for that
+map, and only then looks for limits (``resharding.py``).  A declaration that it does not see was therefore decided under
+a newer view, and the declaring client finds the new shard when it reads the map again.
 """
 
 from __future__ import annotations

@@ -1,12 +1,12 @@
-"""Find items by what they carry: their key, a header, the reason why they failed.
+"""Find items by key, header, reason of failure and state.
 
 A search reads a queue source by source, shard by shard.  Items with a key are named by an index of the servers, and
 dead letters have one of their own; anything else is found by reading all items page by page, and comparing here.  So no
 call of a search holds a server for longer than a page takes, however many items there are.
 
-Where a search goes on is a ``Cursor``, a plain value: a program keeps it for the next page, also across processes.
-What a server says of its place in an index means something only in the life in which it said so.  Therefore a search
-that meets another primary, or another life of the same one, begins its source on that shard again, and says so.
+A search continues from a ``Cursor``, a plain value that a program keeps for the next page, also across processes.  A
+server's place in an index is valid in one life of that server only.  Therefore a search that meets another primary, or
+another life of the same one, begins its source on that shard again, and reports it (``restarted``).
 """
 
 from __future__ import annotations
@@ -102,11 +102,11 @@ class Finding(Inspection[T]):
         error: str | None = None,
         state: ItemState | None = None,
     ) -> AsyncGenerator[Item[T]]:
-        """Iterate over the items of which all that is given holds, in no particular order, page by page.
+        """Iterate over the items that meet all given conditions, in no particular order, page by page.
 
-        ``key``: they have this key.  ``header``: name and value of a header that they have.  ``error``: text that the
-        reason why they failed contains, in upper or lower case.  ``state``: ready, scheduled, claimed or dead, None:
-        any.  At least one of the first three is needed; ``scan`` has all items.
+        ``key``: the item's key.  ``header``: name and value of one of its headers.  ``error``: a text in the reason of
+        its last failure, in upper or lower case.  ``state``: ready, scheduled, claimed or dead, None: any.  At least
+        one of the first three is needed; ``scan`` yields all items.
 
         A key is looked up in an index, which costs about as much as ``get``.  The index has no dead letters: unless
         ``state`` excludes them, all dead letters are read, too.  With ``state="dead"`` only dead letters are read,

@@ -64,14 +64,14 @@ class Queue(Administration[T]):
         ``priority``: 0 to 9, higher first.  ``ttl``: seconds from now after which the item is no longer delivered,
         None: no limit; see ``DeadLetters``.  ``key``: while another item with this key is queued, scheduled or claimed,
         nothing is pushed and the receipt is a ``duplicate`` that names the other item; None: no such check.
-        ``replace``: the item is pushed in the place of queued and scheduled ones with its key, which the receipt names
-        as ``replaced``; it keeps their place in line unless it has a ``delay``.  One that is claimed goes on, and this
-        one is delivered as well.  ``id`` makes a push repeatable: pushed several times within 300 seconds under one id,
+        ``replace``: the item replaces queued and scheduled items with its key, which the receipt names as ``replaced``;
+        it keeps their place in the queue unless it has a ``delay``.  A claimed item with its key is not replaced, and
+        both are delivered.  ``id`` makes a push repeatable: pushed several times within 300 seconds under one id,
         the item exists once, and at most one receipt says that it is ``new``.  The receipt is ``done`` if the item was
         already removed; 600 seconds after its removal, the id can be used for a new item.  ``headers``: short texts
-        beside the item, by name, for ``claim.headers``; None: none.  ``group``: the tenant, user or job that the item
-        belongs to, any text of at most 200 bytes: groups take turns, however many items one of them has (see the page
-        "Groups"); None: none.
+        beside the item, by name, for ``claim.headers``; None: none.  ``group``: the group of the item (a tenant, a
+        user, a job), any text of 1 to 200 bytes.  Groups take turns, however many items each has; None: no group, but
+        see ``Groups``.
 
         Raises ``OutcomeUnknown`` if the time ran out in the middle: the item may have been pushed, so push again with
         the same id.  The same holds if this call is cancelled.  ``QueueFull``, ``NotEnoughReplicas`` and

@@ -1,4 +1,4 @@
-"""Provide the queue whose handlers' results are kept: wait for an item, for many, push and wait in one line."""
+"""Provide the queue that keeps results: wait for the result of an item or of many; push and wait in one call."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ _STATES: Mapping[bytes, ResultState] = {
     b"X": ResultState.CANCELLED,
     b"E": ResultState.EXPIRED,
 }
-"""What each letter stands for by which a server tells of an item (``lua/results.lua``)."""
+"""The state that each letter of a server's reply stands for (``lua/results.lua``)."""
 
 
 class ResultReceipt(Receipt, Generic[R]):
@@ -58,7 +58,7 @@ class ResultQueue(Queue[T], Generic[T, R]):
     """
 
     def __init__(self, parts: QueueParts[T], source: Queue[T] | None = None) -> None:
-        """``source``: another face of the same queue, which is in use as long as this one is."""
+        """``source``: another object for the same queue, kept alive as long as this one."""
         super().__init__(parts)
         self._results: Results[R] | None = parts.context.settings.results
         self._source = source
@@ -72,26 +72,26 @@ class ResultQueue(Queue[T], Generic[T, R]):
     async def call(self, item: T, *, timeout: Duration | None = 10.0, **options: Unpack[PushOptions]) -> R:
         """Push an item, wait until it is done, and return what its handler returned.
 
-        ``timeout``: seconds, None: no limit; the time of the push comes on top.  The other arguments are those of
-        ``push``.  Raises what ``push`` and ``result`` do, and ``NoResult`` if the item died, was removed, or has not
-        ended within ``timeout``: then it stays in the queue, and ``error.id`` names it.  The same holds if this call is
-        cancelled.
+        ``timeout``: seconds to wait after the push, None: no limit.  The other arguments are those of ``push``.
+        Raises what ``push`` and ``result`` raise, and ``NoResult``, whose ``id`` names the item, if the item became a
+        dead letter, was removed, or has not ended within ``timeout``.  In the last case the item stays in the queue,
+        as it does if this call is cancelled.
         """
         receipt = await self.push(item, **options)
         return (await receipt.result(timeout=timeout)).get()
 
     async def result(self, id: str, *, timeout: Duration | None = 10.0) -> Result[R]:
-        """Wait until an item has ended; return what became of it.
+        """Wait until an item has ended; return its result.
 
-        ``timeout``: seconds, None: no limit, 0: look now.  Returns after that time with what the item is then: queued,
-        or claimed by whom; and immediately if no server knows the item.
+        ``timeout``: seconds, None: no limit, 0: do not wait.  After that time the result has the present state, queued
+        or claimed.  If no server knows the item, returns ``UNKNOWN`` immediately.
 
-        What was told of an item that is done, cancelled or expired never changes, whichever servers die; a dead letter
-        may be redriven.  A result is kept for the ``ttl`` of ``Results``, or less if tombstones need more memory than a
-        queue's may take.  The wait is woken by the decision that ends the item, and goes on while servers die.
+        The states done, cancelled and expired are final, whichever servers die; a dead letter may be redriven.  A
+        result is kept for the ``ttl`` of ``Results``, or for less if the queue's tombstones exceed their memory.  The
+        wait survives the death of servers.  Cancelling it changes nothing.
 
-        Raises ``Unavailable`` if no server answers within ``timeout``, ``OutcomeUnknown`` if not all of them did: ask
-        again.  ``CodecError`` if the result cannot be decoded.
+        Raises ``Unavailable`` if no server answered within ``timeout``, ``OutcomeUnknown`` if not all did: ask again.
+        Raises ``CodecError`` if the result cannot be decoded.
         """
         check_id("id", id)
         self._parts.check_open()
@@ -101,7 +101,7 @@ class ResultQueue(Queue[T], Generic[T, R]):
         return self._as_result(id, told) if told else Result(id, ResultState.UNKNOWN)
 
     async def results(self, ids: Iterable[str], *, timeout: Duration | None = 10.0) -> dict[str, Result[R]]:
-        """Wait until all of these items have ended; return what became of each, by id.
+        """Wait until all of these items have ended; return the result of each, by id.
 
         At most 10,000 ids.  ``timeout`` is for all of them together; otherwise as ``result``.
         """
@@ -116,7 +116,7 @@ class ResultQueue(Queue[T], Generic[T, R]):
                 wait.cancel()
 
     async def _told(self, shard: Shard, id: str, until: float | None) -> Told | None:
-        """Wait for an item of one shard until a moment of the event loop; return what is told of it then, None if it is
+        """Wait for an item of one shard until a moment of the event loop; return the reply, None if the item is
         unknown there."""
         awaiting = self._awaiting(shard)
         loop = asyncio.get_running_loop()
@@ -132,7 +132,7 @@ class ResultQueue(Queue[T], Generic[T, R]):
         return _known((await awaiting.ask([id]))[0])
 
     def _awaiting(self, shard: Shard) -> Awaiting:
-        """Return what waits for the items of one shard."""
+        """Return the waits for items of one shard."""
         known = self._parts.waits.get(shard.name)
         if known is None or known.replicas is not shard.replicas:
             if known is not None:
@@ -174,7 +174,7 @@ def _known(told: Told) -> Told | None:
 
 
 def make_queue(parts: QueueParts[Any]) -> Queue[Any]:
-    """Make the public face of a queue."""
+    """Make the public object of a queue."""
     return Queue(parts) if parts.context.settings.results is None else ResultQueue[Any, Any](parts)
 
 

@@ -1,4 +1,4 @@
-"""Broadcast messages to whoever listens to a topic now: at best once, nothing is stored.
+"""Broadcast messages to the present listeners of a topic: at most once, and not stored.
 
 A message is published on every in-sync server of the first shard, under an id of its own.  A listener subscribes on
 each of them and passes each message on once, so a server may die without a message being lost or heard twice.
@@ -29,16 +29,16 @@ MESSAGE_BYTES = 1 << 20
 """Greatest size of an encoded message."""
 
 ID_BYTES = 12
-"""Bytes of a message's id, before it."""
+"""Bytes of the id that precedes a message."""
 
 UNREAD_MAX = 1000
-"""Messages that a listener keeps for its loop; of more the oldest are dropped."""
+"""Unread messages that a listener keeps; beyond that the oldest are dropped."""
 
 SEEN_MAX = 10_000
 """Ids of messages that a listener remembers, to pass each on once."""
 
 FOLLOW_SECONDS = 1.0
-"""Seconds between two looks whether other servers are in sync."""
+"""Seconds between two checks which servers are in sync."""
 
 _log = logging.getLogger("zkrq.topics")
 
@@ -59,7 +59,7 @@ async def broadcast(shard: Shard, namespace: str, topic: str, message: T, codec:
 
 
 class _Inbox:
-    """Collect what is heard on the servers of a topic."""
+    """Collect the messages that arrive from the servers of a topic."""
 
     def __init__(self, namespace: str, topic: str) -> None:
         self.unread: deque[bytes] = deque()
@@ -88,12 +88,12 @@ class _Inbox:
                 _log.warning(text, self._topic, UNREAD_MAX, extra=self._extra)
 
     def close(self) -> None:
-        """Let the loop end once it has read what there is."""
+        """Let the loop end once it has read all messages."""
         self.closed = True
         self.arrived.set()
 
     def report(self, server: str, reason: str) -> None:
-        """Tell that a server lets this client not listen."""
+        """Log that a server does not let this client listen."""
         text = "not listening to topic %s on server %s: %s (%s)"
         _log.warning(text, self._topic, server, reason, _right(self._extra["cluster"]), extra=self._extra)
 
@@ -101,8 +101,8 @@ class _Inbox:
 class Listener(Generic[T]):
     """The messages of a topic: ``async for message in cluster.listen("topic")``.
 
-    ``async with`` enters it at once: what is broadcast from then on is heard.  Otherwise that begins with the first
-    message that is asked for.  It ends with the block, with ``aclose``, or with the cluster.
+    ``async with`` starts to listen immediately; otherwise the first request for a message does.  Messages that were
+    broadcast earlier are not heard.  It ends with the block, with ``aclose``, or with the cluster.
     """
 
     def __init__(self, shard: Shard, tasks: Tasks, namespace: str, topic: str, codec: Codec[T]) -> None:
@@ -126,7 +126,7 @@ class Listener(Generic[T]):
         return f"<Listener to {self._topic!r}, {len(self._inbox.unread)} unread>"
 
     async def __aenter__(self) -> Self:
-        """Listen on every in-sync server that lets this client.  Raises ``Closed`` after ``aclose``."""
+        """Listen on every in-sync server that allows it.  Raises ``Closed`` after ``aclose``."""
         if self._inbox.closed:
             raise Closed(f"the listener to topic {self._topic} is closed: make another one by listen()")
         if self._task is None:
@@ -152,7 +152,7 @@ class Listener(Generic[T]):
         return self
 
     async def __anext__(self) -> T:
-        """Return the next message.  What the codec cannot decode is logged and left out."""
+        """Return the next message.  A message that the codec cannot decode is logged and skipped."""
         inbox = self._inbox
         if self._task is None and not inbox.closed:
             await self.__aenter__()

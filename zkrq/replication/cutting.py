@@ -51,6 +51,7 @@ class Cutter:
         self._waiting: dict[str, dict[ServerId, dict[bytes, bytes]]] = {}
         self._count = 0
         self._timer: asyncio.TimerHandle | None = None
+        self._due = 0.0  # when it fires; uvloop's handle of a timer without a delay cannot be asked
 
     def note(self, queue: str, items: Iterable[Gone]) -> None:
         """Gather items that every server of the view knows to be gone."""
@@ -86,13 +87,15 @@ class Cutter:
 
     def hurry(self, seconds: float = LARGE_CUT_SECONDS) -> None:
         """Let what waits leave after this time at most."""
-        if self._timer is None or self._timer.when() > asyncio.get_running_loop().time() + seconds:
+        if self._timer is None or self._due > asyncio.get_running_loop().time() + seconds:
             self._start_timer(seconds)
 
     def _start_timer(self, seconds: float) -> None:
         if self._timer:
             self._timer.cancel()
-        self._timer = asyncio.get_running_loop().call_later(seconds, self._start)
+        loop = asyncio.get_running_loop()
+        self._due = loop.time() + seconds
+        self._timer = loop.call_at(self._due, self._start)
 
     def _start(self) -> None:
         self._timer = None
