@@ -7,7 +7,7 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Final, TypeVar
 
-from zkrq.base.errors import OutcomeUnknown, Unavailable
+from zkrq.base.errors import Closed, OutcomeUnknown, Unavailable
 from zkrq.protocol.shards import shard_of
 
 if TYPE_CHECKING:
@@ -52,8 +52,13 @@ class Everywhere:
         """Ignore that calls to a shard fail, if it was removed: nothing was left in it."""
         try:
             yield
-        except (OutcomeUnknown, Unavailable):
-            if not await self.shards.is_left(shard):
+        except (OutcomeUnknown, Unavailable) as error:
+            # Closed meanwhile: that nothing more can be asked must not hide that the call may have had an effect.
+            try:
+                is_left = await self.shards.is_left(shard)
+            except Closed:
+                raise error from None
+            if not is_left:
                 raise
 
     async def on(self, shard: Shard, act: Callable[[Replicas], Awaitable[R]]) -> R | None:
