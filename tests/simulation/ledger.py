@@ -213,7 +213,7 @@ class Begun(NamedTuple):
     items: int
 
 
-@dataclass(slots=True)
+@dataclass(eq=False, slots=True)
 class Push:
     """One push of one item that is under way."""
 
@@ -221,8 +221,8 @@ class Push:
     begun_at: float
     rivals: Standing
     """Others with its key."""
-    replaceable: Sequence[Item] = ()
-    """Those in whose place it may be put."""
+    replaceable: list[Item] = field(default_factory=list[Item])
+    """Those in whose place it may be put: also such as are pushed while it is under way."""
 
 
 class Pauses:
@@ -274,6 +274,8 @@ class Ledger:
         """Calls of delete that were begun: servers may remember different removals then."""
         self.open_deletions = 0
         """Those that may still remove what is pushed now."""
+        self._replacing: list[Push] = []
+        """Pushes in the place of others that may be executed yet."""
         self.open_redrives = 0
         self.open_discards = 0
         self.discards_begun = 0
@@ -380,7 +382,7 @@ class Ledger:
 
     def begin_push(self, item: Item, *, replaces: bool = False) -> Push:
         rivals = [(rival, begun) for rival, begun in self.standing(item.key) if rival is not item] if item.key else []
-        replaceable: Sequence[Item] = ()
+        replaceable: list[Item] = []
         if replaces:
             rivals = []
             item.keeps_a_place = not item.delay
@@ -392,7 +394,14 @@ class Ledger:
         self._may_be_reborn(item)
         item.open_calls += 1
         self.excess += 1
-        return Push(item, self._loop.now, rivals, replaceable)
+        for other in self._replacing if item.key else ():
+            if other.item.key == item.key and other.item is not item and item not in other.replaceable:
+                other.replaceable.append(item)
+                self.begin_removal(item)
+        push = Push(item, self._loop.now, rivals, replaceable)
+        if replaces:
+            self._replacing.append(push)
+        return push
 
     def pushed(self, push: Push, receipt: Receipt) -> None:
         """It returned."""
@@ -422,6 +431,8 @@ class Ledger:
         self.counts["replaced items"] += len(receipt.replaced)
         if strangers := [each.label for each in replaced if each.key != push.item.key]:
             self.violation(f"replaced others: {push.item.label} of key {push.item.key} replaced {strangers}")
+        if push in self._replacing:
+            self._replacing.remove(push)
         for each in push.replaceable:
             self.end_removal(each, Outcome.DONE)
         for each in replaced:
@@ -447,6 +458,8 @@ class Ledger:
         push.item.open_pushes -= 1
         push.item.pushing -= 1
         push.item.open_calls -= 1
+        if push in self._replacing:
+            self._replacing.remove(push)
         for each in push.replaceable:
             self.end_removal(each, outcome)
         if isinstance(error, QueueFull):
