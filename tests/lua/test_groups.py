@@ -339,3 +339,31 @@ def test_a_bundle_of_which_payloads_are_missing_stays_in_an_index(server: OneSer
     assert len(server.claim(count=3).ids) == 1
     contents = server.contents()
     assert BUNDLE.encode() in contents.entries["scheduled"] or contents.members
+
+
+@pytest.mark.parametrize("verb", ["extend", "ack", "bury"])
+def test_a_decision_about_one_item_costs_the_turn_of_no_other_that_failed(server: OneServer, verb: str) -> None:
+    server.put(Put(BUNDLE, [b"1", b"2", b"3"], group="a"))
+    put_group(server, "b", "b1", "b2", "b3")
+    first, second = server.claim(count=2), server.claim("bob", count=2)
+    assert [*first.ids, *second.ids] == [f"{BUNDLE}~00", "b1", f"{BUNDLE}~01", "b2"]
+    server.settle(first.decided[BUNDLE].settle("nack", 0, "why", positions=[0]))
+    server.settle(second.decided[BUNDLE].settle(verb, 60_000, "why", positions=[1]))
+    assert server.contents().faults == []
+    assert [server.claim(count=1).ids for _ in range(3)] == [[f"{BUNDLE}~00"], ["b3"], [f"{BUNDLE}~02"]]
+
+
+def test_a_new_primary_that_decides_about_one_item_costs_the_turn_of_no_other(server: OneServer) -> None:
+    bundle = Put(BUNDLE, [b"1", b"2", b"3"], group="a")
+    server.put(bundle)
+    first, second = server.claim(count=1), server.claim("bob", count=1)
+    failed = server.settle(*first.settle("nack", 0, "why"))
+    with OneServer(server.host, server.port, database=1) as follower:
+        follower.enrol()
+        follower.put(bundle)
+        follower.apply(failed.decided[BUNDLE].apply())
+        put_group(follower, "b", "b1")
+        follower.epoch = 2
+        follower.settle(*second.settle("ack"))
+        assert follower.contents().faults == []
+        assert [follower.claim("eve", count=1).ids for _ in range(2)] == [[f"{BUNDLE}~00"], ["b1"]]

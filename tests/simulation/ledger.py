@@ -292,6 +292,8 @@ class Ledger:
         self.limits = Limits()
         """Those that every client declares before its first claim."""
         self.group_limit: int | None = None
+        self.default_group: str | None = None
+        """That of items that are pushed without one."""
         self.begun: dict[tuple[str, int], dict[str, Begun]] = {}
         """By the view's register and its epoch, in which one server counts: the requests that were given something."""
         self.requests: list[Request] = []
@@ -324,7 +326,7 @@ class Ledger:
         label = f"at {moment.isoformat()}"
         item = self.items.get(label)
         if item is None:
-            item = self.new_item(label)
+            item = self.new_item(label, group=self.default_group)
             item.begun_at = self._loop.now
             item.open_calls += 1
             self.excess += 1
@@ -660,34 +662,33 @@ class Ledger:
         self._check_group(item, what)
         return item, holder
 
+    def _held(self, items: Iterable[Item]) -> int:
+        """How many of them are certainly claimed: consumers hold them that nobody has declared dead, and no cancel or
+        replacement of them was begun, which frees the slot of a claim before its consumer hears of it."""
+        return sum(
+            self._still_holds(holder) and self._hub.is_live(holder.claim.owner)
+            for item in items
+            if item.cancelled_at is None and not item.open_removals
+            for holder in item.holders
+        )
+
     def _check_concurrency(self, what: str) -> None:
-        """No more are held at once than the limit, but by consumers that others have declared dead."""
+        """No more are held at once than the limit."""
         if (most := self.limits.concurrency) is None:
             return
-        held = [
-            holder
-            for item in self.items.values()
-            for holder in item.holders
-            if self._still_holds(holder) and self._hub.is_live(holder.claim.owner)
-        ]
-        self.counts["deliveries at the limit"] += len(held) == most
-        if len(held) > most:
-            self.violation(f"more than {most} at once: {what}, while {len(held) - 1} others are held")
+        held = self._held(self.items.values())
+        self.counts["deliveries at the limit"] += held == most
+        if held > most:
+            self.violation(f"more than {most} at once: {what}, while {held - 1} others are held")
 
     def _check_group(self, item: Item, what: str) -> None:
-        """No more of a group are held at once than its limit, but by consumers that others have declared dead."""
+        """No more of a group are held at once than its limit."""
         if (most := self.group_limit) is None or item.group is None:
             return
-        held = [
-            holder
-            for other in self.items.values()
-            if other.group == item.group
-            for holder in other.holders
-            if self._still_holds(holder) and self._hub.is_live(holder.claim.owner)
-        ]
-        self.counts["deliveries at the limit of a group"] += len(held) == most
-        if len(held) > most:
-            self.violation(f"more than {most} of group {item.group!r} at once: {what}, {len(held) - 1} others are held")
+        held = self._held(other for other in self.items.values() if other.group == item.group)
+        self.counts["deliveries at the limit of a group"] += held == most
+        if held > most:
+            self.violation(f"more than {most} of group {item.group!r} at once: {what}, {held - 1} others are held")
 
     def check_rate(self, where: str, epoch: int, request: str, begun: Begun) -> None:
         """No more claims begin in a time than the limit, by the clock of the server that counts, and certainly in less

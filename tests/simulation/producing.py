@@ -67,7 +67,7 @@ class Producer:
             priority=options.get("priority", 0),
             key=options.get("key", ""),
             ttl=options.get("ttl"),
-            group=options.get("group", "" if self._setting.all_grouped else None),
+            group=options.get("group", self._ledger.default_group),
         )
 
     def _packed(self, item: Item) -> str:

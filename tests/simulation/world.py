@@ -306,6 +306,7 @@ class World:
             drawn = replace(drawn, limits=None, group_limit=None)  # they need a namespace of one shard
         ledger = Ledger(self.loop, self.hub, self.trace, self.found, max_size=drawn.max_size, sharded=sharded)
         ledger.limits, ledger.group_limit = drawn.limits or Limits(), drawn.group_limit
+        ledger.default_group = "" if drawn.all_grouped else None
         return Lane(name, drawn, ledger)
 
     @property

@@ -120,7 +120,7 @@ do
       if line.left[places.entry_in(place)] == place then
         -- neither due nor queued any more
       elseif place == best then
-        moves = true -- to the end of the line, if it was the first before
+        moves = true -- to the end of the line, if it was the first before and had its turn
       else
         append(entering, members, '0', line.group .. '\0' .. place)
         has_more = true
@@ -133,8 +133,9 @@ do
     end
     if moves then
       -- A group goes to the end of the line only when it had its turn.  If something comes before its first entry, or that
-      -- is cancelled or expires, the next one takes over the place.
-      local score = was and was ~= best and not line.had_turn and string.byte(was) == string.byte(best)
+      -- is cancelled or expires, the next one takes over the place.  So does the first one if it is entered again, because
+      -- something else of its bundle was decided.
+      local score = was and not line.had_turn and string.byte(was) == string.byte(best)
         and redis.call('ZSCORE', ready, places.entry_in(was)) or end_of_line(best)
       append(entering, ready, score, places.entry_in(best))
       if more and first ~= best then append(leaving, members, line.group .. '\0' .. best) end
