@@ -128,6 +128,8 @@ class Item:
     home may have been removed by force."""
     is_moved: bool = False
     """Its home may have been removed by force: another shard numbers its fencing tokens anew then."""
+    told_at: float = math.inf
+    """When a caller was first told how it had ended."""
     told: tuple[ResultState, object] | None = None
     """What a caller was told of its end, that is for good."""
     result: tuple[object, ...] = ()
@@ -588,19 +590,24 @@ class Ledger:
         item.result = (result,)
         self._check_result(item)
 
-    def told(self, item: Item, result: Result[Any]) -> None:
-        """A caller was told what became of an item."""
+    def told(self, item: Item, result: Result[Any], begun_at: float) -> None:
+        """A caller that began to ask at this moment was told what became of an item."""
         self.counts[f"told {result.state}"] += 1
         if item.returns or item.deletions:
             return
         if result.state not in (ResultState.DONE, ResultState.CANCELLED):
-            # An item whose time is over may be a dead letter, or be dropped later.
-            if item.told and result.state in (ResultState.QUEUED, ResultState.CLAIMED, ResultState.DEAD):
+            # An item whose time is over may be a dead letter, or be dropped later.  Of several items a caller is told
+            # together, so of one that was dead it may be told after it was redriven and done.
+            if (
+                item.told
+                and item.told_at < begun_at
+                and result.state in (ResultState.QUEUED, ResultState.CLAIMED, ResultState.DEAD)
+            ):
                 self.violation(f"told otherwise: {item.label} is {result.state}, and was {item.told}")
             return
         told = result.state, result.value if result.has_value else "lost" if result.is_lost else "none"
         if item.told is None:
-            item.told = told
+            item.told, item.told_at = told, self._loop.now
         elif item.told != told:
             self.violation(f"told otherwise: {item.label} is {told}, and was {item.told}")
         self._check_result(item)

@@ -131,9 +131,10 @@ class Workload:
         some = [chance.choice(known) for _ in range(chance.randint(1, 5))]
         by_id = {min(item.ids): item for item in some}
         timeout = chance.choice((0.0, 0.5, 5.0))
+        begun_at = self._client.world.loop.now
         ended = await self._client.do("results", queue.results(by_id, timeout=timeout), timeout + 2 * CALL_LIMIT)
         for id, result in (ended.value or {}).items():
-            self._lane.ledger.told(by_id[id], result)
+            self._lane.ledger.told(by_id[id], result, begun_at)
 
     async def _settle_all(self, queue: Queue[Any], ended: Ended[list[Held]]) -> None:
         await self._settle_held(queue, ended.value or [])
