@@ -903,7 +903,8 @@ def listening(loop: Loop, found: Findings, ledgers: Mapping[str, Ledger]) -> Gen
         asked.answered_at, asked.calm, asked.moved = loop.now, found.calm, decided.epoch != began
         asked.ids = list(_handed(decided))
         if not asked.moved:
-            begun = Begun(decided.reply.clock, asked.asked_at, loop.now, len(asked.ids))
+            # A repeated request is given what began at its first try, by a clock that no answer tells.
+            begun = Begun(decided.reply.clock, asked_at, loop.now, len(asked.ids))
             ledger.check_rate(where, began, request, begun)
         for id in asked.ids:
             ledger.asked_for.setdefault((id, request), asked_at)
