@@ -367,3 +367,13 @@ def test_a_new_primary_that_decides_about_one_item_costs_the_turn_of_no_other(se
         follower.settle(*second.settle("ack"))
         assert follower.contents().faults == []
         assert [follower.claim("eve", count=1).ids for _ in range(2)] == [[f"{BUNDLE}~00"], ["b1"]]
+
+
+def test_a_repair_ends_where_the_last_group_is_the_empty_one(server: OneServer) -> None:
+    put_group(server, "", "a1", "a2")
+    cursor = calls.START
+    for _ in range(5):
+        cursor = server.ask(calls.RepairLines(server.queue, cursor)).cursor
+        if cursor == calls.START:
+            break
+    assert cursor == calls.START

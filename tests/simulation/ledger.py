@@ -7,6 +7,7 @@ Items are identified by a label in their payload, because a cancelled producer n
 from __future__ import annotations
 
 import enum
+import itertools
 import math
 from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -435,9 +436,10 @@ class Ledger:
         self.counts["replaced items"] += len(receipt.replaced)
         if strangers := [each.label for each in replaced if each.key != push.item.key]:
             self.violation(f"replaced others: {push.item.label} of key {push.item.key} replaced {strangers}")
-        if push in self._replacing:
-            self._replacing.remove(push)
-        for each in push.replaceable:
+        # The answer is that of every try of this push, so those before it may do no more.
+        tries = [other for other in self._replacing if other.item is push.item]
+        self._replacing = [other for other in self._replacing if other.item is not push.item]
+        for each in itertools.chain.from_iterable(one.replaceable for one in tries or [push]):
             self.end_removal(each, Outcome.DONE)
         for each in replaced:
             self.cancelled(each, was_held=False)

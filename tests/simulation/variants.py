@@ -133,12 +133,6 @@ def keys_are_not_looked_up() -> AbstractContextManager[object]:
     return _rewritten({"replacing == '0' and is_taken((read_tail(r.tail)))": "nil"}, "push_decided")
 
 
-def what_was_replaced_is_forgotten() -> AbstractContextManager[object]:
-    """A push that is repeated tells every server, and its caller, in whose place its item was put."""
-    told = " .. replaced_by(before, put_window_ms)"
-    return _rewritten({f"'K'{told}": "'K'", f"'D'{told}": "'D'"}, "push_decided")
-
-
 def keys_are_kept_for_ever() -> AbstractContextManager[object]:
     """A key is free again once its item is gone or dead."""
     return _rewritten(
@@ -257,13 +251,12 @@ VARIANTS: Mapping[str, Variant] = {
         Variant(acks_stay_on_the_primary),
         Variant(keys_are_not_looked_up, first=6),
         Variant(keys_are_kept_for_ever),
-        Variant(what_was_replaced_is_forgotten, first=240),
         Variant(a_limit_is_not_asked_for, first=12),
         Variant(more_are_claimed_than_the_limit),
         Variant(more_of_a_group_are_claimed_than_its_limit, "none", first=8),
         Variant(more_claims_begin_than_the_rate),
         Variant(what_has_expired_is_handed_out, first=26),
-        Variant(a_ttl_begins_anew, first=620),
+        Variant(a_ttl_begins_anew, first=100),
         Variant(a_pause_is_not_asked_for, first=8),
         Variant(a_cancel_leaves_claims_alone, first=3),
         Variant(order_is_turned_round, "none", first=3),

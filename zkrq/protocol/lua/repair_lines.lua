@@ -2,8 +2,8 @@
 -- purpose: put groups in line that have lost their place there, one page per call: they would wait for ever.  A script that
 -- failed half-way, or a command by hand, leaves one.
 -- How many items of a group are claimed is not counted anew.
--- cursor: 0 to begin, then the result of the last call, until that is 0: first g and a cursor of groups, then m and the
--- group whose members were looked at last.
+-- cursor: 0 to begin, then the result of the last call, until that is 0: first g and a cursor of groups, then m, then m= and
+-- the group whose members were looked at last, which may be the empty one.
 -- KEYS: server records payloads ready scheduled members groups claimed holdings dead tombstones keys expiring notes lead waiting
 -- ARGV: epoch generation cursor
 -- reply: OK cursor repaired; repaired: number of groups
@@ -22,13 +22,13 @@ local function operation(cursor)
     for i = 1, #page[2], 2 do look_at(page[2][i], page[2][i + 1]) end
     next_cursor = page[1] ~= '0' and 'g' .. page[1] or redis.call('EXISTS', members) > 0 and 'm' or '0'
   else
-    local from = cursor == 'm' and '-' or '[' .. string.sub(cursor, 2) .. '\1'
+    local from = cursor == 'm' and '-' or '[' .. string.sub(cursor, 3) .. '\1'
     for _ = 1, PAGE do
       local member = redis.call('ZRANGEBYLEX', members, from, '+', 'LIMIT', 0, 1)[1]
       if not member then break end
       local group = string.sub(member, 1, string.find(member, '\0', 1, true) - 1)
       if redis.call('HEXISTS', groups, group) == 0 then look_at(group) end
-      from, next_cursor = '[' .. group .. '\1', 'm' .. group
+      from, next_cursor = '[' .. group .. '\1', 'm=' .. group
     end
   end
   commit()
