@@ -1,4 +1,4 @@
-"""``broadcast`` and ``listen``: whoever listens now hears each message once."""
+"""``broadcast`` and ``listen``: each present listener hears each message once."""
 
 from __future__ import annotations
 

@@ -759,7 +759,7 @@ class OneServer(Connection):
     def results(
         self, *ids: str, waiter: str = "", **options: Argument
     ) -> tuple[list[tuple[str, str]], dict[str, Decided]]:
-        """Returns what is told of each item, and what was decided."""
+        """Returns the reply about each item, and the decided records."""
         told, records = self._ask(calls.Results(self.queue, waiter, ids), options)
         return [(each.letter.decode(), each.text.decode()) for each in told], read_decided(records.flat)
 

@@ -67,7 +67,7 @@ class Ledger:
         self.results: dict[Item, bytes] = {}
         """Of acks that have returned."""
         self.told: dict[Item, tuple[bytes, bytes]] = {}
-        """What callers were told of items that have ended for good."""
+        """Final states that callers have learned, by item."""
         self.pardons = 0
         """How often servers were allowed to lose something."""
         self.refused_acks: defaultdict[Item, set[Token]] = defaultdict(set)
@@ -170,7 +170,7 @@ class Ledger:
         self._check_told(item)
 
     def _check_told(self, item: Item) -> None:
-        """Whoever was told what became of an item whose ack has returned was told its result."""
+        """Callers that asked about an acked item have learned its result."""
         if item in self.told and item in self.results and self.told[item] != (b"A", self.results[item]):
             raise Broken(Promise.RESULT_LOST, f"item {item}: {self.told[item]} instead of {self.results[item]}")
 

@@ -281,7 +281,7 @@ class Rule(enum.Enum):
 
     RESULT_IS_EVERYWHERE = (
         2,
-        "what a caller is told of an item that has ended every server of the view knows",
+        "every server of the view knows the end of an item before a caller learns of it",
         "the primary dies, and the next one tells another caller something else, or hands the item out",
     )
     RESULT_IS_COMPLETED = (

@@ -502,7 +502,7 @@ class Scripts:
         return ok(told, work.commit())
 
     def _told(self, work: _Work, id: Item, position: int) -> tuple[bytes, bytes]:
-        """What is told of an item; nobody waits here."""
+        """Return the reply about an item.  No caller waits here."""
         draft = work.open(id)
         state = draft.states[position] if draft and position < draft.size else REFUSED
         if draft is None or state == REFUSED:

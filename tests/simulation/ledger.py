@@ -132,7 +132,7 @@ class Item:
     told_at: float = math.inf
     """When a caller was first told how it had ended."""
     told: tuple[ResultState, object] | None = None
-    """What a caller was told of its end, that is for good."""
+    """Its final state, and its result, as a caller has learned them."""
     result: tuple[object, ...] = ()
     """What the ack left that has returned."""
     open_calls: int = 0

@@ -154,17 +154,13 @@ class Limits:
     @staticmethod
     def read(text: str) -> Limits:
         """Read the limits in a queue's record, or in their part of it; settings of newer versions are skipped."""
-        own = re.search(r"(?:^| )limits:(\S*)", text)
-        return Limits.of(own[1] if own else "")
+        return Limits.of(_section("limits", text))
 
     @staticmethod
     def of(settings: str) -> Limits:
         """Read limits as they are stored."""
-        concurrency = re.search(r"(?:^|,)concurrency=(\d+)", settings)
         rate = re.search(r"(?:^|,)rate=(\d+)/(\d+)", settings)
-        return Limits(
-            int(concurrency[1]) if concurrency else None, (int(rate[1]), int(rate[2]) / 1000) if rate else None
-        )
+        return Limits(_concurrency(settings), (int(rate[1]), int(rate[2]) / 1000) if rate else None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,11 +193,20 @@ class Groups:
     @staticmethod
     def read(text: str) -> Groups:
         """Read the limits of groups in a queue's record; settings of newer versions are skipped."""
-        own = re.search(r"(?:^| )groups:(\S*)", text)
-        return Groups.of(own[1] if own else "")
+        return Groups.of(_section("groups", text))
 
     @staticmethod
     def of(settings: str) -> Groups:
         """Read limits of groups as they are stored."""
-        concurrency = re.search(r"(?:^|,)concurrency=(\d+)", settings)
-        return Groups(int(concurrency[1]) if concurrency else None)
+        return Groups(_concurrency(settings))
+
+
+def _section(name: str, text: str) -> str:
+    """Return the settings of a section of a queue's record, empty without it."""
+    own = re.search(rf"(?:^| ){name}:(\S*)", text)
+    return own[1] if own else ""
+
+
+def _concurrency(settings: str) -> int | None:
+    own = re.search(r"(?:^|,)concurrency=(\d+)", settings)
+    return int(own[1]) if own else None

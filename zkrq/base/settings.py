@@ -114,6 +114,7 @@ class QueueSettings:
     groups: Groups | None = None
     """Whether items without a group are a group of their own, and how many items of each group are claimed at once;
     None: each item without a group stands in line by itself."""
+
     results: Results[Any] | None = None
     """How long the results of handlers are kept; None: not at all."""
 

@@ -84,7 +84,7 @@ class Tasks:
         return task
 
     def supervise(self, work: Callable[[], Coroutine[object, object, None]], name: str) -> asyncio.Task[None]:
-        """Run ``work`` until the group is left; start it again when it fails or returns."""
+        """Run ``work`` until this is left; start it again when it fails or returns."""
         return self.start(supervise(work, f"{self._name}: {name}"), name)
 
 

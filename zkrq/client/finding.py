@@ -23,7 +23,6 @@ from zkrq.client.items import FoundPage, Item, ItemState, items_of
 from zkrq.protocol import calls
 
 if TYPE_CHECKING:
-    from zkrq.client.parts import QueueParts
     from zkrq.client.shard import Shard
     from zkrq.replication.replicas import Replicas
 
@@ -90,9 +89,6 @@ class _Reading(NamedTuple):
 
 class Finding(Inspection[T]):
     """Provide the part of a queue that finds items."""
-
-    def __init__(self, parts: QueueParts[T]) -> None:
-        super().__init__(parts)
 
     async def find(
         self,

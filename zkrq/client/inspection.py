@@ -121,7 +121,7 @@ class Inspection(Generic[T]):
         return await read_all_statistics(self._everywhere.shards, self.name, self.held)
 
     async def limits(self) -> Limits:
-        """Return the limits that the queue has now, whoever has declared them.  Raises ``Unavailable``."""
+        """Return the present limits of the queue, from whichever program.  Raises ``Unavailable``."""
         return (await self.statistics()).limits
 
     async def get(self, id: str) -> Item[T] | None:

@@ -179,8 +179,8 @@ async def _follow(shard: Shard, subscriptions: Subscriptions, inbox: _Inbox) -> 
     """Listen to the servers of each view, until cancelled.  Refers to no listener, which may be dropped."""
     try:
         while True:
+            await asyncio.sleep(FOLLOW_SECONDS)  # the listener has subscribed
             await _subscribe(shard, subscriptions)
-            await asyncio.sleep(FOLLOW_SECONDS)
     except Closed:
         pass
     finally:

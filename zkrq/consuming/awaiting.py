@@ -2,7 +2,7 @@
 
 Each question is a decision (``lua/results.lua``): what it tells of an item that has ended is known to every server.
 For the others it leaves this process's wake-up channel, to which the decision that ends the item publishes.  A message
-may be lost, and the next primary does not know who waits.  So the loop asks for all items again every few seconds,
+may be lost, and the next primary knows no waiting caller.  So the loop asks for all items again every few seconds,
 after each change of the view, and after it has begun to listen anew.
 """
 
@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 
 from zkrq.base.errors import Closed, ZkrqError
 from zkrq.protocol.calls import Read, Results, Told, stored_at
+from zkrq.protocol.replies import Status
 
 if TYPE_CHECKING:
     from zkrq.base.tasks import Tasks
@@ -122,7 +123,7 @@ class Awaiting:
                 places = stored_at(id)
                 call = Read(self._queue, list(places))
                 for answer in await self._ask_followers(call):
-                    copies = call.read(answer.body).items if answer.status.value == "OK" else ()
+                    copies = call.read(answer.body).items if answer.status is Status.OK else ()
                     if any(copied.has_not_ended(places[copied.id.decode()]) for copied in copies):
                         told[at] = Told(b"Q")
 

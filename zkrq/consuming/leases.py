@@ -337,10 +337,9 @@ class Leases:
         if request is None and reply.dropped_letters:
             dropped = DeadLettersDropped(self.cluster, self.queue, reply.dropped_letters)
             self._events.tell(dropped, logging.WARNING)
+        # Not left for a call that may take them along: a few hundred of them would fill a server's memory.
         for grant, _ in groups:
-            if (
-                grant.is_large
-            ):  # not left for a call that may take them along: a few hundred would fill a server's memory
+            if grant.is_large:
                 self._replicas.drop_payloads_soon()
                 break
         if not any(reply.lost):

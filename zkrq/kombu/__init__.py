@@ -27,9 +27,9 @@ from datetime import UTC, datetime
 from functools import partial
 from inspect import signature
 from queue import Empty
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from zkrq.base.errors import Closed, CodecError, ConfigError, NotEnoughReplicas, Unavailable, WrongLoop, ZkrqError
+from zkrq.base.errors import Closed, ConfigError, NotEnoughReplicas, Unavailable, WrongLoop, ZkrqError
 from zkrq.base.version import __version__
 from zkrq.client.connecting import connect
 from zkrq.client.queue import Queue
@@ -47,7 +47,7 @@ try:
     from kombu.utils.compat import detect_environment
     from kombu.utils.json import dumps, loads
 
-    from zkrq.kombu.mailboxes import POST, Letter, Mailboxes, Posted, topic_of
+    from zkrq.kombu.mailboxes import POST, Letter, Mailboxes, Message, Posted, as_message, topic_of
 except ModuleNotFoundError as error:
     raise ConfigError("zkrq.kombu needs kombu: pip install 'zkrq[celery]'") from error
 
@@ -90,9 +90,6 @@ OTHERS = {"visibility_timeout": " (a task is held for as long as its worker live
 
 _log = logging.getLogger("zkrq.kombu")
 
-Message: TypeAlias = dict[str, Any]
-"""A message as kombu's virtual transports pass it: ``body``, ``headers``, ``properties`` and the content's type."""
-
 
 class _Kombu:
     """JSON as kombu writes it: also of dates, decimals and UUIDs."""
@@ -103,11 +100,7 @@ class _Kombu:
         return dumps(item).encode()
 
     def decode(self, data: bytes, /) -> Message:
-        match loads(data.decode()):
-            case {"body": _, "properties": {"delivery_info": dict()}} as message:
-                return message
-            case _:
-                raise CodecError("it is no message of kombu, so something else has pushed it")
+        return as_message(loads(data.decode()))
 
 
 CODEC: Codec[Message] = _Kombu()

@@ -25,6 +25,16 @@ UNREAD_MAX = 1000
 """Messages that a mailbox without a consumer keeps; of more the oldest are dropped."""
 
 Message: TypeAlias = dict[str, Any]
+"""A message as kombu's virtual transports pass it: ``body``, ``headers``, ``properties`` and the content's type."""
+
+
+def as_message(found: Any) -> Message:
+    """Return what was read as a message.  Raises ``CodecError`` if it is none."""
+    match found:
+        case {"body": _, "properties": {"delivery_info": dict()}} as message:
+            return message
+        case _:
+            raise CodecError("it is no message of kombu, so something else has sent it")
 
 
 class Letter(NamedTuple):
@@ -51,8 +61,8 @@ class _Post:
 
     def decode(self, data: bytes, /) -> Posted:
         match loads(data.decode()):
-            case {"key": str(key), "message": {"body": _, "properties": {"delivery_info": dict()}} as message}:
-                return Posted(key, message)
+            case {"key": str(key), "message": message}:
+                return Posted(key, as_message(message))
             case _:
                 raise CodecError("it is no message of kombu, so something else has sent it")
 

@@ -152,9 +152,8 @@ class Batcher(Generic[CallT, ResultT]):
         self._bytes = 0
         self._in_flight = 0
         self._starting = 0  # batches that were taken and have not been sent yet
-        self._scheduled_at: float | None = (
-            None  # when a task was begun that takes what waits in the next turn of the loop
-        )
+        self._scheduled_at: float | None = None
+        """When a task was begun that takes what waits in the next turn of the loop, None: there is none."""
         self._hurry: asyncio.TimerHandle | None = None
         self._closed = False
         self._emptied: asyncio.Event | None = None

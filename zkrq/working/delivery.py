@@ -264,11 +264,8 @@ async def is_answered(settling: Awaitable[object]) -> bool:
 
 async def ack_while_held(claim: Claim[Any]) -> None:
     """Ack as ``settle_while_held`` does."""
-    while claim.settled is None:
-        try:
-            await claim.ack()
-        except (ConfigError, OutcomeUnknown, Unavailable):
-            await asyncio.sleep(ACK_PAUSE)
+    while claim.settled is None and not await is_answered(claim.ack()):
+        pass
 
 
 _ALL_ACKED = {Ending.ACKED}

@@ -110,7 +110,7 @@ do
     add_number('awaited', 1)
   end
 
-  -- Note that items of a run have ended; commit tells whoever waits for them.
+  -- Note that items of a run have ended; commit notifies the callers that wait for them.
   function results.note_ended(r, from, to)
     for position = from, to do
       append(new, 'ended', field_of(entry_of(r, position)), id_of(r.bundle, r, position))

@@ -1,5 +1,5 @@
 #!lua flags=allow-oom
--- purpose: publish a message to whoever listens to a topic now (client/topics.py); nothing is stored.
+-- purpose: publish a message to the present listeners of a topic (client/topics.py); nothing is stored.
 -- count: how many listen here; -1: this user may not publish there.  Repeated, it is published again: listeners know it by its id.
 -- KEYS: server
 -- ARGV: epoch generation topic body

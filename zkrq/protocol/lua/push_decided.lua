@@ -15,6 +15,7 @@
 -- reply: OK [outcome; by position: + new, K known: it was there before, D done: pushed before and gone, each followed by the ids of those in whose place it was put; = and the id of the item that has the key, F full, L late] [id record notes since; of all that is there]
 -- reply: NOTINSYNC generation
 -- reply: STALE epoch
+
 -- Return the bundles of the queued items that have this key, at most as many as a row can name.
 local function queued_with(key)
   local NAMES_BYTES = 254 -- of their ids, in the row of the item in their place
@@ -61,10 +62,9 @@ local function replaced_by(r, put_window_ms)
   for row = 1, #r.rows / ROW_BYTES do
     local owner, seq = row_at(r, row)
     if seq == 0 and string.sub(owner, 1, 1) == REPLACED then
-      local ids = string.sub(owner, 2)
+      local ids, deleted = string.sub(owner, 2), open(DELETED)
       for id in string.gmatch(ids, '[^\1]+') do
         local rival = open(id)
-        local deleted = open(DELETED)
         local is_later = deleted and rival and rival.pushed_at >= deleted.pushed_at and r.pushed_at < deleted.pushed_at
         local is_same = rival and not is_later and rival.pushed_at <= r.pushed_at + put_window_ms
         if is_same and string.find(rival.states, '[QR]') then
