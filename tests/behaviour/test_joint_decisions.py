@@ -73,6 +73,18 @@ async def test_a_loop_finds_its_next_item_when_its_ack_returns(queue: zkrq.Queue
     assert "settle" not in decisions
 
 
+async def test_a_request_leaves_when_less_than_half_is_left(queue: zkrq.Queue[Any], decisions: list[str]) -> None:
+    """Also directly after another one, during which the loop went on taking: not for each item that it took."""
+    items, prefetch = 2000, 200
+    await queue.push_many(range(items))
+    async with asyncio.TaskGroup() as acks, queue.pop(prefetch=prefetch, limit=items - prefetch) as stream:
+        async for claim in stream:
+            acks.create_task(claim.ack())
+            await asyncio.sleep(0)
+    requests = len(decisions) - decisions.count("settle")
+    assert requests <= items // (prefetch // 10), "one for each item or two that it took would be several times as many"
+
+
 async def test_a_batch_is_acked_and_the_next_one_claimed_in_one_decision(
     queue: zkrq.Queue[Any], decisions: list[str]
 ) -> None:

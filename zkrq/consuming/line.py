@@ -375,7 +375,8 @@ class Line(Generic[T]):
         # not wait.
         if is_dry:
             self._answer(asking, supplier)
-        elif self._wanted_of(supplier):
+        # A shortfall is not made up item by item: the next request leaves when less than half is left.
+        elif self._wanted_of(supplier) and (self._waiters or len(supplier.buffer) < supplier.low):
             return 0.0
         return self._pause_of(supplier, min(SWEEP_SECONDS, next_ms / 1000) if next_ms > 0 else SWEEP_SECONDS)
 
