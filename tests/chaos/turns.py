@@ -38,7 +38,8 @@ class Plan:
     """One run.  ``kill_worker``, ``kill_primary``: seconds between two of them; ``pace``: pushes a second."""
 
     name: str
-    check: Callable[[Sequence[Entry]], Findings]
+    check: Callable[[Sequence[Entry], int], Findings]
+    """Given the number of workers, too."""
     group_options: dict[str, Any] | None = None
     limits: dict[str, Any] | None = None
     workers: int = 8
@@ -55,18 +56,18 @@ PLANS: Mapping[str, Plan] = {
     for plan in (
         Plan(
             "groups",
-            lambda entries: check_concurrency(entries, GROUP_MOST, of_each_group=True),
+            lambda entries, _: check_concurrency(entries, GROUP_MOST, of_each_group=True),
             group_options={"concurrency": GROUP_MOST},
             groups=3,
         ),
         Plan(
             "concurrency",
-            lambda entries: check_concurrency(entries, QUEUE_MOST, of_each_group=False),
+            lambda entries, _: check_concurrency(entries, QUEUE_MOST, of_each_group=False),
             limits={"concurrency": QUEUE_MOST},
         ),
         Plan(
             "rate",
-            lambda entries: check_rate(entries, RATE_MOST, 1.0, in_flight=8),
+            lambda entries, workers: check_rate(entries, RATE_MOST, 1.0, in_flight=workers),
             limits={"rate": [RATE_MOST, 1.0]},
             pace=60.0,
         ),
@@ -134,7 +135,7 @@ async def run(servers: local.Servers, plan: Plan, directory: Path, *, seconds: f
         await servers.start()
         left = await _drain(stage, cluster)
     journal.poll()
-    findings, counts = merged([plan.check(journal.entries), check_lost(journal.entries, pushed)])
+    findings, counts = merged([plan.check(journal.entries, plan.workers), check_lost(journal.entries, pushed)])
     counts = {**counts, "workers": stage.started, "primaries killed": _count(journal.entries, Kind.FAULT_BEGUN)}
     return Findings([*findings, *([f"left in the queue: {left}"] if left else [])], type(Findings().counts)(counts))
 
