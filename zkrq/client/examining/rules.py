@@ -184,7 +184,9 @@ def _belongs(server: ServerFacts, facts: Facts) -> Iterator[Finding]:
         yield Finding(Gravity.WRONG, "foreign", (server.id,), what, f"look whether it is the right server; {step}")
     elif server.epoch > view.epoch:
         what = f"it has seen epoch {server.epoch}, and ZooKeeper's view is {view.epoch}: ZooKeeper has lost data"
-        yield Finding(Gravity.WRONG, "lost", (server.id,), what, "restore ZooKeeper's data; without it, see docs/disaster.md")
+        yield Finding(
+            Gravity.WRONG, "lost", (server.id,), what, "restore ZooKeeper's data; without it, see docs/disaster.md"
+        )
 
 
 # -- all together ------------------------------------------------------------------------------------------------------
@@ -234,7 +236,9 @@ def _namespace(facts: Facts) -> Iterator[Finding]:
     holding = [server for server in facts.read.values() if server.queues or server.generation]
     if holding:
         what = f"ZooKeeper knows no namespace {facts.settings.namespace}, and these servers hold one of that name"
-        step = "correct ZKRQ_ZOOKEEPER; if ZooKeeper has lost its data, `zkrq servers recover --without-zookeeper {them}`"
+        step = (
+            "correct ZKRQ_ZOOKEEPER; if ZooKeeper has lost its data, `zkrq servers recover --without-zookeeper {them}`"
+        )
         yield Finding(Gravity.WRONG, "namespace", tuple(server.id for server in holding), what, step)
     else:
         what, _, _ = facts.session.partition("; it is founded once")
