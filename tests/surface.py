@@ -16,6 +16,7 @@ import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any, cast
 
 ROOT = Path(__file__).parents[1]
 FOLDER = ROOT / "docs" / "design"
@@ -58,14 +59,14 @@ def _lines(name: str, thing: object) -> Iterator[str]:
     if inspect.ismodule(thing):
         return
     if isinstance(thing, type):
-        yield from _class(name, thing)
+        yield from _class(name, cast("type[Any]", thing))
     elif inspect.isroutine(thing):
         yield f"{name}{_signature(thing)}"
     else:
         yield name
 
 
-def _class(name: str, thing: type) -> Iterator[str]:
+def _class(name: str, thing: type[Any]) -> Iterator[str]:
     if issubclass(thing, enum.Enum):
         yield name
         yield from (f"{name}.{member}" for member in thing.__members__)
@@ -83,7 +84,7 @@ def _class(name: str, thing: type) -> Iterator[str]:
         yield f"{name}.{attribute}{_signature(value) if inspect.isroutine(value) else ''}"
 
 
-def _made_by_fields(thing: type) -> bool:
+def _made_by_fields(thing: type[Any]) -> bool:
     return dataclasses.is_dataclass(thing) or hasattr(thing, "_fields")
 
 
