@@ -31,10 +31,13 @@ MODULES = (
     "zkrq.logs",
     "zkrq.opentelemetry",
     "zkrq.outbox",
+    "zkrq.outbox.django",
+    "zkrq.outbox.sqlalchemy",
     "zkrq.prometheus",
     "zkrq.sync",
     "zkrq.taskiq",
     "zkrq.testing",
+    "zkrq.testing.plugin",
     "zkrq.typed",
 )
 """Every module that users import."""
