@@ -33,6 +33,8 @@ from zkrq.base.events import (
     DeadLettersDropped,
     DeclaredDead,
     Event,
+    LevelRaised,
+    LevelRefused,
     LimitsChanged,
     LoopBlocked,
     MemoryShortened,
@@ -48,6 +50,7 @@ from zkrq.base.events import (
     SessionLost,
     SessionResumed,
     SessionSuspended,
+    SeveralReleases,
     ShardEvent,
     ViewChanged,
     WakeupsRefused,
@@ -76,6 +79,7 @@ from zkrq.consuming.deliveries import Batches, Deliveries
 from zkrq.consuming.lease import Lost, Verb
 from zkrq.consuming.observing import Observer, Outgoing
 from zkrq.process.program import run
+from zkrq.protocol.levels import ClientInfo
 from zkrq.protocol.view import View
 from zkrq.repair.progress import Progress
 from zkrq.working.delivery import After, Before
@@ -98,6 +102,7 @@ __all__ = [
     "Claim",
     "ClaimLost",
     "ClaimsLost",
+    "ClientInfo",
     "Closed",
     "Cluster",
     "Codec",
@@ -120,6 +125,8 @@ __all__ = [
     "Health",
     "Item",
     "ItemState",
+    "LevelRaised",
+    "LevelRefused",
     "Limits",
     "LimitsChanged",
     "Listener",
@@ -162,6 +169,7 @@ __all__ = [
     "SessionLost",
     "SessionResumed",
     "SessionSuspended",
+    "SeveralReleases",
     "ShardEvent",
     "ShardStatus",
     "Sizes",

@@ -31,6 +31,7 @@ from zkrq.cli import (
     shards,
     top,
     trying,
+    upgrade,
     worker,
 )
 from zkrq.cli.command import Incomplete, Lines
@@ -51,6 +52,7 @@ COMMANDS = (
     *removing.COMMANDS,
     *moving.COMMANDS,
     *servers.COMMANDS,
+    *upgrade.COMMANDS,
     *shards.COMMANDS,
     *completion.COMMANDS,
 )

@@ -216,7 +216,8 @@ class Shard:
     @property
     def trouble(self) -> tuple[str, ...]:
         """What keeps this client from its servers, as sentences."""
-        return self.obstacles.trouble + self.wakeups.trouble
+        refusal = self.membership.refusal
+        return ((refusal,) if refusal else ()) + self.obstacles.trouble + self.wakeups.trouble
 
     @property
     def needs_recovery(self) -> str:
