@@ -63,10 +63,11 @@ class Rolling:
             await self._replace(client, release, fault)
 
     async def _replace(self, client: ClientProcess, release: Release, fault: Fault | None) -> None:
-        stage = self.stage
+        stage, told = self.stage, ""
         if fault is not None:
             assert await stage.become_whole(stage.pace.whole)
-            stage.note(Kind.FAULT_BEGUN, told := f"{fault.name} {await fault.begin()}")
+            told = f"{fault.name} {await fault.begin()}"
+            stage.note(Kind.FAULT_BEGUN, told)
         try:
             follower = await self._start(release, pauses=client.orders.pauses)
             await self._stop(client)

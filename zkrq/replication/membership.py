@@ -38,7 +38,8 @@ class Membership:
         self._namespace = namespace
         self._events = events
         self.refusal = ""
-        """Why the view cannot be read by this release any more; empty while it can."""
+        """Why this release cannot read the view any more, so that nothing is done under the former one; empty while it
+        can."""
         self._view: View | None = None
         self._version = -1
         self._watchers: list[Callable[[View], None]] = []
