@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import signal
+import time
 from collections.abc import Sequence
 from contextlib import suppress
 from itertools import zip_longest
@@ -90,7 +91,13 @@ class Rolling:
         client.tell(STOP)
         async with asyncio.timeout(IDLE_TIMEOUT + LEAVE_TIMEOUT):
             await client.hear(IDLE)
+            told_at = time.monotonic()
             assert await client.leave() == 0, client.name
+        # It ended its handlers when it was told to, and handed back their claims; what it was given last, it had so long.
+        self.stage.look()
+        mine = (entry for entry in self.stage.journal.entries if entry.who == client.name)
+        delivered = (entry.at for entry in mine if entry.kind is Kind.DELIVERED)
+        self.stage.note(Kind.STOPPED, client.name, at=max(told_at, *delivered))
 
     # -- raising the level ---------------------------------------------------------------------------------------------
 
