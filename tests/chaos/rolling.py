@@ -93,7 +93,7 @@ class Rolling:
             await client.hear(IDLE)
             told_at = time.monotonic()
             assert await client.leave() == 0, client.name
-        # It ended its handlers when it was told to, and handed back their claims; what it was given last, it had so long.
+        # It ended its handlers when it was told to, and handed back their claims.
         self.stage.look()
         mine = (entry for entry in self.stage.journal.entries if entry.who == client.name)
         delivered = (entry.at for entry in mine if entry.kind is Kind.DELIVERED)

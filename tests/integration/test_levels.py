@@ -27,6 +27,11 @@ from zkrq.protocol.view import encode as encode_view
 
 pytestmark = pytest.mark.anyio
 
+
+async def ignore(item: object) -> None:
+    """Handle an item."""
+
+
 FEATURES: dict[str, Callable[[zkrq.Cluster], Awaitable[object]]] = {
     "group": lambda cluster: cluster.queue("q").push("a", group="g"),
     "many in a group": lambda cluster: cluster.queue("q").push_many(["a"], group="g"),
@@ -68,7 +73,7 @@ async def test_the_level_is_not_raised_while_a_client_does_not_speak_it(servers:
     async with (
         in_process(servers, namespace, hub, level=1, on_event=events.append) as cluster,
         in_process(servers, namespace, hub, description="old consumer") as old,
-        working(old.queue("q"), lambda item: None),
+        working(old.queue("q"), ignore),
     ):
         await until(lambda: bool(hub.enrolled))
         session = client_of(old).coordinator.session.id

@@ -235,6 +235,7 @@ class Shard:
                 self.name,
                 self._out_since.get(id),
                 reasons.get(id),
+                ".".join(map(str, server.identity.version)) if server.identity else "",
             )
             for id, server in sorted(self.fleet.servers.items())
         }
