@@ -19,7 +19,6 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from zkrq.base import clock
-from zkrq.base.checks import check_count
 from zkrq.base.errors import ConfigError, ZkrqError
 from zkrq.base.events import SeveralReleases
 from zkrq.base.version import __version__
@@ -105,7 +104,8 @@ class Upgrading:
         they are refused from then on.  Raises ``ConfigError``, ``Unavailable``.
         """
         level = SPOKEN.highest if level is None else level
-        check_count("level", level, least=SPOKEN.lowest, most=SPOKEN.highest)
+        if level not in SPOKEN:
+            raise ConfigError(f"level {level!r}: this release speaks {SPOKEN}; nothing was changed")
         if level < self.level:
             raise ConfigError(
                 f"the namespace is at level {self.level}, and a level is never lowered: what was written since could "
