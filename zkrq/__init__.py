@@ -34,6 +34,8 @@ from zkrq.base.events import (
     DeadLettersDropped,
     DeclaredDead,
     Event,
+    LevelRaised,
+    LevelRefused,
     LimitsChanged,
     LoopBlocked,
     MemoryShortened,
@@ -49,6 +51,7 @@ from zkrq.base.events import (
     SessionLost,
     SessionResumed,
     SessionSuspended,
+    SeveralReleases,
     ShardEvent,
     ViewChanged,
     WakeupsRefused,
@@ -77,6 +80,7 @@ from zkrq.consuming.deliveries import Batches, Deliveries
 from zkrq.consuming.lease import Lost, Verb
 from zkrq.consuming.observing import Observer, Outgoing
 from zkrq.process.program import run
+from zkrq.protocol.levels import ClientInfo
 from zkrq.protocol.view import View
 from zkrq.repair.progress import Progress
 from zkrq.working.delivery import After, Before
@@ -99,6 +103,7 @@ __all__ = [
     "Claim",
     "ClaimLost",
     "ClaimsLost",
+    "ClientInfo",
     "Closed",
     "Cluster",
     "Codec",
@@ -121,6 +126,8 @@ __all__ = [
     "Health",
     "Item",
     "ItemState",
+    "LevelRaised",
+    "LevelRefused",
     "Limits",
     "LimitsChanged",
     "Listener",
@@ -163,6 +170,7 @@ __all__ = [
     "SessionLost",
     "SessionResumed",
     "SessionSuspended",
+    "SeveralReleases",
     "ShardEvent",
     "ShardStatus",
     "Sizes",

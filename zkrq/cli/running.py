@@ -32,6 +32,7 @@ from zkrq.cli import (
     shards,
     top,
     trying,
+    upgrade,
     worker,
 )
 from zkrq.cli.command import Incomplete, Lines
@@ -52,6 +53,7 @@ COMMANDS = (
     *removing.COMMANDS,
     *moving.COMMANDS,
     *servers.COMMANDS,
+    *upgrade.COMMANDS,
     *shards.COMMANDS,
     *doctor.COMMANDS,
     *completion.COMMANDS,

@@ -35,7 +35,7 @@ def server_lines(health: Health) -> list[Line]:
     return [
         Line(
             f"{id}: {server.place}{f' of shard {server.shard}' if several else ''}"
-            f"{'' if server.connected else ', not connected'}",
+            f"{f', Redis {server.version}' if server.connected else ', not connected'}",
             {"server": id, **server_value(server)},
         )
         for id, server in health.servers.items()

@@ -41,6 +41,7 @@ def connect(
     session_timeout: Duration | None = None,
     command_timeout: Duration | None = None,
     operation_timeout: Duration | None = None,
+    auto_upgrade: bool | None = None,
     on_event: Callable[[Event], object] | None = DEFAULTS.on_event,
 ) -> Cluster:
     """Make a cluster, to be opened with ``async with``.  Nothing is connected before that.
@@ -68,6 +69,8 @@ def connect(
     Default: 10.
     command_timeout: seconds until a silent Redis server counts as dead; default: 2.
     operation_timeout: seconds for which a push or an ack is retried before it raises; default: 15.
+    auto_upgrade: whether to make the latest level active when no client of an older release was seen for a day, as
+    ``Cluster.upgrade`` does.  Default: False.
     on_event: called with every ``zkrq.Event``, on the event loop; must not block.
 
     Raises ``ConfigError`` for bad arguments, and for bad variables by their names.
@@ -87,6 +90,7 @@ def connect(
             "session_timeout": session_timeout,
             "command_timeout": command_timeout,
             "operation_timeout": operation_timeout,
+            "auto_upgrade": auto_upgrade,
         },
         on_event,
     )

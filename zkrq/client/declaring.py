@@ -15,10 +15,12 @@ import logging
 import secrets
 from typing import TYPE_CHECKING
 
+from zkrq.base.checks import check_feature
 from zkrq.base.events import LimitsChanged
 from zkrq.base.limits import Groups, Limits
 from zkrq.client.everywhere import Changes
 from zkrq.protocol import calls
+from zkrq.protocol.levels import Feature
 
 if TYPE_CHECKING:
     from zkrq.base.events import Events
@@ -45,6 +47,7 @@ async def _declare(shards: Shards, queue: str, section: str, settings: str) -> s
     if settings:
         shards.check_alone(queue)
     first = shards.first.replicas
+    check_feature(Feature.GROUPS if section == GROUPS else Feature.LIMITS, first.level)
     with Changes() as changes:
         decided = await first.decide(calls.Declare(queue, section, settings, secrets.token_hex(4)))
         changes.made = 1

@@ -232,7 +232,8 @@ class Shard:
     @property
     def trouble(self) -> tuple[str, ...]:
         """What keeps this client from its servers, as sentences."""
-        return self.obstacles.trouble + self.wakeups.trouble
+        refusal = self.membership.refusal
+        return ((refusal,) if refusal else ()) + self.obstacles.trouble + self.wakeups.trouble
 
     @property
     def needs_recovery(self) -> str:
@@ -250,6 +251,7 @@ class Shard:
                 self.name,
                 self._out_since.get(id),
                 reasons.get(id),
+                ".".join(map(str, server.identity.version)) if server.identity else "",
             )
             for id, server in sorted(self.fleet.servers.items())
         }

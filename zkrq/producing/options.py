@@ -18,6 +18,7 @@ from zkrq.base.checks import (
     check_moment,
 )
 from zkrq.base.errors import ConfigError
+from zkrq.protocol.levels import Feature
 from zkrq.protocol.records import PRIORITIES
 
 
@@ -37,6 +38,11 @@ class Options(NamedTuple):
     def is_plain(self) -> bool:
         """Whether the item may be in a bundle."""
         return not (self.delay_ms or self.key or self.ttl_ms)
+
+    @property
+    def feature(self) -> Feature:
+        """What a push into a group, or one that replaces others, needs."""
+        return Feature.GROUPS if self.group is not None else Feature.REPLACE
 
     def in_some_group(self) -> Options:
         """Return the options of an item that is pushed without a group into a queue with groups: their own one."""

@@ -68,6 +68,7 @@ class Pusher(Generic[T]):
         self._tasks = context.tasks
         self._max_payload = context.settings.max_payload_bytes
         self._is_limited = bool(context.settings.max_size)
+        self._check = placement.check
         self._has_groups = context.settings.groups is not None
         self._closed = False
         batcher = partial(
@@ -88,6 +89,8 @@ class Pusher(Generic[T]):
         """Send one item; return the push and the future of its receipt.  Avoids creating a coroutine per item."""
         if self._has_groups:
             options = options.in_some_group()
+        if options.group is not None or options.replaces:
+            self._check(options.feature)
         payload = self._encode(item, options)
         if id is None:
             call = Push("", 0, payload, options)
@@ -122,6 +125,8 @@ class Pusher(Generic[T]):
         """Push many items, in order; see ``Queue.push_many``."""
         if self._has_groups:
             options = options.in_some_group()
+        if options.group is not None or options.replaces:
+            self._check(options.feature)
         payloads: Iterable[bytes] = (self._encode(item, options) for item in items)
         if isinstance(items, Sequence):
             payloads = list(payloads)  # finds a bad item before the first one is written
