@@ -39,6 +39,7 @@ from zkrq.base.events import (
     NotWritable,
     OwnerFenced,
     Recovered,
+    ScheduleChanged,
     Scrubbed,
     ServerCaughtUp,
     ServerEvicted,
@@ -65,10 +66,13 @@ from zkrq.client.flow import Flow, Passed
 from zkrq.client.health import Health, ServerHealth
 from zkrq.client.inspection import Sizes, Statistics
 from zkrq.client.items import FoundPage, Item, ItemState
+from zkrq.client.moments import next_moments
 from zkrq.client.queue import Queue
 from zkrq.client.results import Result, ResultQueue, ResultReceipt, ResultState
-from zkrq.client.schedules import Recurring, next_moments
+from zkrq.client.schedules import Recurring
+from zkrq.client.scheduling import StoredSchedules
 from zkrq.client.shards import ShardStatus
+from zkrq.client.timetable import StoredSchedule
 from zkrq.client.topics import Listener
 from zkrq.consuming.batch import Batch
 from zkrq.consuming.claims import Claim
@@ -152,6 +156,7 @@ __all__ = [
     "Results",
     "Retry",
     "RetryLater",
+    "ScheduleChanged",
     "Scrubbed",
     "ServerCaughtUp",
     "ServerEvicted",
@@ -166,6 +171,8 @@ __all__ = [
     "ShardStatus",
     "Sizes",
     "Statistics",
+    "StoredSchedule",
+    "StoredSchedules",
     "Unavailable",
     "Verb",
     "View",

@@ -645,6 +645,69 @@ async def test_a_queue_is_limited(stage: Stage) -> None:
     assert (await client.put(path, json={})).json() == none
 
 
+async def test_schedules(stage: Stage) -> None:
+    """Two queues may have a schedule of one name; a repeated request changes nothing."""
+    client, path = stage.http.client, f"/v1/queues/{stage.name}/schedules/every%20night"
+    body = {"when": 3600, "item": {"kind": "daily"}, "priority": 3}
+    first, again = [(await client.put(path, json=body)) for _ in range(2)]
+    assert (first.status_code, again.json()) == (200, first.json())
+    told = first.json()
+    assert told.pop("next")
+    assert told == {
+        **body,
+        "queue": stage.name,
+        "name": "every night",
+        "offset": 0.0,
+        "zone": None,
+        "catch_up": 240.0,
+        "paused": False,
+        "declared": False,
+    }
+    paused = (await client.post(f"{path}/pause")).json()
+    assert (paused["paused"], paused["next"]) == (True, None)
+    changed = (await client.put(path, json={"when": 0.2, "base64": "/wA="})).json()
+    assert (changed["paused"], changed["base64"]) == (True, "/wA=")
+    assert [each["name"] for each in (await client.get("/v1/schedules")).json()["schedules"]] == ["every night"]
+    assert not (await client.post(f"{path}/resume")).json()["paused"]
+    assert (await stage.http.claim(stage.name))["base64"] == "/wA=", "this server pushes what is due"
+    assert (await client.get(path)).json()["when"] == 0.2
+    assert (await client.delete(path)).json() == {"removed": True}
+    assert (await client.delete(path)).json() == {"removed": False}
+    for call in (client.get(path), client.post(f"{path}/pause"), client.post(f"{path}/resume")):
+        assert (await call).status_code == 404
+    for wrong in (
+        {"when": 60},
+        {"when": 0, "item": 1},
+        {"when": "x", "item": 1},
+        {"when": 60, "zone": "UTC", "item": 1},
+    ):
+        refused = await client.put(path, json=wrong)
+        assert (refused.status_code, refused.json()["happened"]) == (400, "nothing")
+
+
+async def test_the_page_of_schedules(stage: Stage) -> None:
+    """Its buttons are forms: they pause, resume, and ask before they remove."""
+    client, fields = stage.http.client, {"queue": stage.name, "name": "<night>"}
+    await client.put(f"/v1/queues/{stage.name}/schedules/%3Cnight%3E", json={"when": 3600, "item": "<b>"})
+    page = (await client.get("/schedules")).text
+    assert "&lt;night&gt;" in page
+    assert "<b>" not in page
+    for verb, paused in (("pause", True), ("resume", False)):
+        reply = await client.post(f"/schedules/{verb}", data=fields, follow_redirects=True)
+        assert reply.status_code == 200
+        assert f"&lt;night&gt; is {verb}d" in reply.text
+        entry = await stage.cluster.schedules().get(stage.name, "<night>")
+        assert entry is not None
+        assert entry.paused == paused
+    asked = await client.post("/schedules/remove", data=fields)
+    assert "Remove this schedule" in asked.text
+    assert await stage.cluster.schedules().get(stage.name, "<night>")
+    await client.post("/schedules/remove", data={**fields, "confirmed": "yes"})
+    assert await stage.cluster.schedules().get(stage.name, "<night>") is None
+    assert (await client.post("/schedules/remove", data={**fields, "confirmed": "yes"})).status_code != 200
+    assert (await client.post("/schedules/nothing", data=fields)).status_code == 404
+
+
 async def test_a_queue_is_paused_and_resumed(stage: Stage) -> None:
     await stage.http.push(stage.name, 1)
     for verb, paused in (("pause", True), ("resume", False)):

@@ -205,6 +205,25 @@ async def test_workers_and_schedules(code: str, cluster: zkrq.testing.TestCluste
     assert pushed == {"ops@example.org", "all@example.org"}
 
 
+@runs("workers.md", "schedules = cluster.schedules()")
+async def test_schedules_at_run_time(
+    code: str, cluster: zkrq.testing.TestCluster, capsys: pytest.CaptureFixture[str]
+) -> None:
+    emails = cluster.queue("emails")
+    report = cluster.every(60, emails, {"to": "ops@example.org"}, name="report")
+    await settled(lambda: has_schedules(cluster, 1))
+    await execute(code, cluster=cluster, emails=emails)
+    assert capsys.readouterr().out.startswith("emails digest every 3600 s 20")
+    await until(lambda: "paused" in repr(report))
+    await execute('await schedules.resume("emails", "report")', schedules=cluster.schedules())
+    await cluster.clock.advance(60)
+    assert (await take(emails)).item == {"to": "ops@example.org"}
+
+
+async def has_schedules(cluster: zkrq.Cluster, count: int) -> bool:
+    return len(await cluster.schedules().list()) == count
+
+
 @runs("guide.md", "async for batch in emails.pop_batches(")
 async def test_a_batch_with_verdicts(code: str, cluster: zkrq.testing.TestCluster) -> None:
     emails, sent = cluster.queue("emails"), list[list[Any]]()

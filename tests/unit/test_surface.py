@@ -81,6 +81,7 @@ SURFACE: dict[type, set[str]] = {
         "recover",
         "remove_server",
         "remove_shard",
+        "schedules",
         "shard_sizes",
         "shards",
         "statistics",
@@ -91,6 +92,7 @@ SURFACE: dict[type, set[str]] = {
     zkrq.Deliveries: {"aclose"},
     zkrq.Listener: {"aclose"},
     zkrq.Recurring: {"cancel"},
+    zkrq.StoredSchedules: {"add", "change", "get", "list", "pause", "remove", "resume", "run"},
 }
 
 

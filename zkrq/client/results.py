@@ -11,7 +11,7 @@ from zkrq.base.checks import Duration, PushOptions, check_duration, check_id
 from zkrq.base.errors import ConfigError, Receipt, Unavailable
 from zkrq.base.reasons import split
 from zkrq.base.results import Result, ResultState
-from zkrq.client.queue import Queue
+from zkrq.client.queue import Queue, parts_of
 from zkrq.consuming.awaiting import Awaiting
 
 if TYPE_CHECKING:
@@ -180,4 +180,4 @@ def make_queue(parts: QueueParts[Any]) -> Queue[Any]:
 
 def reading(queue: Queue[T]) -> ResultQueue[T, Any]:
     """Return a queue that reads results; as bytes, where the queue itself keeps none in this process."""
-    return ResultQueue[T, Any](queue._parts, queue)  # pyright: ignore[reportPrivateUsage]
+    return ResultQueue[T, Any](parts_of(queue), queue)

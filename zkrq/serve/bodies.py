@@ -172,13 +172,34 @@ class _Request(BaseModel):
         return described
 
 
-class Push(_Request):
-    """An item to push: `item` or `base64`, and how."""
+class Payload(_Request):
+    """An item: `item` or `base64`."""
 
     model_config = ConfigDict(json_schema_extra={"oneOf": [{"required": ["item"]}, {"required": ["base64"]}]})
 
     item: Any = Field(None, description="The item, any JSON value; workers in Python get it decoded.")
     base64: str | None = Field(None, description="Instead of `item`: bytes in base64, stored as they are.")
+
+    @model_validator(mode="after")
+    def _check_payload(self) -> Self:
+        if ("item" in self.model_fields_set) == (self.base64 is not None):
+            raise ValueError("exactly one of item and base64 is expected")
+        return self
+
+    def payload(self) -> bytes:
+        """Return the item as it is stored.  Raises ``CodecError``."""
+        try:
+            if self.base64 is not None:
+                return b64decode(self.base64, validate=True)
+            return JSON.encode(self.item)
+        except ValueError as error:
+            form = "base64" if self.base64 is not None else "JSON"
+            raise CodecError(f"the item is not {form}: {error}; nothing was written") from error
+
+
+class Push(Payload):
+    """An item to push: `item` or `base64`, and how."""
+
     id: Id | None = Field(
         None,
         description="Makes the push repeatable: pushed several times within 300 seconds under one id, the item exists "
@@ -208,23 +229,11 @@ class Push(_Request):
 
     @model_validator(mode="after")
     def _check(self) -> Self:
-        if ("item" in self.model_fields_set) == (self.base64 is not None):
-            raise ValueError("exactly one of item and base64 is expected")
         if self.ttl is not None and self.ttl <= self.delay:
             raise ValueError("ttl is not longer than delay: never delivered")
         if self.replace and self.key is None:
             raise ValueError("replace needs a key")
         return self
-
-    def payload(self) -> bytes:
-        """Return the item as it is stored.  Raises ``CodecError``."""
-        try:
-            if self.base64 is not None:
-                return b64decode(self.base64, validate=True)
-            return JSON.encode(self.item)
-        except ValueError as error:
-            form = "base64" if self.base64 is not None else "JSON"
-            raise CodecError(f"the item is not {form}: {error}; nothing was written") from error
 
 
 class PushMany(_Request):
@@ -603,6 +612,13 @@ def _with_item(told: dict[str, object], payload: bytes, name: str = "item") -> s
         told["base64"] = b64encode(payload).decode()
     head = json.dumps(told)
     return head if text is None else f'{head[:-1]}, "{name}": {text}}}'
+
+
+def as_json(payload: bytes) -> object:
+    """Return the value of a payload.  Raises ``ValueError`` if it is not JSON, as the standard defines it."""
+    if (text := _as_json(payload)) is None:
+        raise ValueError("not JSON")
+    return json.loads(text)
 
 
 def _as_json(payload: bytes) -> str | None:
