@@ -55,6 +55,7 @@ from zkrq.base.events import (
 )
 from zkrq.base.ids import new_id
 from zkrq.base.limits import DeadLetters, Groups, Limits, Results
+from zkrq.base.progress import WorkProgress
 from zkrq.base.retry import Backoff, Reject, Retry, RetryLater, constant, exponential, linear
 from zkrq.base.tls import TLS
 from zkrq.base.version import __version__ as __version__
@@ -178,6 +179,7 @@ __all__ = [
     "View",
     "ViewChanged",
     "WakeupsRefused",
+    "WorkProgress",
     "Worker",
     "WorkerStatistics",
     "WrongLoop",

@@ -126,9 +126,12 @@ async def test_result_of_an_item(stage: Stage) -> None:
     receipt = await sums.push([1, 2])
     path = f"/queues/{sums.name}/items/{receipt.id}/result"
     told = (await stage.http.get(path)).json()
-    assert told == {"id": receipt.id, "state": "queued", "has_result": False, "reason": None, "owner": None}
+    known = {"id": receipt.id, "state": "queued", "has_result": False, "reason": None, "owner": None, "progress": None}
+    assert told == known
     claim = await take(sums)
     assert (await stage.http.get(path)).json()["owner"] == claim.owner
+    claim.progress(0.5, "half")
+    await settled(lambda: says_half(stage, path))
     waiting = asyncio.create_task(stage.http.get(f"{path}?timeout=60"))
     await claim.ack(result={"sum": 3})
     told = (await waiting).json()
@@ -138,6 +141,41 @@ async def test_result_of_an_item(stage: Stage) -> None:
     told = (await stage.http.get(f"/queues/{sums.name}/items/{buried.id}/result?timeout=60")).json()
     assert (told["state"], told["reason"]) == ("dead", "no such order")
     assert (await stage.http.get(f"/queues/{sums.name}/items/nothing/result?timeout=60")).json()["state"] == "unknown"
+
+
+async def says_half(stage: Stage, path: str) -> bool:
+    for each in (path, path.removesuffix("/result")):
+        progress = (await stage.http.get(each)).json()["progress"]
+        if not progress or (progress["fraction"], progress["text"]) != (0.5, "half"):
+            return False
+    return True
+
+
+async def test_an_ack_leaves_a_result_and_progress_is_reported(stage: Stage) -> None:
+    """Clients in other languages answer callers of Python, and tell them how far they are."""
+    sums = stage.cluster.queue(f"sums-{stage.name}", results=zkrq.Results())
+    for body, value in (({"result": {"sum": 3}, "ttl": 60}, {"sum": 3}), ({"result": None}, None), ({}, None)):
+        receipt = await sums.push([1, 2])
+        claim = await stage.http.claim(sums.name)
+        path = f"/claims/{claim['claim']}"
+        assert (await stage.http.post(f"{path}/progress", {"fraction": 0.5, "text": "half"})).json() == {
+            "reported": True
+        }
+        await settled(partial(says_half, stage, f"/queues/{sums.name}/items/{receipt.id}/result"))
+        for _ in range(2):  # a repetition is answered like the first
+            assert (await stage.http.post(f"{path}/ack", body)).json()["settled"] == "ack"
+        result = await sums.result(receipt.id)
+        assert (result.state, result.value, result.has_value) == ("done", value, "result" in body)
+        await refused(await stage.http.post(f"{path}/progress", {"fraction": 0.5}), 410, "ClaimLost")
+    await sums.push(1)
+    claim = await stage.http.claim(sums.name)
+    path = f"/claims/{claim['claim']}"
+    await refused(await stage.http.post(f"{path}/ack", {"result": "x" * 40_000}), 413, "PayloadTooLarge")
+    for call, wrong in (("ack", {"result": 1, "ttl": 0.5}), ("progress", {"fraction": 2}), ("progress", {"text": 1})):
+        assert (await stage.http.post(f"{path}/{call}", wrong)).status_code == 400
+    following = (await stage.http.post(f"{path}/ack", {"result": 1, "next": True})).json()
+    assert following == {"settled": "ack", "next": None}
+    assert (await sums.result(claim["id"])).get() == 1
 
 
 async def test_many_are_pushed_together_in_order(stage: Stage) -> None:

@@ -205,6 +205,33 @@ async def test_workers_and_schedules(code: str, cluster: zkrq.testing.TestCluste
     assert pushed == {"ops@example.org", "all@example.org"}
 
 
+@runs("results.md", "async def convert(book")
+async def test_progress(code: str, cluster: zkrq.testing.TestCluster, capsys: pytest.CaptureFixture[str]) -> None:
+    books, waits = cluster.queue("books"), asyncio.Event()
+    names: dict[str, Any] = {"zkrq": zkrq, "books": books, "pages": range(1, 31)}
+
+    async def convert_page(page: int) -> None:
+        if page == 13:
+            await waits.wait()
+
+    defining, reading = code.split("\n\n")
+    handler = (await execute(defining, convert_page=convert_page, **names))["convert"]
+    id = (await books.push("a book")).id
+    working = asyncio.create_task(books.work(handler))
+    await settled(lambda: has_sizes(books, 0, 0, 1, 0))
+    await cluster.clock.advance(1)
+    await settled(lambda: has_progress(books, id))
+    await execute(reading, id=id, **names)
+    assert capsys.readouterr().out == "40 %, page 12 of 30\n"
+    working.cancel()
+    await asyncio.wait([working])
+
+
+async def has_progress(queue: zkrq.Queue[Any], id: str) -> bool:
+    item = await queue.get(id)
+    return bool(item and item.progress and item.progress.fraction == 0.4)
+
+
 @runs("workers.md", "schedules = cluster.schedules()")
 async def test_schedules_at_run_time(
     code: str, cluster: zkrq.testing.TestCluster, capsys: pytest.CaptureFixture[str]

@@ -24,6 +24,7 @@ SURFACE: dict[type, set[str]] = {
         "on_lost",
         "owner",
         "priority",
+        "progress",
         "pushed_at",
         "queue",
         "release",
