@@ -42,6 +42,7 @@ from zkrq.base.events import (
     NotWritable,
     OwnerFenced,
     Recovered,
+    ScheduleChanged,
     Scrubbed,
     ServerCaughtUp,
     ServerEvicted,
@@ -58,6 +59,7 @@ from zkrq.base.events import (
 )
 from zkrq.base.ids import new_id
 from zkrq.base.limits import DeadLetters, Groups, Limits, Results
+from zkrq.base.progress import WorkProgress
 from zkrq.base.retry import Backoff, Reject, Retry, RetryLater, constant, exponential, linear
 from zkrq.base.tls import TLS
 from zkrq.base.version import __version__ as __version__
@@ -69,10 +71,13 @@ from zkrq.client.flow import Flow, Passed
 from zkrq.client.health import Health, ServerHealth
 from zkrq.client.inspection import Sizes, Statistics
 from zkrq.client.items import FoundPage, Item, ItemState
+from zkrq.client.moments import next_moments
 from zkrq.client.queue import Queue
 from zkrq.client.results import Result, ResultQueue, ResultReceipt, ResultState
-from zkrq.client.schedules import Recurring, next_moments
+from zkrq.client.schedules import Recurring
+from zkrq.client.scheduling import StoredSchedules
 from zkrq.client.shards import ShardStatus
+from zkrq.client.timetable import StoredSchedule
 from zkrq.client.topics import Listener
 from zkrq.consuming.batch import Batch
 from zkrq.consuming.claims import Claim
@@ -160,6 +165,7 @@ __all__ = [
     "Results",
     "Retry",
     "RetryLater",
+    "ScheduleChanged",
     "Scrubbed",
     "ServerCaughtUp",
     "ServerEvicted",
@@ -175,11 +181,14 @@ __all__ = [
     "ShardStatus",
     "Sizes",
     "Statistics",
+    "StoredSchedule",
+    "StoredSchedules",
     "Unavailable",
     "Verb",
     "View",
     "ViewChanged",
     "WakeupsRefused",
+    "WorkProgress",
     "Worker",
     "WorkerStatistics",
     "WrongLoop",

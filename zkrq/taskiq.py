@@ -32,8 +32,8 @@ from zkrq.base.codecs import RAW
 from zkrq.base.errors import ClaimLost, Closed, ConfigError
 from zkrq.base.settings import QUEUE_DEFAULTS, QueueOptions
 from zkrq.client.connecting import connect
+from zkrq.client.moments import MAX_CATCH_UP, Period, id_of, latest
 from zkrq.client.queue import Queue, check_pop
-from zkrq.client.schedules import MAX_CATCH_UP, Period, id_of, latest
 from zkrq.working.delivery import ack_while_held, settle_while_held
 
 if TYPE_CHECKING:

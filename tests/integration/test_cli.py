@@ -454,6 +454,51 @@ async def test_limits(shell: Shell) -> None:
         assert says in err
 
 
+async def test_schedules(shell: Shell, servers: local.Servers) -> None:
+    added = ["schedules", "add", "jobs", "nightly", "3600", '{"kind": "daily"}', "--priority", "2"]
+    (value,) = await shell.value(*added)
+    assert value.pop("next")
+    assert value == {
+        "queue": "jobs",
+        "name": "nightly",
+        "when": 3600.0,
+        "offset": 0.0,
+        "zone": None,
+        "catch_up": 240.0,
+        "priority": 2,
+        "paused": False,
+        "declared": False,
+        "item": {"kind": "daily"},
+    }
+    code, out, err = await shell.run(*added)
+    assert (code, out) == (2, "")
+    assert "there is a schedule 'nightly' of queue 'jobs' already: change it, or use another name" in err
+    assert len(await shell.value(*added, "--replace")) == 1
+    paused = 'jobs  nightly  every 3600 s; paused; item {"kind": "daily"}\n'
+    assert await shell.run("schedules", "pause", "jobs", "nightly") == (0, paused, "")
+    assert await shell.run("schedules", "list") == (0, paused, "")
+    (value,) = await shell.value("schedules", "change", "jobs", "nightly", "--when", "0.2", "--item", "7")
+    assert (value["when"], value["item"], value["paused"]) == (0.2, 7, True)
+    async with (
+        over_zookeeper(servers, shell.environment["ZKRQ_NAMESPACE"]) as cluster,
+        shell.start("schedules", "run") as running,
+    ):
+        await shell.value("schedules", "resume", "jobs", "nightly")
+        assert (await take(cluster.queue("jobs"))).item == 7
+        running.terminate()
+        assert await running.wait() == 0
+    assert await shell.run("schedules", "remove", "jobs", "nightly") == (0, "removed\n", "")
+    assert await shell.run("schedules", "list") == (0, "", "")
+    for wrong, says in (
+        (("pause", "jobs", "nightly"), "there is no schedule 'nightly' of queue 'jobs'"),
+        (("add", "jobs", "nightly", "0.01", "1"), "the period is 0.01 s"),
+        (("add", "jobs", "nightly", "60", "{"), "the item is not JSON"),
+    ):
+        code, out, err = await shell.run("schedules", *wrong)
+        assert (code, out) == (2, "")
+        assert says in err
+
+
 async def test_delete(shell: Shell, servers: local.Servers) -> None:
     await shell.value("push", "jobs", "-", stdin="1\n2\n")
     async with over_zookeeper(servers, shell.environment["ZKRQ_NAMESPACE"]) as cluster:

@@ -16,7 +16,8 @@ from tests.harness import in_process, new_namespace, settled, take, until
 from zkrq import local
 from zkrq.base.tasks import Tasks
 from zkrq.client.cluster import Cluster
-from zkrq.client.schedules import Schedules, now, read_schedule
+from zkrq.client.moments import read_schedule
+from zkrq.client.schedules import Schedules, now
 from zkrq.coordination.memory import Hub
 
 pytestmark = pytest.mark.anyio

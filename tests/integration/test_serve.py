@@ -126,9 +126,12 @@ async def test_result_of_an_item(stage: Stage) -> None:
     receipt = await sums.push([1, 2])
     path = f"/queues/{sums.name}/items/{receipt.id}/result"
     told = (await stage.http.get(path)).json()
-    assert told == {"id": receipt.id, "state": "queued", "has_result": False, "reason": None, "owner": None}
+    known = {"id": receipt.id, "state": "queued", "has_result": False, "reason": None, "owner": None, "progress": None}
+    assert told == known
     claim = await take(sums)
     assert (await stage.http.get(path)).json()["owner"] == claim.owner
+    claim.progress(0.5, "half")
+    await settled(lambda: says_half(stage, path))
     waiting = asyncio.create_task(stage.http.get(f"{path}?timeout=60"))
     await claim.ack(result={"sum": 3})
     told = (await waiting).json()
@@ -138,6 +141,41 @@ async def test_result_of_an_item(stage: Stage) -> None:
     told = (await stage.http.get(f"/queues/{sums.name}/items/{buried.id}/result?timeout=60")).json()
     assert (told["state"], told["reason"]) == ("dead", "no such order")
     assert (await stage.http.get(f"/queues/{sums.name}/items/nothing/result?timeout=60")).json()["state"] == "unknown"
+
+
+async def says_half(stage: Stage, path: str) -> bool:
+    for each in (path, path.removesuffix("/result")):
+        progress = (await stage.http.get(each)).json()["progress"]
+        if not progress or (progress["fraction"], progress["text"]) != (0.5, "half"):
+            return False
+    return True
+
+
+async def test_an_ack_leaves_a_result_and_progress_is_reported(stage: Stage) -> None:
+    """Clients in other languages answer callers of Python, and tell them how far they are."""
+    sums = stage.cluster.queue(f"sums-{stage.name}", results=zkrq.Results())
+    for body, value in (({"result": {"sum": 3}, "ttl": 60}, {"sum": 3}), ({"result": None}, None), ({}, None)):
+        receipt = await sums.push([1, 2])
+        claim = await stage.http.claim(sums.name)
+        path = f"/claims/{claim['claim']}"
+        assert (await stage.http.post(f"{path}/progress", {"fraction": 0.5, "text": "half"})).json() == {
+            "reported": True
+        }
+        await settled(partial(says_half, stage, f"/queues/{sums.name}/items/{receipt.id}/result"))
+        for _ in range(2):  # a repetition is answered like the first
+            assert (await stage.http.post(f"{path}/ack", body)).json()["settled"] == "ack"
+        result = await sums.result(receipt.id)
+        assert (result.state, result.value, result.has_value) == ("done", value, "result" in body)
+        await refused(await stage.http.post(f"{path}/progress", {"fraction": 0.5}), 410, "ClaimLost")
+    await sums.push(1)
+    claim = await stage.http.claim(sums.name)
+    path = f"/claims/{claim['claim']}"
+    await refused(await stage.http.post(f"{path}/ack", {"result": "x" * 40_000}), 413, "PayloadTooLarge")
+    for call, wrong in (("ack", {"result": 1, "ttl": 0.5}), ("progress", {"fraction": 2}), ("progress", {"text": 1})):
+        assert (await stage.http.post(f"{path}/{call}", wrong)).status_code == 400
+    following = (await stage.http.post(f"{path}/ack", {"result": 1, "next": True})).json()
+    assert following == {"settled": "ack", "next": None}
+    assert (await sums.result(claim["id"])).get() == 1
 
 
 async def test_many_are_pushed_together_in_order(stage: Stage) -> None:
@@ -643,6 +681,69 @@ async def test_a_queue_is_limited(stage: Stage) -> None:
         assert (await client.put(path, json=wrong)).status_code == 400
     assert (await client.get(path)).json() == limits
     assert (await client.put(path, json={})).json() == none
+
+
+async def test_schedules(stage: Stage) -> None:
+    """Two queues may have a schedule of one name; a repeated request changes nothing."""
+    client, path = stage.http.client, f"/v1/queues/{stage.name}/schedules/every%20night"
+    body = {"when": 3600, "item": {"kind": "daily"}, "priority": 3}
+    first, again = [(await client.put(path, json=body)) for _ in range(2)]
+    assert (first.status_code, again.json()) == (200, first.json())
+    told = first.json()
+    assert told.pop("next")
+    assert told == {
+        **body,
+        "queue": stage.name,
+        "name": "every night",
+        "offset": 0.0,
+        "zone": None,
+        "catch_up": 240.0,
+        "paused": False,
+        "declared": False,
+    }
+    paused = (await client.post(f"{path}/pause")).json()
+    assert (paused["paused"], paused["next"]) == (True, None)
+    changed = (await client.put(path, json={"when": 0.2, "base64": "/wA="})).json()
+    assert (changed["paused"], changed["base64"]) == (True, "/wA=")
+    assert [each["name"] for each in (await client.get("/v1/schedules")).json()["schedules"]] == ["every night"]
+    assert not (await client.post(f"{path}/resume")).json()["paused"]
+    assert (await stage.http.claim(stage.name))["base64"] == "/wA=", "this server pushes what is due"
+    assert (await client.get(path)).json()["when"] == 0.2
+    assert (await client.delete(path)).json() == {"removed": True}
+    assert (await client.delete(path)).json() == {"removed": False}
+    for call in (client.get(path), client.post(f"{path}/pause"), client.post(f"{path}/resume")):
+        assert (await call).status_code == 404
+    for wrong in (
+        {"when": 60},
+        {"when": 0, "item": 1},
+        {"when": "x", "item": 1},
+        {"when": 60, "zone": "UTC", "item": 1},
+    ):
+        refused = await client.put(path, json=wrong)
+        assert (refused.status_code, refused.json()["happened"]) == (400, "nothing")
+
+
+async def test_the_page_of_schedules(stage: Stage) -> None:
+    """Its buttons are forms: they pause, resume, and ask before they remove."""
+    client, fields = stage.http.client, {"queue": stage.name, "name": "<night>"}
+    await client.put(f"/v1/queues/{stage.name}/schedules/%3Cnight%3E", json={"when": 3600, "item": "<b>"})
+    page = (await client.get("/schedules")).text
+    assert "&lt;night&gt;" in page
+    assert "<b>" not in page
+    for verb, paused in (("pause", True), ("resume", False)):
+        reply = await client.post(f"/schedules/{verb}", data=fields, follow_redirects=True)
+        assert reply.status_code == 200
+        assert f"&lt;night&gt; is {verb}d" in reply.text
+        entry = await stage.cluster.schedules().get(stage.name, "<night>")
+        assert entry is not None
+        assert entry.paused == paused
+    asked = await client.post("/schedules/remove", data=fields)
+    assert "Remove this schedule" in asked.text
+    assert await stage.cluster.schedules().get(stage.name, "<night>")
+    await client.post("/schedules/remove", data={**fields, "confirmed": "yes"})
+    assert await stage.cluster.schedules().get(stage.name, "<night>") is None
+    assert (await client.post("/schedules/remove", data={**fields, "confirmed": "yes"})).status_code != 200
+    assert (await client.post("/schedules/nothing", data=fields)).status_code == 404
 
 
 async def test_a_queue_is_paused_and_resumed(stage: Stage) -> None:

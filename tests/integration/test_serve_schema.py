@@ -94,7 +94,8 @@ async def test_a_client_that_is_generated_is_pleasant_to_use() -> None:
     calls = {call["operationId"]: call for path in schema["paths"].values() for call in path.values()}
     settling = {"ack", "ack_many", "nack", "release", "bury", "extend"}
     managing = {"find", "get", "result", "cancel", "pause", "resume", "limits", "set_limits"}
-    managing |= {"dead_letters", "redrive"}
+    managing |= {"dead_letters", "redrive", "list_schedules", "get_schedule", "put_schedule", "remove_schedule"}
+    managing |= {"pause_schedule", "resume_schedule", "progress"}
     assert calls.keys() == {"push", "push_many", "claim", "statistics", "queue_statistics"} | settling | managing
     assert all(call["security"] == [{"token": []}] for call in calls.values())
     assert schema["components"]["securitySchemes"]["token"]["scheme"] == "bearer"

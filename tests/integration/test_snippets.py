@@ -272,6 +272,52 @@ async def test_workers_and_schedules(code: str, cluster: zkrq.testing.TestCluste
     assert pushed == {"ops@example.org", "all@example.org"}
 
 
+@runs("results.md", "async def convert(book")
+async def test_progress(code: str, cluster: zkrq.testing.TestCluster, capsys: pytest.CaptureFixture[str]) -> None:
+    books, waits = cluster.queue("books"), asyncio.Event()
+    names: dict[str, Any] = {"zkrq": zkrq, "books": books, "pages": range(1, 31)}
+
+    async def convert_page(page: int) -> None:
+        if page == 13:
+            await waits.wait()
+
+    defining, reading = code.split("\n\n")
+    handler = (await execute(defining, convert_page=convert_page, **names))["convert"]
+    id = (await books.push("a book")).id
+    working = asyncio.create_task(books.work(handler))
+    await settled(lambda: has_sizes(books, 0, 0, 1, 0))
+    await cluster.clock.advance(1)
+    await settled(lambda: has_progress(books, id))
+    await execute(reading, id=id, **names)
+    assert capsys.readouterr().out == "40 %, page 12 of 30\n"
+    working.cancel()
+    await asyncio.wait([working])
+
+
+async def has_progress(queue: zkrq.Queue[Any], id: str) -> bool:
+    item = await queue.get(id)
+    return bool(item and item.progress and item.progress.fraction == 0.4)
+
+
+@runs("workers.md", "schedules = cluster.schedules()")
+async def test_schedules_at_run_time(
+    code: str, cluster: zkrq.testing.TestCluster, capsys: pytest.CaptureFixture[str]
+) -> None:
+    emails = cluster.queue("emails")
+    report = cluster.every(60, emails, {"to": "ops@example.org"}, name="report")
+    await settled(lambda: has_schedules(cluster, 1))
+    await execute(code, cluster=cluster, emails=emails)
+    assert capsys.readouterr().out.startswith("emails digest every 3600 s 20")
+    await until(lambda: "paused" in repr(report))
+    await execute('await schedules.resume("emails", "report")', schedules=cluster.schedules())
+    await cluster.clock.advance(60)
+    assert (await take(emails)).item == {"to": "ops@example.org"}
+
+
+async def has_schedules(cluster: zkrq.Cluster, count: int) -> bool:
+    return len(await cluster.schedules().list()) == count
+
+
 @runs("guide.md", "async for batch in emails.pop_batches(")
 async def test_a_batch_with_verdicts(code: str, cluster: zkrq.testing.TestCluster) -> None:
     emails, sent = cluster.queue("emails"), list[list[Any]]()

@@ -215,6 +215,17 @@ def test_a_queue_is_administered(cluster: sync.Cluster, queue: sync.Queue[Any]) 
 # -- push_many ---------------------------------------------------------------------------------------------------------
 
 
+def test_schedules_are_stored(cluster: sync.Cluster, queue: sync.Queue[Any]) -> None:
+    schedules = cluster.schedules()
+    added = schedules.add(queue, "nightly", 3600, {"kind": "daily"}, priority=2)
+    assert schedules.list() == [added] == [schedules.get("jobs", "nightly")]
+    assert schedules.change(queue, "nightly", when=60).when == 60
+    assert schedules.pause(queue, "nightly").paused
+    assert not schedules.resume("jobs", "nightly").paused
+    schedules.remove(queue, "nightly")
+    assert schedules.get(queue, "nightly") is None
+
+
 def test_a_generator_runs_in_the_calling_thread(queue: sync.Queue[Any]) -> None:
     threads = set[int]()
 

@@ -37,6 +37,8 @@ class SlowIssuer:
     def ack_together(self, leases: Sequence[Lease], returning: int) -> asyncio.Future[Refused]:
         return self.answer
 
+    def report(self, lease: Lease, text: str) -> None: ...
+
     def encode_result(self, result: object) -> bytes:
         raise AssertionError(result)
 

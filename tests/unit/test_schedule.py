@@ -15,7 +15,7 @@ from tests.every import every
 from zkrq.base.checks import Duration
 from zkrq.base.errors import ConfigError
 from zkrq.base.ids import made_at_ms, new_id_at
-from zkrq.client.schedules import EPOCH, id_of, latest, next_moments, read_schedule
+from zkrq.client.moments import EPOCH, id_of, latest, next_moments, read_schedule
 
 HOUR = timedelta(hours=1)
 

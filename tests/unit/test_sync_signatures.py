@@ -9,6 +9,7 @@ import pytest
 import zkrq
 import zkrq.sync
 from tests.every import every
+from zkrq.sync.schedules import StoredSchedules
 
 PAIRS = {
     "Cluster": (zkrq.Cluster, zkrq.sync.Cluster),
@@ -16,6 +17,7 @@ PAIRS = {
     "ResultQueue": (zkrq.ResultQueue, zkrq.sync.ResultQueue),
     "Claim": (zkrq.Claim, zkrq.sync.Claim),
     "Batch": (zkrq.Batch, zkrq.sync.Batch),
+    "StoredSchedules": (zkrq.StoredSchedules, StoredSchedules),
 }
 
 RENAMED = {"aclose": "close"}
@@ -36,6 +38,7 @@ LEFT_OUT = {
     "ResultQueue": {"work": WORK},
     "Claim": {},
     "Batch": {},
+    "StoredSchedules": {"run": "belongs to a program that stays, like a worker"},
 }
 
 RESULTS = {

@@ -273,6 +273,23 @@ class LimitsChanged(Event):
 
 
 @dataclass(frozen=True, slots=True)
+class ScheduleChanged(Event):
+    """Code of this client declares a schedule otherwise than it was stored, ``before``, so what an operator had changed
+    of it is gone: other code, or another version of it, had declared it.  The last declaration holds for all."""
+
+    queue: str
+    name: str
+    before: str
+    after: str
+
+    def _sentence(self) -> str:
+        return (
+            f"schedule {self.name} of queue {self.queue} is {self.after} now, as the code of this client declares it; "
+            f"before: {self.before}"
+        )
+
+
+@dataclass(frozen=True, slots=True)
 class MemoryShortened(ShardEvent):
     """More items are removed from a queue than its servers can keep tombstones for: removals older than ``seconds`` (at
     least 60, usually 600) are forgotten.  Later pushes than that are refused, unless their id is one of the user's own:

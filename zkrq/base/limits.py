@@ -87,10 +87,7 @@ class Results(Generic[R]):
             raise
         except Exception as error:  # of any codec
             raise CodecError(f"the result cannot be encoded as {self.codec.name}: {error}") from error
-        if len(text) > RESULT_BYTES:
-            said = f"the encoded result has {len(text)} bytes, at most {RESULT_BYTES} are kept; the item was not acked"
-            raise PayloadTooLarge(len(text), RESULT_BYTES, said)
-        return text
+        return check_result(text)
 
     def decode(self, text: bytes) -> R | None:
         """Return the result of these bytes.  Raises ``CodecError``."""
@@ -210,3 +207,11 @@ def _section(name: str, text: str) -> str:
 def _concurrency(settings: str) -> int | None:
     own = re.search(r"(?:^|,)concurrency=(\d+)", settings)
     return int(own[1]) if own else None
+
+
+def check_result(text: bytes) -> bytes:
+    """Return an encoded result.  Raises ``PayloadTooLarge``."""
+    if len(text) > RESULT_BYTES:
+        said = f"the encoded result has {len(text)} bytes, at most {RESULT_BYTES} are kept; the item was not acked"
+        raise PayloadTooLarge(len(text), RESULT_BYTES, said)
+    return text

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import enum
 from dataclasses import dataclass
-from typing import Generic, TypeVar, cast
+from typing import TYPE_CHECKING, Generic, TypeVar, cast
 
 from zkrq.base.errors import NoResult
+
+if TYPE_CHECKING:
+    from zkrq.base.progress import WorkProgress
 
 R = TypeVar("R")
 
@@ -52,6 +55,7 @@ class Result(Generic[R]):
 
     ``value``: what its handler returned, if ``has_value``; otherwise None.  ``reason`` and ``traceback``: why it is
     dead, None otherwise.  ``owner``: the owner id of the consumer that holds it, None unless it is claimed.
+    ``progress``: what the holder of a claimed item has reported, None: nothing.
     ``is_lost``: it is done, but its result is lost, because primary and consumer died during the ack.
     """
 
@@ -63,6 +67,7 @@ class Result(Generic[R]):
     traceback: str | None = None
     owner: str | None = None
     is_lost: bool = False
+    progress: WorkProgress | None = None
 
     @property
     def has_ended(self) -> bool:

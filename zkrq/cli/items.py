@@ -12,6 +12,7 @@ from zkrq.cli.command import QUEUE, Command, Flag, Line, Lines, open_cluster
 from zkrq.client.results import reading
 
 if TYPE_CHECKING:
+    from zkrq.base.progress import WorkProgress
     from zkrq.client.items import Item
 
 
@@ -30,8 +31,8 @@ async def _result(args: Namespace) -> Lines:
     shown = value.decode(errors="backslashreplace") if result.has_value else result.reason or ""
     held = f" by {result.owner}" if result.owner else ""
     told = {"id": result.id, "state": result.state.value, "has_result": result.has_value, "result": shown}
-    told |= {"reason": result.reason, "owner": result.owner}
-    yield Line(f"{result.state}{held}  {shown}".rstrip(), told)
+    told |= {"reason": result.reason, "owner": result.owner, "progress": _value(result.progress)}
+    yield Line(f"{result.state}{held}{_progress(result.progress)}  {shown}".rstrip(), told)
 
 
 async def _peek(args: Namespace) -> Lines:
@@ -47,7 +48,17 @@ def item_line(item: Item[Any]) -> Line:
     held = f" by {item.owner}" if item.owner else ""
     moments = {"pushed_at": item.pushed_at.isoformat(), "died_at": item.died_at and item.died_at.isoformat()}
     value = {**dataclasses.asdict(item), "payload": item.payload.decode(errors="backslashreplace"), **moments}
-    return Line(f"{item.id}  {item.state}{held}  {shown}{why}", value)
+    value["progress"] = _value(item.progress)
+    return Line(f"{item.id}  {item.state}{held}{_progress(item.progress)}  {shown}{why}", value)
+
+
+def _progress(progress: WorkProgress | None) -> str:
+    return f" ({progress})" if progress else ""
+
+
+def _value(progress: WorkProgress | None) -> dict[str, object] | None:
+    """Return the progress of the work as a value for ``--json``."""
+    return progress and {"fraction": progress.fraction, "text": progress.text, "age": progress.age}
 
 
 _FIRST = (

@@ -30,6 +30,7 @@ from zkrq.client.health import Health, ServerHealth, lost_redundancy
 from zkrq.client.parts import QueueParts, QueueShard
 from zkrq.client.resharding import Resharding
 from zkrq.client.results import make_queue
+from zkrq.client.schedule_store import ScheduleStore
 from zkrq.client.schedules import Schedules
 from zkrq.client.shard import NOT_OPEN, Shard
 from zkrq.client.shards import Given, Shards
@@ -104,7 +105,8 @@ class Client:
         )
         self.resharding: Final = Resharding(self.shards, coordinator, settings)
         self.upgrading: Final = Upgrading(self.shards, coordinator, settings, self.events)
-        self.schedules: Final = Schedules(self.tasks)
+        self.schedule_store: Final = ScheduleStore(coordinator, self.tasks, self.events, namespace)
+        self.schedules: Final = Schedules(self.tasks, self.schedule_store)
         self.identity: Final = Identity(coordinator, settings.describe())
         self.queues: Final = dict[str, OpenQueue]()
         self._declared = dict[str, QueueSettings]()
@@ -384,8 +386,9 @@ class Client:
     # -- the coordinator's listener ------------------------------------------------------------------------------------
 
     def register_changed(self, register: str) -> None:
-        """Read the register that was written: the shard map, or a view."""
+        """Read the register that was written: the shard map, a view, or the schedules."""
         self.shards.register_changed(register)
+        self.schedule_store.register_changed(register)
 
     def consumers_changed(self) -> None:
         """Look for orphans: a consumer came or went."""

@@ -17,8 +17,9 @@ from zkrq.client.addresses import RedisServers, check_shard, name_servers
 from zkrq.client.client import Client
 from zkrq.client.consumers import Consumer, count_claims
 from zkrq.client.inspection import Sizes, Statistics, read_all_statistics, read_statistics
+from zkrq.client.moments import MAX_CATCH_UP, read_schedule
 from zkrq.client.queue import Queue, check_pop
-from zkrq.client.schedules import MAX_CATCH_UP, Recurring, read_schedule
+from zkrq.client.scheduling import StoredSchedules
 from zkrq.client.topics import Listener, broadcast
 from zkrq.consuming.deliveries import Deliveries
 from zkrq.protocol import calls
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
     from zkrq.base.limits import Results
     from zkrq.client.health import Health
     from zkrq.client.results import ResultQueue
+    from zkrq.client.schedules import Recurring
     from zkrq.client.shards import ShardStatus
     from zkrq.consuming.observing import Observer
     from zkrq.coordination.coordinator import Coordinator
@@ -188,6 +190,7 @@ class Cluster:
         ``when``: seconds between two moments (multiples of it since 1970, plus ``offset``), or a cron expression (extra
         ``cron``; in the time zone ``zone``, which may be a name such as "Europe/Berlin", None: UTC). ``name``
         identifies the schedule, None: derived from the schedule and the item; every process must declare the same.
+        One with a name is stored, so operators can pause and change it; see ``schedules`` for what holds then.
         ``item(moment)`` must return the same in every process: use the moment, not the clock or random numbers. After a
         sleep the last missed moment is pushed late, if it is at most ``catch_up`` seconds old (1 to 240). Ends with the
         cluster, with ``cancel()``, or with ``async with``.
@@ -197,6 +200,14 @@ class Cluster:
         return self._client.schedules.declare(
             read_schedule(when, offset=offset, zone=zone), queue, item, name=name, catch_up=catch_up, priority=priority
         )
+
+    def schedules(self) -> StoredSchedules:
+        """Return the schedules that this namespace stores: list them, add, change, pause and remove them at run time.
+
+        Those that ``every`` declares with a ``name`` are stored, too; what it declares are defaults.  See
+        ``StoredSchedules``.
+        """
+        return StoredSchedules(self._client, self.queue)
 
     # -- topics ------------------------------------------------------------------------------------------------------
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
 
@@ -13,6 +14,7 @@ from zkrq.base.limits import Groups, Limits
 from zkrq.base.tasks import together
 from zkrq.client.flow import NO_FLOW, Flow
 from zkrq.client.items import Item, ItemState, check_state, items_of
+from zkrq.client.reports import read_progress
 from zkrq.protocol import calls
 
 if TYPE_CHECKING:
@@ -148,8 +150,12 @@ class Inspection(Generic[T]):
         for copied in found:
             for item in items_of(copied, self._codec, [places[copied.id.decode()]]):
                 if item.id == id:
-                    return item
+                    return await self._with_progress(item, replicas) if item.state == "claimed" else item
         return None
+
+    async def _with_progress(self, item: Item[T], replicas: Replicas) -> Item[T]:
+        report = await read_progress(self.name, item.id, replicas)
+        return item if report is None else replace(item, progress=report)
 
     async def peek(self, n: int = 10, state: ItemState = "ready", *, group: str | None = None) -> list[Item[T]]:
         """Return the first ``n`` items of one state, in their order.  Nothing changes.

@@ -16,6 +16,7 @@ from zkrq.protocol.records import ItemRecord, State, unpack
 
 if TYPE_CHECKING:
     from zkrq.base.codecs import Codec
+    from zkrq.base.progress import WorkProgress
 
 T = TypeVar("T")
 
@@ -31,7 +32,8 @@ class Item(Generic[T]):
     ends, None without one.  ``owner``: the owner id of its holder.  ``reason``: why it is dead or failed last;
     ``traceback``: a summary of the calls, innermost first; ``died_at``: when it became a dead letter.  Each is None if
     there is none.  ``headers``: texts that were pushed with it; ``group``: the one that it was pushed into, None: none.
-    ``attempts`` counts deliveries that were not released, ``failures`` those that failed.
+    ``attempts`` counts deliveries that were not released, ``failures`` those that failed.  ``progress``: what the
+    holder of a claimed item has reported, of ``Queue.get`` only; None: nothing.
     """
 
     id: str
@@ -51,6 +53,7 @@ class Item(Generic[T]):
     expires_in: float | None
     headers: Mapping[str, str]
     group: str | None = None
+    progress: WorkProgress | None = None
 
 
 class FoundPage(NamedTuple, Generic[T]):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from datetime import datetime
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from zkrq.base.checks import Duration, Headers, check_count, check_duration
 from zkrq.base.errors import OutcomeUnknown, Receipt, Receipts
@@ -234,3 +234,24 @@ def check_pop(prefetch: int | None, limit: int | None) -> None:
         check_count("prefetch", prefetch, most=POP_MANY_MAX)
     if limit is not None:
         check_count("limit", limit)
+
+
+def parts_of(queue: Queue[T]) -> QueueParts[T]:
+    """Return the inside of a queue: for other modules of the library, not for users."""
+    return queue._parts  # pyright: ignore[reportPrivateUsage]
+
+
+def encode_with(queue: Queue[T], item: T) -> bytes:
+    """Encode an item as a push into this queue would.  Raises ``CodecError``, ``PayloadTooLarge``."""
+    return parts_of(queue).pusher.encode(item)
+
+
+async def push_encoded(queue: Queue[Any], payload: bytes, *, id: str, priority: int) -> Receipt:
+    """Push an item that is encoded already, whatever codec this process has for the queue; otherwise as ``push``."""
+    parts = parts_of(queue)
+    parts.context.own_loop.check()
+    if parts.context.declaration:
+        await parts.context.declaration.done()
+    options = read_options(None, None, priority, None, None, None, None)
+    _, pushed = parts.pusher.begin(None, id, options, payload)
+    return await pushed

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, Unpack, cast
 
@@ -11,7 +13,8 @@ from zkrq.base.checks import Duration, PushOptions, check_duration, check_featur
 from zkrq.base.errors import ConfigError, Receipt, Unavailable
 from zkrq.base.reasons import split
 from zkrq.base.results import Result, ResultState
-from zkrq.client.queue import Queue
+from zkrq.client.queue import Queue, parts_of
+from zkrq.client.reports import read_progress
 from zkrq.consuming.awaiting import Awaiting
 from zkrq.protocol.levels import Feature
 
@@ -85,7 +88,7 @@ class ResultQueue(Queue[T], Generic[T, R]):
         """Wait until an item has ended; return its result.
 
         ``timeout``: seconds, None: no limit, 0: do not wait.  After that time the result has the present state, queued
-        or claimed.  If no server knows the item, returns ``UNKNOWN`` immediately.
+        or claimed, and then the work's progress.  If no server knows the item, returns ``UNKNOWN`` immediately.
 
         The states done, cancelled and expired are final, whichever servers die; a dead letter may be redriven.  A
         result is kept for the ``ttl`` of ``Results``, or for less if the queue's tombstones exceed their memory.  The
@@ -99,7 +102,13 @@ class ResultQueue(Queue[T], Generic[T, R]):
         seconds = None if timeout is None else check_duration("timeout", timeout)
         until = None if seconds is None else asyncio.get_running_loop().time() + seconds
         told = await self._first(id, lambda shard: self._told(shard, id, until))
-        return self._as_result(id, told) if told else Result(id, ResultState.UNKNOWN)
+        result: Result[R] = self._as_result(id, told) if told else Result(id, ResultState.UNKNOWN)
+        if result.state is not ResultState.CLAIMED:
+            return result
+        with suppress(Unavailable):  # the state is known, and the progress only says more
+            progress = await self._first(id, lambda shard: read_progress(self.name, id, shard.replicas))
+            result = replace(result, progress=progress)
+        return result
 
     async def results(self, ids: Iterable[str], *, timeout: Duration | None = 10.0) -> dict[str, Result[R]]:
         """Wait until all of these items have ended; return the result of each, by id.
@@ -182,4 +191,4 @@ def make_queue(parts: QueueParts[Any]) -> Queue[Any]:
 
 def reading(queue: Queue[T]) -> ResultQueue[T, Any]:
     """Return a queue that reads results; as bytes, where the queue itself keeps none in this process."""
-    return ResultQueue[T, Any](queue._parts, queue)  # pyright: ignore[reportPrivateUsage]
+    return ResultQueue[T, Any](parts_of(queue), queue)

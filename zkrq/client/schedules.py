@@ -1,10 +1,7 @@
 """Recurring pushes: every process that declares one computes the same moments, and pushes under the same ids.
 
-The id of such an item is made of the schedule's name and the moment.  So the item exists once, however many processes
-push it, and no process has to be elected.  The id carries its moment as other ids carry the time at which they were
-made.  The servers refuse it when it comes too late (see ``ids.py``), and they remember removed items for longer than
-that.  So a process that was asleep cannot repeat a moment whose item is done (the receipt says ``done``); hence the
-bound of ``catch_up``.
+See ``moments.py`` for why no process is elected.  A schedule with a name is stored, too (``timetable.py``), so that
+operators see it, change it and pause it: its processes follow what is stored.
 """
 
 from __future__ import annotations
@@ -13,31 +10,28 @@ import asyncio
 import hashlib
 import json
 import logging
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta, tzinfo
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Generic, Protocol, Self, TypeVar, cast
-from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
+from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar, cast
 
-from zkrq.base.checks import Duration, check_duration, check_id, check_moment
+from zkrq.base.checks import Duration, check_id
 from zkrq.base.clock import now
-from zkrq.base.errors import Closed, CodecError, ConfigError, NotLetIn, PayloadTooLarge, ZkrqError
-from zkrq.base.ids import MARK
+from zkrq.base.errors import Closed, CodecError, ConfigError, NotLetIn, PayloadTooLarge, Unavailable, ZkrqError
 from zkrq.base.pauses import doubled
-from zkrq.protocol.clocks import PUT_WINDOW
+from zkrq.base.tasks import wait_set
+from zkrq.client.moments import MAX_CATCH_UP, Schedule, check_catch_up, id_of, latest
+from zkrq.client.queue import encode_with, push_encoded
+from zkrq.client.timetable import ITEM_MAX, Key, StoredSchedule, mark_of, moments_of
 
 if TYPE_CHECKING:
     from zkrq.base.tasks import Tasks
     from zkrq.client.queue import Queue
+    from zkrq.client.schedule_store import ScheduleStore
 
 T = TypeVar("T")
-
-MIN_PERIOD = 0.1
-"""Least number of seconds between two moments."""
-
-MIN_CATCH_UP, MAX_CATCH_UP = 1.0, PUT_WINDOW - 60
-"""Bounds of the seconds by which a moment may be late; later, servers whose clocks are ahead would refuse the push."""
 
 LOOK_SECONDS = 30.0
 """Seconds after which a process that waits for a moment looks at the clock again, because it may have been set."""
@@ -45,137 +39,10 @@ LOOK_SECONDS = 30.0
 FIRST_PAUSE, MAX_PAUSE = 0.25, 5.0
 """Seconds before a push is retried, doubled from the first value up to the second."""
 
-EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-
 _LASTING = (ConfigError, CodecError, PayloadTooLarge)
 """Errors that a retry of the same push would meet again."""
 
 _log = logging.getLogger("zkrq.producing.schedules")
-
-
-# -- moments, without a clock --------------------------------------------------------------------------------------
-
-
-class Schedule(Protocol):
-    """Define a series of moments."""
-
-    def after(self, moment: datetime, /) -> datetime:
-        """Return the first one that is later than this."""
-        ...
-
-
-@dataclass(frozen=True, slots=True)
-class Period:
-    """The multiples of a period since 1970, in UTC, plus an offset."""
-
-    period_ms: int
-    offset_ms: int
-
-    def __str__(self) -> str:
-        offset = f" + {self.offset_ms / 1000:g} s" if self.offset_ms else ""
-        return f"every {self.period_ms / 1000:g} s{offset}"
-
-    def after(self, moment: datetime, /) -> datetime:
-        since_ms = (moment - EPOCH) // timedelta(milliseconds=1) - self.offset_ms
-        count = since_ms // self.period_ms + 1
-        return EPOCH + timedelta(milliseconds=count * self.period_ms + self.offset_ms)
-
-
-@dataclass(frozen=True, slots=True)
-class Cron:
-    """The moments of a cron expression, by the clocks of a time zone."""
-
-    expression: str
-    zone: tzinfo
-
-    def __str__(self) -> str:
-        return f"{self.expression} ({self.zone})"
-
-    def after(self, moment: datetime, /) -> datetime:
-        # Compare in UTC, because Python compares two times of one zone by their wall clocks.  After a clock is set
-        # back, the iterator may begin with a moment that has passed.
-        start = moment.astimezone(UTC)
-        for found in _cronsim(self.expression, moment.astimezone(self.zone)):
-            if found.astimezone(UTC) > start:
-                return found
-        raise ConfigError(f"{self.expression!r} has no moment within 50 years")
-
-
-def _cronsim(expression: str, start: datetime) -> Iterator[datetime]:
-    try:
-        import cronsim
-    except ImportError as error:
-        raise ConfigError("cron expressions need cronsim: install zkrq[cron]") from error
-    try:
-        return cronsim.CronSim(expression, start)
-    except cronsim.CronSimError as error:
-        raise ConfigError(f"{expression!r} is not a cron expression: {error}") from error
-
-
-def read_schedule(when: Duration | str, *, offset: Duration = 0.0, zone: tzinfo | str | None = None) -> Schedule:
-    """Read the schedule that ``every`` describes.  Raises ``ConfigError``."""
-    offset_seconds = check_duration("offset", offset)
-    if isinstance(when, str):
-        if offset_seconds:
-            raise ConfigError("offset is for a period in seconds, not for a cron expression")
-        cron = Cron(" ".join(when.split()), _read_zone(zone))
-        cron.after(EPOCH)
-        return cron
-    if zone is not None:
-        raise ConfigError("zone is for a cron expression, not for a period in seconds")
-    seconds = check_duration("the period", when)
-    if seconds < MIN_PERIOD:
-        raise ConfigError(f"the period is {seconds:g} s: must be at least {MIN_PERIOD:g} s")
-    if offset_seconds >= seconds:
-        raise ConfigError(f"offset is {offset_seconds:g} s: must be less than the period, {seconds:g} s")
-    return Period(round(seconds * 1000), round(offset_seconds * 1000))
-
-
-def _read_zone(zone: tzinfo | str | None) -> tzinfo:
-    """Return a time zone, or the one of this name.  Raises ``ConfigError``."""
-    if not isinstance(zone, str):
-        return zone or UTC
-    try:
-        return ZoneInfo(zone)
-    except (OSError, ValueError, ZoneInfoNotFoundError) as error:
-        raise ConfigError(
-            f"zone is {zone!r}: no time zone of that name is known here; a name is like 'Europe/Berlin', and a system "
-            "without time zones needs `pip install tzdata`"
-        ) from error
-
-
-def next_moments(
-    when: Duration | str, after: datetime, count: int = 1, *, offset: Duration = 0.0, zone: tzinfo | str | None = None
-) -> list[datetime]:
-    """Return the first ``count`` moments of a schedule that are later than ``after``, as ``Cluster.every`` would push.
-
-    Raises ``ConfigError`` for a bad schedule, or an ``after`` without a time zone.
-    """
-    schedule = read_schedule(when, offset=offset, zone=zone)
-    moments: list[datetime] = []
-    moment = check_moment("after", after)
-    while len(moments) < count:
-        moment = schedule.after(moment)
-        moments.append(moment)
-    return moments
-
-
-def latest(schedule: Schedule, after: datetime, until: datetime) -> datetime | None:
-    """Return the last moment that is later than ``after`` and not later than ``until``, or None."""
-    found: datetime | None = None
-    until = until.astimezone(UTC)
-    while (moment := schedule.after(found or after)) <= until:
-        found = moment
-    return found
-
-
-def id_of(name: str, moment: datetime) -> str:
-    """Make the id of a schedule's item, in the format of ``ids.py``, so that it carries the moment."""
-    digest = hashlib.sha256(name.encode()).hexdigest()
-    return f"{MARK}{(moment - EPOCH) // timedelta(milliseconds=1):011x}-{digest[:8]}-{digest[8:24]}"
-
-
-# -- pushing -----------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,7 +54,11 @@ class _Plan(Generic[T]):
     name: str
     priority: int
     catch_up: timedelta
-    clock: Callable[[], datetime]
+    clock: Callable[[], datetime] = now
+    payload: bytes | None = None
+    """The encoded item that an operator has given, instead of ``item``."""
+    since: datetime | None = None
+    """Moments up to this one are not pushed."""
 
     def item_of(self, moment: datetime) -> T:
         """Return the item of a moment, which the user's function may make."""
@@ -200,19 +71,27 @@ class Recurring(Generic[T]):
     ``async with`` cancels it at its end.
     """
 
-    def __init__(self, queue: Queue[T], plan: _Plan[T], tasks: Tasks, forget: Callable[[], object]) -> None:
-        """Start pushing; ``forget`` is called when it is cancelled.  Users declare one with ``Cluster.every``."""
+    def __init__(
+        self, queue: Queue[T], plan: _Plan[T], tasks: Tasks, forget: Callable[[], object], stored: Stored | None
+    ) -> None:
+        """Start pushing.  Users declare one with ``Cluster.every``.
+
+        ``forget`` is called when it is cancelled.  ``stored``: what is stored of it, None: nothing.
+        """
         self.name = name = plan.name
         self.queue = queue
         self.last: datetime | None = None
         """The last moment that this process pushed or gave up.  None: none yet, or the clock was set back since."""
-        self._plan = plan
+        self._declared = self._plan = plan
+        self._stored = stored
+        self._halted = False
+        self._changed = asyncio.Event()
         self._extra = {"queue": queue.name}
         self._forget: Callable[[], object] | None = forget
         self._task = tasks.supervise(self._run, f"recurring {name}")
 
     def __repr__(self) -> str:
-        state = "cancelled" if self._task.done() else "running"
+        state = "cancelled" if self._task.done() else "paused" if self._halted else "running"
         return f"<Recurring {self.name!r} into {self.queue.name!r}, {self._plan.schedule}, {state}>"
 
     def cancel(self) -> None:
@@ -241,12 +120,70 @@ class Recurring(Generic[T]):
             _log.warning("recurring %s: the clock was set back from %s", self.name, self.last, extra=self._extra)
             self.last = None
         start = present - self._plan.catch_up
+        if self._plan.since:
+            start = max(start, self._plan.since)
         return latest(self._plan.schedule, max(self.last, start) if self.last else start, present)
 
     async def _run(self) -> None:
+        if self._stored is None:
+            return await self._push_all()
+        stop = self._stored.store.follow(self._changed.set)
+        try:
+            await self._enter(self._stored)
+            await self._push_all()
+        finally:
+            stop()
+
+    async def _enter(self, stored: Stored) -> None:
+        """Store the declaration, before the first push, because an operator may have paused the schedule."""
+        failures = 0
+        while self._stored and stored.entry.declared:
+            try:
+                await stored.store.declare(stored.entry)
+                break
+            except (NotLetIn, Unavailable) as error:
+                _log.warning("recurring %s: nothing is pushed yet: %s", self.name, error, extra=self._extra)
+            except ConfigError:
+                _log.exception("recurring %s: it cannot be paused or changed", self.name, extra=self._extra)
+                self._stored = None
+                break
+            await asyncio.sleep(doubled(FIRST_PAUSE, failures, most=MAX_PAUSE))
+            failures += 1
+
+    def _look(self, stored: Stored) -> None:
+        """Follow what is stored: the plan, and whether nothing is to be pushed."""
+        entry = stored.store.known.entries.get(stored.entry.key)
+        if entry is None or entry.paused or (entry.declared and not stored.entry.declared):
+            self._halted = True
+            return
+        self._halted = False
+        if entry == stored.followed:
+            return
+        try:
+            self._plan = replace(
+                self._declared,
+                schedule=entry.schedule,
+                priority=entry.priority,
+                catch_up=timedelta(seconds=entry.catch_up),
+                payload=None if entry.payload == stored.entry.payload and entry.declared else entry.payload,
+                since=entry.since,
+            )
+        except ConfigError:  # of another client's cron expression, for which this process lacks what it needs
+            _log.exception("recurring %s: its moments are not known here", self.name, extra=self._extra)
+            self._halted = True
+            return
+        stored.followed = entry
+
+    async def _push_all(self) -> None:
         failures = 0
         tried: datetime | None = None
         while True:
+            self._changed.clear()
+            if self._stored:
+                self._look(self._stored)
+            if self._halted:
+                await wait_set(self._changed, LOOK_SECONDS)
+                continue
             present = self._plan.clock()
             moment = self._due(present)
             if tried and tried != moment:
@@ -254,7 +191,7 @@ class Recurring(Generic[T]):
                 tried, failures = None, 0
             if moment is None:
                 ahead = self._plan.schedule.after(max(self.last, present) if self.last else present) - present
-                await asyncio.sleep(min(ahead.total_seconds(), LOOK_SECONDS))
+                await wait_set(self._changed, min(ahead.total_seconds(), LOOK_SECONDS))
             elif await self._push(moment):
                 self.last, tried, failures = moment, None, 0
             else:  # before the retry a later moment may take its place
@@ -265,12 +202,7 @@ class Recurring(Generic[T]):
     async def _push(self, moment: datetime) -> bool:
         """Push the item of a moment; return whether the moment needs no more work."""
         try:
-            item = (
-                cast("Callable[[datetime], T]", self._plan.item)(moment)
-                if callable(self._plan.item)
-                else self._plan.item
-            )
-            await self.queue.push(item, id=id_of(self.name, moment), priority=self._plan.priority)
+            await self._push_item(id_of(self.name, moment), moment)
         except Closed:
             self.cancel()
         except NotLetIn as error:  # until a password is corrected, or is valid on all servers
@@ -285,13 +217,31 @@ class Recurring(Generic[T]):
             _log.exception("recurring %s: nothing was pushed here for %s", self.name, moment, extra=self._extra)
         return True
 
+    async def _push_item(self, id: str, moment: datetime) -> None:
+        plan = self._plan
+        if plan.payload is None:
+            await self.queue.push(plan.item_of(moment), id=id, priority=plan.priority)
+        else:
+            await push_encoded(self.queue, plan.payload, id=id, priority=plan.priority)
+
+
+@dataclass(slots=True)
+class Stored:
+    """What is stored of a schedule: where, and as its code declares it.  ``followed``: what a process pushes by."""
+
+    store: ScheduleStore
+    entry: StoredSchedule
+    followed: StoredSchedule | None = None
+
 
 class Schedules:
     """Keep the schedules that one cluster object has declared."""
 
-    def __init__(self, tasks: Tasks) -> None:
+    def __init__(self, tasks: Tasks, store: ScheduleStore | None = None) -> None:
+        """``store``: of the schedules of the namespace; None: none is stored."""
         self._tasks = tasks
-        self._declared: dict[tuple[str, str], Recurring[Any]] = {}
+        self._store = store
+        self._declared: dict[Key, Recurring[Any]] = {}
 
     def declare(
         self,
@@ -305,17 +255,45 @@ class Schedules:
         clock: Callable[[], datetime] = now,
     ) -> Recurring[T]:
         """Declare a schedule and start it; see ``Cluster.every``."""
-        late = check_duration("catch_up", catch_up)
-        if not MIN_CATCH_UP <= late <= MAX_CATCH_UP:
-            raise ConfigError(f"catch_up is {late:g} s: must be {MIN_CATCH_UP:g} to {MAX_CATCH_UP:g} s")
+        late = check_catch_up(catch_up)
+        named = name is not None
         name = _name(schedule, item) if name is None else check_id("name", name)
-        key = queue.name, name
+        key = Key(queue.name, name)
         if key in self._declared:
             raise ConfigError(f"{name!r} is declared for queue {queue.name!r} here already: it would be pushed once")
         plan = _Plan(schedule, item, name, priority, timedelta(seconds=late), clock)
-        recurring = Recurring(queue, plan, self._tasks, lambda: self._declared.pop(key, None))
+        stored = self._stored(queue, plan) if named else None
+        recurring = Recurring(queue, plan, self._tasks, lambda: self._declared.pop(key, None), stored)
         self._declared[key] = recurring
         return recurring
+
+    def _stored(self, queue: Queue[T], plan: _Plan[T]) -> Stored | None:
+        """Return what is stored of a plan, None if nothing is: an operator could not name its zone."""
+        moments = moments_of(plan.schedule)
+        if self._store is None or moments is None:
+            return None
+        payload = None
+        if not callable(plan.item):
+            with suppress(CodecError, PayloadTooLarge):  # which each push reports
+                payload = encode_with(queue, plan.item)
+        if payload is not None and len(payload) > ITEM_MAX:
+            payload = None  # the code has it
+        entry = StoredSchedule(
+            queue.name,
+            plan.name,
+            **moments,
+            catch_up=plan.catch_up.total_seconds(),
+            priority=plan.priority,
+            payload=payload,
+        )
+        return Stored(self._store, replace(entry, mark=mark_of(entry)))
+
+    def run_stored(self, queue: Queue[Any], entry: StoredSchedule) -> Recurring[Any]:
+        """Push the items of a schedule that was added at run time, until this is cancelled."""
+        late = timedelta(seconds=entry.catch_up)
+        plan: _Plan[Any] = _Plan(entry.schedule, None, entry.name, entry.priority, late)
+        store = cast("ScheduleStore", self._store)
+        return Recurring(queue, plan, self._tasks, lambda: None, Stored(store, replace(entry, mark="")))
 
 
 def _name(schedule: Schedule, item: object) -> str:

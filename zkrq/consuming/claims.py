@@ -19,6 +19,7 @@ from zkrq.base import clock
 from zkrq.base.checks import Duration, Headers, check_duration, check_lease, check_text
 from zkrq.base.errors import ZkrqError
 from zkrq.base.loop import running_loop
+from zkrq.base.progress import encode_report
 from zkrq.base.reasons import reason_of
 from zkrq.base.retry import Reject, RetryLater
 from zkrq.consuming.lease import Grant, Lease, Lost, Verb
@@ -189,6 +190,20 @@ class Claim(Generic[T]):
         self._lease.check_held()
         await self._lease.extend(wanted)
 
+    def progress(self, fraction: float | None = None, text: str = "") -> None:
+        """Report how far the work is: ``claim.progress(0.4, "page 12 of 30")``.  Returns immediately, in any thread.
+
+        ``fraction``: 0 to 1, None: unknown.  ``text``: its first 200 characters are kept.  At most one report a second
+        is sent of each claim, and the latest one is sent in the end unless the claim has ended by then.  ``Queue.get``,
+        ``result`` and the page show it while the item is claimed.  One server keeps it, and no other: it is lost with
+        that server, until the next report.  Raises ``ConfigError``, and ``ClaimLost`` as ``extend`` does.
+        """
+        lease = self._lease
+        said = encode_report(fraction, text)
+        if running_loop() is lease.issuer.own_loop.loop:
+            lease.check_held()
+        lease.issuer.report(lease, said)
+
     # -- context manager -------------------------------------------------------------------------------------------
 
     async def __aenter__(self) -> Self:
@@ -258,3 +273,13 @@ class Claim(Generic[T]):
 
 lease_of = cast("Callable[[Claim[Any]], Lease]", attrgetter("_lease"))
 """Return the lease of a claim, for internal use.  Implemented in C, so a call per item costs almost nothing."""
+
+
+async def ack_keeping(claim: Claim[Any], result: bytes, ttl_ms: int) -> None:
+    """Ack a claim with an encoded result, kept for ``ttl_ms``, though this process has no results for the queue.
+
+    For clients that say so for each item; they check the size.  Raises as ``Claim.ack`` does.
+    """
+    lease = lease_of(claim)
+    lease.result = result
+    await lease.settle(Verb.ACK, ttl_ms)

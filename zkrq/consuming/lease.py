@@ -120,6 +120,10 @@ class Issuer(Protocol):
         """Send the settlement with the next batch.  A result that is not empty: the claim is lost."""
         ...
 
+    def report(self, lease: Lease, text: str) -> None:
+        """Send a report of the progress of the work, from any thread."""
+        ...
+
     def ack_together(self, leases: Sequence[Lease], returning: int) -> asyncio.Future[Refused]:
         """Send the acks of these leases, which are all of this issuer, as one call of the next batch.
 

@@ -8,6 +8,7 @@ import math
 import random
 from collections import Counter
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
+from functools import partial
 from itertools import repeat
 from typing import TYPE_CHECKING, Final, TypeAlias
 
@@ -19,6 +20,7 @@ from zkrq.base.reasons import REASON_MAX
 from zkrq.base.retry import Again
 from zkrq.consuming.lease import EXTENSION_REFUSED, Grant, Lease, Refused, Verb
 from zkrq.consuming.pace import CLAIM_MAX
+from zkrq.consuming.reporting import Reporter
 from zkrq.protocol.calls import Settle, Settlement, SettleReply, Turn, TurnReply, runs
 from zkrq.protocol.records import VERSION_BYTES, ItemRecord
 from zkrq.replication.batching import MAX_BATCH, MAX_BATCH_BYTES, Batcher, own
@@ -83,6 +85,7 @@ class Leases:
         self._extensions_fail = False
         self._dropped_reported = self._unentered_reported = False
         self._join: Callable[[int], Request | None] | None = None
+        self._reporter: Reporter | None = None
         self._unentered: tuple[Lease, float] | None = None
         """The first of the claims that nobody has entered or settled, and since when it was."""
         self._batcher: Batcher[_Settling, Refused] = Batcher(
@@ -196,11 +199,19 @@ class Leases:
         if text:  # a surrogate, e.g. from an exception about a file name, cannot be sent
             text = text[:REASON_MAX].encode(errors="replace").decode()
         if verb is Verb.ACK:
-            how = _ACK if self._results is None else _ack_of(lease, self._results.ttl_ms)
+            # A time is that of a result which is kept whatever this process has declared; see ack_keeping.
+            kept = self._results
+            how = _ack_of(lease, ms or kept.ttl_ms) if kept else _ack_of(lease, ms) if ms else _ACK
         else:
             how = f"{verb} {ms} {text}"
         parts = ((lease.grant, (lease.position,)),)
         return self._batcher.add((parts, how, 1, 0 if verb is Verb.EXTEND else 1), CALL_BYTES + len(how))
+
+    def report(self, lease: Lease, text: str) -> None:
+        """Send a report of the progress of the work; see ``Claim.progress``."""
+        if self._reporter is None:
+            self._reporter = Reporter(self._replicas, self._tasks, self.queue)
+        self.own_loop.run(partial(self._reporter.report, lease, text))
 
     def ack_together(self, leases: Sequence[Lease], returning: int) -> asyncio.Future[Refused]:
         """Send the acks of these leases as one call of the next batch; see ``lease.Issuer``.

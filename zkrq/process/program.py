@@ -25,7 +25,7 @@ import queue
 import signal
 import threading
 from collections.abc import AsyncGenerator, Awaitable, Callable
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
 from functools import partial
 from importlib import import_module
 from pathlib import Path
@@ -75,7 +75,8 @@ def run(
     after SIGTERM or SIGINT, None: the worker's own.  ``burst``: return as soon as the queues are empty (see
     ``Worker.run``).  ``probes``: answer ``/livez``, ``/readyz`` and ``/metrics`` over HTTP on this ``port`` (of
     loopback) or ``host:port``, None: do not.  Uses uvloop if it is installed, calls ``gc.freeze()`` once everything is
-    imported, and tells systemd (``NOTIFY_SOCKET``) when it is ready.
+    imported, and tells systemd (``NOTIFY_SOCKET``) when it is ready.  Pushes the items of stored schedules, too,
+    unless in ``burst``; see ``Cluster.schedules``.
 
     Returns after a drain or a burst.  Raises ``SystemExit`` with code 3 if handlers were cut off, whose items were
     handed back, and with 128 + n after a second signal n.  The process ends at most ``LEAVE_SECONDS`` after the grace,
@@ -207,7 +208,8 @@ async def _working(
     async with cluster as opened, _made_by(make, opened) as worker:
         if probes:
             probes.begin(opened)
-        yield _Working(worker, burst)
+        async with nullcontext() if burst else opened.schedules().run():
+            yield _Working(worker, burst)
 
 
 @asynccontextmanager

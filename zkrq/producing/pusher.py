@@ -29,6 +29,7 @@ from zkrq.protocol.payloads import NO_HEADERS, with_headers
 from zkrq.replication.batching import MAX_IN_FLIGHT, Batcher, InFlightLimit
 
 if TYPE_CHECKING:
+    from zkrq.base.checks import Headers
     from zkrq.base.codecs import Codec
     from zkrq.consuming.context import QueueContext
     from zkrq.producing.options import Options
@@ -85,13 +86,18 @@ class Pusher(Generic[T]):
 
     # -- one item a call -----------------------------------------------------------------------------------------------
 
-    def begin(self, item: T, id: str | None, options: Options) -> tuple[Push, asyncio.Future[Receipt]]:
-        """Send one item; return the push and the future of its receipt.  Avoids creating a coroutine per item."""
+    def begin(
+        self, item: T, id: str | None, options: Options, encoded: bytes | None = None
+    ) -> tuple[Push, asyncio.Future[Receipt]]:
+        """Send one item; return the push and the future of its receipt.  Avoids creating a coroutine per item.
+
+        ``encoded``: the item as it is stored, instead of ``item``.
+        """
         if self._has_groups:
             options = options.in_some_group()
         if options.group is not None or options.replaces:
             self._check(options.feature)
-        payload = self._encode(item, options)
+        payload = self._encode(item, options.headers) if encoded is None else NO_HEADERS + encoded
         if id is None:
             call = Push("", 0, payload, options)
         else:
@@ -127,7 +133,7 @@ class Pusher(Generic[T]):
             options = options.in_some_group()
         if options.group is not None or options.replaces:
             self._check(options.feature)
-        payloads: Iterable[bytes] = (self._encode(item, options) for item in items)
+        payloads: Iterable[bytes] = (self._encode(item, options.headers) for item in items)
         if isinstance(items, Sequence):
             payloads = list(payloads)  # finds a bad item before the first one is written
         receipts = PackedReceipts()
@@ -190,7 +196,11 @@ class Pusher(Generic[T]):
             return [[error] * len(ids) for ids in chunk.ids]
         return [results_of(pushes, at, ids, causes, are_named=False) for at, ids in enumerate(chunk.ids)]
 
-    def _encode(self, item: T, options: Options) -> bytes:
+    def encode(self, item: T) -> bytes:
+        """Encode an item, without its headers.  Raises ``CodecError``, ``PayloadTooLarge``."""
+        return self._encode(item, {})[len(NO_HEADERS) :]
+
+    def _encode(self, item: T, headers: Headers) -> bytes:
         try:
             payload = self._codec.encode(item)
         except CodecError:
@@ -199,7 +209,7 @@ class Pusher(Generic[T]):
             raise CodecError(f"cannot be encoded as {self._codec.name}: {error}; nothing was written") from error
         if len(payload) > self._max_payload:
             raise PayloadTooLarge(len(payload), self._max_payload)
-        return with_headers(payload, options.headers) if options.headers else NO_HEADERS + payload
+        return with_headers(payload, headers) if headers else NO_HEADERS + payload
 
     @property
     def is_idle(self) -> bool:

@@ -26,6 +26,8 @@ lead            hash   since when this server leads the queue; floor_ms, before 
                        removed; the calls executed last of those that name no items; which channels wait
                        for the end of which items
 waiting         zset   channels of waiting consumers by when they last asked; forgotten after a minute
+reports         hash   item -> what the holder of its claim has reported of its progress, on the primary only; all
+                       are dropped together where there are too many
 =============== ====== ===============================================================================
 """
 

@@ -48,6 +48,8 @@ from zkrq.serve.bodies import (
     QueueStatistics,
     Redrive,
     Redriven,
+    Reported,
+    ReportProgress,
     SetLimits,
     Settled,
     ShardFigures,
@@ -61,6 +63,7 @@ from zkrq.serve.bodies import (
     stored,
     told,
 )
+from zkrq.serve.holding import Kept
 from zkrq.serve.problems import Busy, NoSuchItem, describe_error, headers_of, kind_of
 from zkrq.serve.watching import takes_pushes
 
@@ -134,6 +137,7 @@ class Api:
         for call in (self.nack, self.release, self.bury):
             path = f"{claim}/{call.__name__}"
             router.post(path, response_model=Settled, tags=["claim"], responses=GONE)(call)
+        router.post(f"{claim}/progress", response_model=Reported, tags=["claim"], responses=GONE)(self.progress)
         router.post(f"{claim}/extend", response_model=Extended, tags=["claim"], responses=GONE)(self.extend)
         router.get("/queues", response_model=NamespaceStatistics, tags=["figures"])(self.statistics)
         router.get(queue, response_model=QueueStatistics, tags=["figures"])(self.queue_statistics)
@@ -253,17 +257,21 @@ class Api:
     async def ack(self, claim: ClaimToken, body: Ack | None = None) -> Response:
         """Remove the item: the work is done. With `next`, claim one more of its queue, if one is ready.
 
+        With `result`, callers that wait for the item get it: when the reply comes, every server in sync has it.
+
         If the reply is lost, the item that was claimed goes back when its lease has passed.
         """
+        found_result = body and body.kept()
+        kept = Kept(*found_result) if found_result else None
         queue = self._holding.queue_of(claim) if body and body.next else None
         if body is None or queue is None or self._holding.room < 1 or self._stopping.is_set():
-            await self._holding.ack(claim)
+            await self._holding.ack(claim, kept)
             answer = '{"settled":"ack","next":null}' if body and body.next else '{"settled":"ack"}'
             return Response(answer, media_type="application/json")
         # Begun first, so that the request for the item leaves together with the ack: one decision of the servers.
         popping = asyncio.create_task(self._queues[queue].pop_many(1, timeout=0))
         try:
-            await self._holding.ack(claim)
+            await self._holding.ack(claim, kept)
             await asyncio.wait([popping])
         except BaseException:
             self._holding.hand_back(popping)
@@ -313,6 +321,12 @@ class Api:
         seconds = (body or Extend.model_validate({})).lease
         await self._holding.extend(claim, seconds)
         return Extended(lease=seconds)
+
+    async def progress(self, claim: ClaimToken, body: ReportProgress | None = None) -> Reported:
+        """Report how far the work is, for those who look at the item. At most one report a second is kept."""
+        report = body or ReportProgress.model_validate({})
+        await self._holding.progress(claim, report.fraction, report.text)
+        return Reported(reported=True)
 
     # -- figures ---------------------------------------------------------------------------------------------------
 

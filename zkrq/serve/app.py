@@ -31,6 +31,7 @@ from zkrq.serve.problems import (
     kind_of,
 )
 from zkrq.serve.rendering import HERE
+from zkrq.serve.schedules import ScheduleApi
 
 if TYPE_CHECKING:
     from zkrq.client.cluster import Cluster
@@ -72,6 +73,7 @@ def make_app(
         separate_input_output_schemas=False,
     )
     app.include_router(Api(cluster, queues, holding, stopping).router())
+    app.include_router(ScheduleApi(cluster, queues).router())
     app.include_router(Page(cluster, queues, watching, policy).router())
     app.include_router(Monitoring(cluster, stopping, frank=not policy.tokens).router())
     app.mount("/static", StaticFiles(directory=HERE / "static"))

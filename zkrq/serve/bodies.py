@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 from base64 import b64decode, b64encode
 from collections.abc import Callable
+from dataclasses import asdict
 from datetime import datetime
 from typing import TYPE_CHECKING, Annotated, Any, Literal, NoReturn, Self, TypeVar
 
@@ -30,8 +31,8 @@ from zkrq.base.checks import (
     in_seconds,
 )
 from zkrq.base.codecs import JSON
-from zkrq.base.errors import CodecError, Receipt
-from zkrq.base.limits import RATE_SECONDS, Limits
+from zkrq.base.errors import CodecError, PayloadTooLarge, Receipt
+from zkrq.base.limits import RATE_SECONDS, RESULT_TTL_LEAST, RESULT_TTL_MAX, Limits, check_result
 from zkrq.base.reasons import REASON_MAX
 from zkrq.client.cursors import TEXT_MAX, Cursor
 from zkrq.client.inspection import Statistics
@@ -172,13 +173,34 @@ class _Request(BaseModel):
         return described
 
 
-class Push(_Request):
-    """An item to push: `item` or `base64`, and how."""
+class Payload(_Request):
+    """An item: `item` or `base64`."""
 
     model_config = ConfigDict(json_schema_extra={"oneOf": [{"required": ["item"]}, {"required": ["base64"]}]})
 
     item: Any = Field(None, description="The item, any JSON value; workers in Python get it decoded.")
     base64: str | None = Field(None, description="Instead of `item`: bytes in base64, stored as they are.")
+
+    @model_validator(mode="after")
+    def _check_payload(self) -> Self:
+        if ("item" in self.model_fields_set) == (self.base64 is not None):
+            raise ValueError("exactly one of item and base64 is expected")
+        return self
+
+    def payload(self) -> bytes:
+        """Return the item as it is stored.  Raises ``CodecError``."""
+        try:
+            if self.base64 is not None:
+                return b64decode(self.base64, validate=True)
+            return JSON.encode(self.item)
+        except ValueError as error:
+            form = "base64" if self.base64 is not None else "JSON"
+            raise CodecError(f"the item is not {form}: {error}; nothing was written") from error
+
+
+class Push(Payload):
+    """An item to push: `item` or `base64`, and how."""
+
     id: Id | None = Field(
         None,
         description="Makes the push repeatable: pushed several times within 300 seconds under one id, the item exists "
@@ -208,23 +230,11 @@ class Push(_Request):
 
     @model_validator(mode="after")
     def _check(self) -> Self:
-        if ("item" in self.model_fields_set) == (self.base64 is not None):
-            raise ValueError("exactly one of item and base64 is expected")
         if self.ttl is not None and self.ttl <= self.delay:
             raise ValueError("ttl is not longer than delay: never delivered")
         if self.replace and self.key is None:
             raise ValueError("replace needs a key")
         return self
-
-    def payload(self) -> bytes:
-        """Return the item as it is stored.  Raises ``CodecError``."""
-        try:
-            if self.base64 is not None:
-                return b64decode(self.base64, validate=True)
-            return JSON.encode(self.item)
-        except ValueError as error:
-            form = "base64" if self.base64 is not None else "JSON"
-            raise CodecError(f"the item is not {form}: {error}; nothing was written") from error
 
 
 class PushMany(_Request):
@@ -252,13 +262,52 @@ class ClaimItems(_Request):
 
 
 class Ack(_Request):
-    """Whether to claim the next item in the same step."""
+    """What the work has returned, and whether to claim the next item in the same step."""
+
+    result: Any = Field(
+        None,
+        description="What callers that wait for the item get, any JSON value, up to 32 KiB; left out: nothing.",
+    )
+    ttl: Annotated[float, Field(ge=RESULT_TTL_LEAST, le=RESULT_TTL_MAX, allow_inf_nan=False)] = Field(
+        3600.0, description="Seconds for which the result is kept; left out: 3600."
+    )
 
     next: bool = Field(
         False,
         description="Claim one item that is ready, too, which costs less than a request of its own; left out: no.",
     )
     lease: Lease = Field(LEASE_SECONDS, description="Seconds for which that claim holds; left out: 30.")
+
+    def kept(self) -> tuple[bytes, int] | None:
+        """Return the result as it is stored, and its milliseconds, None without one.
+
+        Raises ``CodecError``, ``PayloadTooLarge``.
+        """
+        if "result" not in self.model_fields_set:
+            return None
+        try:
+            return b"" if self.result is None else check_result(JSON.encode(self.result)), round(self.ttl * 1000)
+        except PayloadTooLarge:
+            raise
+        except ValueError as error:
+            raise CodecError(f"the result is not JSON: {error}; the item was not acked") from error
+
+
+class ReportProgress(_Request):
+    """How far the work is."""
+
+    fraction: Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)] | None = Field(
+        None, description="0 to 1; left out: unknown."
+    )
+    text: str = Field(
+        "", max_length=REASON_MAX, description="In words, of which the first 200 characters are kept; left out: none."
+    )
+
+
+class Reported(BaseModel):
+    """The report is sent, or will be within a second unless a later one takes its place."""
+
+    reported: bool
 
 
 class AckMany(_Request):
@@ -353,6 +402,14 @@ class Claimed(BaseModel):
     claims: list[ClaimedItem]
 
 
+class Progress(BaseModel):
+    """How far the work on a claimed item is, as its handler has reported."""
+
+    fraction: float | None = Field(description="0 to 1; null if it was not given.")
+    text: str
+    age: float = Field(description="Seconds since the report.")
+
+
 class StoredItem(BaseModel):
     """An item as it was when it was read."""
 
@@ -372,6 +429,7 @@ class StoredItem(BaseModel):
     owner: str | None = Field(description="Who has claimed it.")
     reason: str | None = Field(description="Why it is a dead letter, or failed last.")
     died_at: datetime | None = Field(description="When it became a dead letter.")
+    progress: Progress | None = Field(description="Of one claimed item that is looked up; null in lists.")
 
 
 EndState = Literal["done", "dead", "cancelled", "expired", "queued", "claimed", "unknown"]
@@ -387,6 +445,7 @@ class ItemResult(BaseModel):
     base64: str | None = Field(None, description="Otherwise: its bytes in base64.")
     reason: str | None = Field(description="Why it is a dead letter.")
     owner: str | None = Field(description="Who has claimed it.")
+    progress: Progress | None = Field(description="How far the work is, if it is claimed and its handler says so.")
 
 
 class FoundItems(BaseModel):
@@ -575,6 +634,7 @@ def stored(item: Item[bytes]) -> str:
         "owner": item.owner,
         "reason": item.reason,
         "died_at": item.died_at and item.died_at.isoformat(),
+        "progress": item.progress and asdict(item.progress),
     }
     return _with_item(told, item.payload)
 
@@ -587,6 +647,7 @@ def told(result: Result[bytes]) -> str:
         "has_result": result.has_value,
         "reason": result.reason,
         "owner": result.owner,
+        "progress": result.progress and asdict(result.progress),
     }
     return json.dumps(known) if result.value is None else _with_item(known, result.value, "result")
 
@@ -603,6 +664,13 @@ def _with_item(told: dict[str, object], payload: bytes, name: str = "item") -> s
         told["base64"] = b64encode(payload).decode()
     head = json.dumps(told)
     return head if text is None else f'{head[:-1]}, "{name}": {text}}}'
+
+
+def as_json(payload: bytes) -> object:
+    """Return the value of a payload.  Raises ``ValueError`` if it is not JSON, as the standard defines it."""
+    if (text := _as_json(payload)) is None:
+        raise ValueError("not JSON")
+    return json.loads(text)
 
 
 def _as_json(payload: bytes) -> str | None:

@@ -14,11 +14,12 @@ from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from types import TracebackType
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, NamedTuple, Self
 
 from zkrq.base.errors import ClaimLost, ZkrqError
 from zkrq.base.retry import RetryLater
 from zkrq.base.tasks import Tasks, wait_set
+from zkrq.consuming.claims import ack_keeping
 from zkrq.consuming.lease import Verb
 from zkrq.serve.leases import ClientLease
 from zkrq.serve.problems import Busy
@@ -50,6 +51,13 @@ class Held:
         self.turn = asyncio.Lock()
         """One request at a time: a repeated one waits for the outcome of the first."""
         self.changed = asyncio.Event()
+
+
+class Kept(NamedTuple):
+    """A result: its bytes, and the milliseconds for which it is kept."""
+
+    result: bytes
+    ttl_ms: int
 
 
 class Holding:
@@ -114,9 +122,21 @@ class Holding:
 
     # -- what clients do with a claim ------------------------------------------------------------------------------
 
-    async def ack(self, token: str) -> None:
-        """Ack a claim; raises as ``Claim.ack`` does.  A repetition of what was done is answered like the first."""
-        await self._settle(token, Verb.ACK, lambda claim: claim.ack())
+    async def ack(self, token: str, kept: Kept | None = None) -> None:
+        """Ack a claim; raises as ``Claim.ack`` does.  A repetition of what was done is answered like the first.
+
+        ``kept``: the result that the ack leaves, None: none.
+        """
+        await self._settle(token, Verb.ACK, lambda claim: claim.ack() if kept is None else ack_keeping(claim, *kept))
+
+    async def progress(self, token: str, fraction: float | None, text: str) -> None:
+        """Report how far the work is.  Raises ``ClaimLost`` if the lease has ended."""
+        held = self._find(token)
+        if not held:
+            self._ended_lease(token).check(_now())
+            return
+        held.lease.check(_now())
+        held.claim.progress(fraction, text)
 
     async def nack(self, token: str, delay: Duration | None, reason: str | None) -> None:
         """Nack a claim; see ``ack``."""

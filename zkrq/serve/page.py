@@ -19,6 +19,7 @@ from zkrq.serve.contents import ITEMS_MOST
 from zkrq.serve.curves import ROW_POINTS, draw, latest_rate, thin
 from zkrq.serve.listing import Choice, Row, arrange, read_choice
 from zkrq.serve.queue_pages import CONTENTS_SECONDS, QueuePages
+from zkrq.serve.schedule_page import SchedulePage
 from zkrq.serve.sessions import Sessions
 from zkrq.serve.showing import Showing
 
@@ -43,6 +44,7 @@ class Page:
         self._watching = watching
         self._showing = Showing(cluster, watching, policy)
         self._queue_pages = QueuePages(cluster, queues, watching, self._showing)
+        self._schedules = SchedulePage(cluster, watching, self._showing)
         self._sessions = Sessions(self._showing, policy)
 
     def router(self) -> APIRouter:
@@ -53,6 +55,7 @@ class Page:
         router.add_route("/find", self.find)
         router.add_route("/consumers/{owner}", self.consumer)
         self._queue_pages.add_to(router)
+        self._schedules.add_to(router)
         self._sessions.add_to(router)
         return router
 

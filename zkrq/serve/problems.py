@@ -37,6 +37,14 @@ class NoSuchItem(ZkrqError):
     """The queue has no item with this id: it was never pushed, or it is done."""
 
 
+class NoSuchSchedule(ZkrqError):
+    """The queue has no schedule of this name."""
+
+
+class BadSchedule(ZkrqError):
+    """The schedule cannot be stored."""
+
+
 class Kind(NamedTuple):
     """Describe one kind of error: its name in replies, the HTTP status, what happened, what the client does next."""
 
@@ -70,6 +78,8 @@ KINDS: dict[type[ZkrqError], Kind] = {
     Unavailable: Kind("Unavailable", 503, "nothing", "retry later"),
     Busy: Kind("Busy", 503, "nothing", "retry later"),
     NoSuchItem: Kind("NoSuchItem", 404, "nothing", "nothing: there is no such item"),
+    NoSuchSchedule: Kind("NoSuchSchedule", 404, "nothing", "nothing: there is no such schedule"),
+    BadSchedule: Kind("BadSchedule", 400, "nothing", "fix the request"),
     Closed: Kind("Closed", 503, "nothing", "retry with another server, or later"),
     # Arguments are checked before: what is left lies with the servers, or with this one's rights.
     ConfigError: Kind("ConfigError", 503, "nothing", "correct the server's settings"),

@@ -11,7 +11,7 @@ import asyncio
 import logging
 import socket
 from collections.abc import AsyncGenerator, Generator
-from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -125,7 +125,9 @@ async def start(cluster: AbstractAsyncContextManager[Cluster], options: Options)
             queues = Queues(opened, options.retry)
             async with Watching(opened, queues, stopping) as watching:
                 app = make_app(opened, queues, holding, watching, policy, stopping=stopping)
-                yield Server(app, listener, holding, stopping, options)
+                schedules = opened.schedules().run(queue=queues.__getitem__)
+                async with nullcontext() if options.read_only else schedules:
+                    yield Server(app, listener, holding, stopping, options)
 
 
 @contextmanager

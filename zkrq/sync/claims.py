@@ -131,6 +131,10 @@ class Claim(Generic[T]):
         """
         self._opened.read(lambda: self._claim.on_lost(callback))
 
+    def progress(self, fraction: float | None = None, text: str = "") -> None:
+        """Report how far the work is, as ``zkrq.Claim.progress`` does."""
+        self._opened.read(lambda: self._claim.progress(fraction, text))
+
     # -- settling ------------------------------------------------------------------------------------------------------
 
     ack = blocking(claims.Claim[T].ack)

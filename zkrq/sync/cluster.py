@@ -14,6 +14,7 @@ from zkrq.client import cluster
 from zkrq.sync.blocking import blocking, with_arguments_of
 from zkrq.sync.claims import Claim
 from zkrq.sync.queue import Queue, ResultQueue, find_of
+from zkrq.sync.schedules import StoredSchedules
 
 if TYPE_CHECKING:
     from zkrq.base.codecs import Codec
@@ -138,6 +139,10 @@ class Cluster:
         opened = self._portal.open()
         listener = opened.read(lambda: opened.cluster.listen(topic, codec=codec))
         return opened.iterate(listener, lambda message: message)
+
+    def schedules(self) -> StoredSchedules:
+        """Return the schedules that this namespace stores, as ``zkrq.Cluster.schedules`` does."""
+        return StoredSchedules(self._portal)
 
     # -- looking -------------------------------------------------------------------------------------------------------
 

@@ -69,6 +69,7 @@ from zkrq.protocol.calls.inspection import (
     StatisticsReply,
 )
 from zkrq.protocol.calls.producing import DecidedReply, PlainReply, PushDecided, PushPlain
+from zkrq.protocol.calls.reporting import Report, ToldReport, ToldReports
 from zkrq.protocol.calls.results import Results, ResultsReply, Told
 from zkrq.protocol.calls.rows import (
     Copied,
@@ -168,6 +169,7 @@ __all__ = [
     "Redrive",
     "RedriveReply",
     "RepairLines",
+    "Report",
     "Reserve",
     "Results",
     "ResultsReply",
@@ -181,6 +183,8 @@ __all__ = [
     "Statistics",
     "StatisticsReply",
     "Told",
+    "ToldReport",
+    "ToldReports",
     "Trim",
     "TrimReply",
     "Trimming",

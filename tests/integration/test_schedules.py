@@ -1,0 +1,242 @@
+"""Schedules that the namespace stores: added at run time, or declared in code and changed by an operator."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator
+from contextlib import AsyncExitStack
+from datetime import datetime, timedelta
+
+import pytest
+
+import zkrq
+from tests.harness import in_process, new_namespace, settled, take, until
+from zkrq import local
+from zkrq.base.clock import now
+from zkrq.base.ids import made_at_ms
+from zkrq.client.cluster import Cluster
+from zkrq.client.schedule_store import SCHEDULES
+from zkrq.coordination.memory import Hub
+
+pytestmark = pytest.mark.anyio
+
+
+class Pair:
+    """Two clients of one namespace, and what the first one reports."""
+
+    def __init__(self, servers: local.Servers) -> None:
+        self.servers = servers
+        self.namespace, self.hub = new_namespace(), Hub()
+        self.told = list[zkrq.Event]()
+
+    def client(self) -> Cluster:
+        return in_process(self.servers, self.namespace, self.hub, on_event=self.told.append)
+
+
+@pytest.fixture
+def pair(servers: local.Servers) -> Pair:
+    return Pair(servers)
+
+
+@pytest.fixture
+async def cluster(pair: Pair) -> AsyncGenerator[Cluster, None]:
+    async with pair.client() as opened:
+        yield opened
+
+
+async def test_what_is_added_is_pushed_once_by_all_that_run_schedules(pair: Pair, cluster: Cluster) -> None:
+    queue, schedules = cluster.queue("reports"), cluster.schedules()
+    async with AsyncExitStack() as stack:
+        for _ in range(3):
+            other = await stack.enter_async_context(pair.client())
+            await stack.enter_async_context(other.schedules().run())
+        before = now()
+        added = await schedules.add(queue, "nightly", 0.3, {"kind": "daily"}, priority=4)
+        assert added == await schedules.get("reports", "nightly")
+        assert await schedules.list() == [added]
+        moments = set[str]()
+        for _ in range(4):
+            claim = await take(queue)
+            assert (claim.item, claim.priority) == ({"kind": "daily"}, 4)
+            assert claim.id not in moments
+            moments.add(claim.id)
+            assert claim.pushed_at >= before - timedelta(seconds=0.1), "no moment of before it was added"
+            await claim.ack()
+        await schedules.remove(queue, "nightly")
+    assert await schedules.list() == []
+    assert cluster.health().ok
+
+
+async def test_paused_it_pushes_nothing_and_resumed_only_what_comes(pair: Pair, cluster: Cluster) -> None:
+    queue, schedules = cluster.queue("reports"), cluster.schedules()
+    async with pair.client() as other, other.schedules().run():
+        await schedules.add(queue, "nightly", 0.2, 1)
+        await (await take(queue)).ack()
+        paused = await schedules.pause("reports", "nightly")
+        assert paused.paused
+        assert paused.next(now()) is None
+        store = other._client.schedule_store  # pyright: ignore[reportPrivateUsage]
+        await until(lambda: all(entry.paused for entry in store.known.entries.values()))
+        while claim := await queue.pop_one(timeout=0.3):
+            await claim.ack()
+        assert await queue.pop_one(timeout=0.5) is None
+        resumed = await schedules.resume("reports", "nightly")
+        assert resumed.since
+        assert not resumed.paused
+        claim = await take(queue)
+        assert (made_at_ms(claim.id) or 0) > resumed.since.timestamp() * 1000, "no moment of the pause"
+
+
+async def test_changed_it_pushes_what_it_says_now(pair: Pair, cluster: Cluster) -> None:
+    queue, schedules = cluster.queue("reports"), cluster.schedules()
+    async with pair.client() as other, other.schedules().run():
+        await schedules.add(queue, "nightly", 3600, "old", offset=60)
+        changed = await schedules.change(queue, "nightly", when=0.2, item="new", priority=2)
+        assert (changed.when, changed.offset, changed.priority) == (0.2, 0, 2)
+        claim = await take(queue)
+        assert (claim.item, claim.priority) == ("new", 2)
+
+
+async def test_an_operator_pauses_what_code_declares(pair: Pair, cluster: Cluster) -> None:
+    """The pause holds for a process that starts later, until it is resumed."""
+    queue, schedules = cluster.queue("reports"), cluster.schedules()
+    handle = cluster.every(0.2, queue, datetime.isoformat, name="nightly")
+    await take(queue)
+    (entry,) = await schedules.list()
+    assert (entry.declared, entry.payload, str(entry)) == (True, None, "every 0.2 s")
+    await schedules.pause(queue, "nightly")
+    await until(lambda: "paused" in repr(handle))
+    handle.cancel()
+    await queue.clear()
+    async with pair.client() as other:
+        again = other.every(0.2, other.queue("reports"), datetime.isoformat, name="nightly")
+        await until(lambda: "paused" in repr(again))
+        assert await queue.pop_one(timeout=0.5) is None
+        await schedules.resume(queue, "nightly")
+        await take(queue)
+    assert not [event for event in pair.told if isinstance(event, zkrq.ScheduleChanged)]
+
+
+async def test_an_operators_change_survives_a_restart_and_not_another_declaration(pair: Pair, cluster: Cluster) -> None:
+    queue, schedules = cluster.queue("reports"), cluster.schedules()
+    handle = cluster.every(3600, queue, "by code", name="nightly", catch_up=1)
+    await settled(lambda: _has(schedules, 3600))
+    await schedules.change(queue, "nightly", when=0.2, item="by an operator")
+    assert (await take(queue)).item == "by an operator"
+    handle.cancel()
+    await queue.clear()
+    same = cluster.every(3600, queue, "by code", name="nightly", catch_up=1)
+    assert (await take(queue)).item == "by an operator"
+    same.cancel()
+    await schedules.pause(queue, "nightly")
+    async with cluster.every(0.3, queue, "by new code", name="nightly") as newer:
+        await settled(lambda: _has(schedules, 0.3))
+        (told,) = [event for event in pair.told if isinstance(event, zkrq.ScheduleChanged)]
+        assert (told.before, told.after) == ("every 0.2 s", "every 0.3 s")
+        await until(lambda: "paused" in repr(newer))
+        while claim := await queue.pop_one(timeout=0):
+            assert claim.item == "by an operator", "the pause holds for another declaration, too"
+            await claim.ack()
+        await schedules.resume(queue, "nightly")
+        assert (await take(queue)).item == "by new code"
+
+
+async def _has(schedules: zkrq.StoredSchedules, when: float) -> bool:
+    return [entry.when for entry in await schedules.list()] == [when]
+
+
+async def test_removed_it_comes_back_only_when_code_declares_it(cluster: Cluster) -> None:
+    queue, schedules = cluster.queue("reports"), cluster.schedules()
+    handle = cluster.every(0.2, queue, 1, name="nightly")
+    await take(queue)
+    await schedules.remove("reports", "nightly")
+    await until(lambda: "paused" in repr(handle))
+    handle.cancel()
+    await queue.clear()
+    async with cluster.every(0.2, queue, 1, name="nightly"):
+        await take(queue)
+        assert len(await schedules.list()) == 1
+
+
+async def test_a_codec_that_this_process_does_not_have(pair: Pair, cluster: Cluster) -> None:
+    """What runs schedules pushes the bytes as they were stored."""
+    queue = cluster.queue("pictures", codec=zkrq.RAW)
+    async with pair.client() as other, other.schedules().run():
+        await cluster.schedules().add(queue, "nightly", 0.2, b"\xff\x00")
+        assert (await take(queue)).item == b"\xff\x00"
+
+
+async def test_without_zookeeper_it_goes_on_and_a_pause_is_heard_afterwards(pair: Pair, cluster: Cluster) -> None:
+    queue, schedules = cluster.queue("reports"), cluster.schedules()
+    async with pair.client() as other:
+        handle = other.every(0.2, other.queue("reports"), 1, name="nightly")
+        await take(queue)
+        coordinator = other._client.coordinator  # pyright: ignore[reportPrivateUsage]
+        pair.hub.suspend(coordinator)  # pyright: ignore[reportArgumentType]
+        await schedules.pause(queue, "nightly")
+        last = handle.last
+        await until(lambda: handle.last != last)
+        pair.hub.resume(coordinator)  # pyright: ignore[reportArgumentType]
+        await until(lambda: "paused" in repr(handle))
+
+
+async def test_what_is_declared_while_zookeeper_is_away_waits(pair: Pair, caplog: pytest.LogCaptureFixture) -> None:
+    pair.hub.session_timeout = 0.5
+    async with pair.client() as cluster:
+        coordinator = cluster._client.coordinator  # pyright: ignore[reportPrivateUsage]
+        pair.hub.suspend(coordinator)  # pyright: ignore[reportArgumentType]
+        queue = cluster.queue("reports")
+        cluster.every(0.2, queue, 1, name="nightly")
+        await until(lambda: "nothing is pushed yet" in caplog.text)
+        pair.hub.resume(coordinator)  # pyright: ignore[reportArgumentType]
+        await take(queue)
+
+
+async def test_what_nobody_can_read_keeps_code_from_nothing(
+    pair: Pair, cluster: Cluster, caplog: pytest.LogCaptureFixture
+) -> None:
+    assert pair.hub.swap(SCHEDULES, b'{"format": 99}', -1)
+    queue = cluster.queue("reports")
+    with pytest.raises(zkrq.ConfigError, match="upgrade"):
+        await cluster.schedules().list()
+    async with cluster.every(0.2, queue, 1, name="nightly"):
+        await take(queue)
+    assert "it cannot be paused or changed" in caplog.text
+
+
+async def test_bad_arguments_change_nothing(pair: Pair, cluster: Cluster) -> None:
+    queue, schedules = cluster.queue("reports"), cluster.schedules()
+    await schedules.add(queue, "nightly", 60, 1)
+    written = pair.hub.read(SCHEDULES)
+    wrong = [
+        ("already", schedules.add(queue, "nightly", 60, 1)),
+        ("at least", schedules.add(queue, "other", 0.01, 1)),
+        ("zone", schedules.add(queue, "other", 60, 1, zone="Europe/Berlin")),
+        ("catch_up", schedules.add(queue, "other", 60, 1, catch_up=1000)),
+        ("priority", schedules.add(queue, "other", 60, 1, priority=10)),
+        ("name", schedules.add(queue, " ", 60, 1)),
+        ("no schedule 'weekly' of queue 'reports'; that queue has: 'nightly'", schedules.pause(queue, "weekly")),
+        ("that queue has: none", schedules.remove("other", "nightly")),
+        ("say what", schedules.change(queue, "nightly")),
+        ("queue's name", schedules.pause("no queue", "nightly")),
+    ]
+    for match, call in wrong:
+        with pytest.raises(zkrq.ConfigError, match=match):
+            await call
+    with pytest.raises(zkrq.PayloadTooLarge, match="stored schedule"):
+        await schedules.add(queue, "other", 60, "x" * 17_000)
+    with pytest.raises(zkrq.CodecError):
+        await schedules.add(queue, "other", 60, object())
+    assert pair.hub.read(SCHEDULES) == written
+
+
+async def test_two_operators_at_one_time(pair: Pair, cluster: Cluster) -> None:
+    async with pair.client() as other:
+        clusters = [cluster, other] * 4
+        await asyncio.gather(
+            *(
+                each.schedules().add(each.queue("reports"), f"number {number}", 3600, number)
+                for number, each in enumerate(clusters)
+            )
+        )
+        assert len(await cluster.schedules().list()) == 8

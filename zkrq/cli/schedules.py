@@ -1,0 +1,178 @@
+"""Define the commands for the schedules that a namespace stores."""
+
+from __future__ import annotations
+
+import json
+from argparse import Namespace
+from collections.abc import AsyncGenerator
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from typing import TYPE_CHECKING, Any
+
+import anyio
+
+from zkrq.base.errors import ConfigError
+from zkrq.cli.command import QUEUE, Command, Flag, Line, Lines, open_cluster
+from zkrq.cli.forms import CODEC, form_of, raw_queue
+from zkrq.process.program import run_until_signal
+
+if TYPE_CHECKING:
+    from zkrq.client.cluster import Cluster
+    from zkrq.client.timetable import StoredSchedule
+
+
+def read_when(text: str) -> float | str:
+    """Read seconds, or else a cron expression."""
+    try:
+        return float(text)
+    except ValueError:
+        return text
+
+
+def schedule_value(entry: StoredSchedule) -> dict[str, object]:
+    """Return a schedule as a value for ``--json``; ``next``: its next moment, None while it is paused."""
+    moment = entry.upcoming
+    return {
+        **{name: getattr(entry, name) for name in ("queue", "name", "when", "offset", "zone", "catch_up", "priority")},
+        "paused": entry.paused,
+        "declared": entry.declared,
+        "item": _item(entry.payload),
+        "next": moment and moment.isoformat(),
+    }
+
+
+def _item(payload: bytes | None) -> object:
+    if payload is None:
+        return None
+    try:
+        return json.loads(payload)
+    except (ValueError, RecursionError):
+        return payload.decode(errors="replace")
+
+
+def _line(entry: StoredSchedule) -> Line:
+    value = schedule_value(entry)
+    state = "paused" if entry.paused else f"next {value['next'] or 'not known here'}"
+    item = "item made by the code" if entry.payload is None else f"item {json.dumps(value['item'])}"
+    text = f"{entry.queue}  {entry.name}  {entry}; {state}; {item}{'; declared in code' if entry.declared else ''}"
+    return Line(text, value)
+
+
+async def _list(args: Namespace) -> Lines:
+    async with open_cluster(args) as cluster:
+        for entry in await cluster.schedules().list():
+            yield _line(entry)
+
+
+def _options(args: Namespace) -> dict[str, Any]:
+    options = {name: getattr(args, name) for name in ("offset", "zone", "catch_up", "priority")}
+    return {name: value for name, value in options.items() if value is not None}
+
+
+def _payload(args: Namespace) -> bytes:
+    try:
+        return form_of(args.codec).encode(args.item.encode(errors="surrogateescape"))
+    except (ValueError, TypeError) as error:
+        raise ConfigError(f"the item is not JSON: {error}") from error
+
+
+async def _add(args: Namespace) -> Lines:
+    payload = _payload(args)
+    async with open_cluster(args) as cluster:
+        queue = raw_queue(cluster, args.queue)
+        yield _line(
+            await cluster.schedules().add(
+                queue, args.name, read_when(args.when), payload, replace=args.replace, **_options(args)
+            )
+        )
+
+
+async def _change(args: Namespace) -> Lines:
+    changes = _options(args)
+    if args.when is not None:
+        changes["when"] = args.when
+    if args.item is not None:
+        changes["item"] = _payload(args)
+    async with open_cluster(args) as cluster:
+        yield _line(await cluster.schedules().change(raw_queue(cluster, args.queue), args.name, **changes))
+
+
+async def _pause(args: Namespace) -> Lines:
+    async with open_cluster(args) as cluster:
+        yield _line(await cluster.schedules().pause(args.queue, args.name))
+
+
+async def _resume(args: Namespace) -> Lines:
+    async with open_cluster(args) as cluster:
+        yield _line(await cluster.schedules().resume(args.queue, args.name))
+
+
+async def _remove(args: Namespace) -> Lines:
+    async with open_cluster(args) as cluster:
+        schedules = cluster.schedules()
+        entry = await schedules.get(args.queue, args.name)
+        await schedules.remove(args.queue, args.name)
+    again = "; a process whose code declares it stores it again when it starts" if entry and entry.declared else ""
+    yield Line(f"removed{again}", {"queue": args.queue, "name": args.name})
+
+
+class _Running:
+    """Push what is due until a signal."""
+
+    grace = 0.0
+
+    async def run(self, grace: float) -> None:
+        await anyio.sleep_forever()
+
+    def was_cut_off(self) -> bool:
+        return False
+
+
+@asynccontextmanager
+async def _start(cluster: AbstractAsyncContextManager[Cluster]) -> AsyncGenerator[_Running]:
+    async with cluster as opened, opened.schedules().run():
+        yield _Running()
+
+
+def _run(args: Namespace) -> int:
+    return run_until_signal(_start(open_cluster(args)))
+
+
+_OPTIONS = (
+    Flag("offset", "after each multiple of the period", float, None, "SECONDS"),
+    Flag("zone", "the time zone of a cron expression, such as Europe/Berlin; default: UTC", str, None, "NAME"),
+    Flag("catch-up", "by which a missed moment may be late, 1 to 240", float, None, "SECONDS"),
+    Flag("priority", "0 to 9, higher first", int, None, "N"),
+    CODEC,
+)
+_NAMED = {**QUEUE, "name": "the schedule's name"}
+
+COMMANDS = (
+    Command("schedules list", "list the schedules that are stored, with their next moments", _list),
+    Command(
+        "schedules add",
+        "push an item at every moment of a schedule",
+        _add,
+        (Flag("replace", "in the place of one of that name, if there is one", bool, False), *_OPTIONS),
+        {**_NAMED, "when": "seconds between two moments, or a cron expression", "item": "the item as JSON"},
+    ),
+    Command(
+        "schedules change",
+        "change when a schedule pushes, or what",
+        _change,
+        (
+            Flag("when", "seconds between two moments, or a cron expression", read_when, None, "WHEN"),
+            Flag("item", "the item as JSON", str, None, "ITEM"),
+            *_OPTIONS,
+        ),
+        _NAMED,
+    ),
+    Command("schedules pause", "push nothing more for a schedule until it is resumed", _pause, arguments=_NAMED),
+    Command("schedules resume", "push again for a schedule, at moments that come", _resume, arguments=_NAMED),
+    Command("schedules remove", "remove a schedule; items that it has pushed stay", _remove, arguments=_NAMED),
+    Command(
+        "schedules run",
+        "push the items of schedules that were added, until SIGTERM or SIGINT; any number of processes may",
+        _run,
+        program=True,
+    ),
+)

@@ -1,0 +1,157 @@
+"""Compute the moments of a schedule, and the ids of its items, without a clock.
+
+The id of such an item is made of the schedule's name and the moment.  So the item exists once, however many processes
+push it, and no process has to be elected.  The id carries its moment as other ids carry the time at which they were
+made.  The servers refuse it when it comes too late (see ``ids.py``), and they remember removed items for longer than
+that.  So a process that was asleep cannot repeat a moment whose item is done (the receipt says ``done``); hence the
+bound of ``catch_up``.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta, tzinfo
+from typing import Protocol
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
+
+from zkrq.base.checks import Duration, check_duration, check_moment
+from zkrq.base.errors import ConfigError
+from zkrq.base.ids import MARK
+from zkrq.protocol.clocks import PUT_WINDOW
+
+MIN_PERIOD = 0.1
+"""Least number of seconds between two moments."""
+
+MIN_CATCH_UP, MAX_CATCH_UP = 1.0, PUT_WINDOW - 60
+"""Bounds of the seconds by which a moment may be late; later, servers whose clocks are ahead would refuse the push."""
+
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+class Schedule(Protocol):
+    """Define a series of moments."""
+
+    def after(self, moment: datetime, /) -> datetime:
+        """Return the first one that is later than this."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Period:
+    """The multiples of a period since 1970, in UTC, plus an offset."""
+
+    period_ms: int
+    offset_ms: int
+
+    def __str__(self) -> str:
+        offset = f" + {self.offset_ms / 1000:g} s" if self.offset_ms else ""
+        return f"every {self.period_ms / 1000:g} s{offset}"
+
+    def after(self, moment: datetime, /) -> datetime:
+        since_ms = (moment - EPOCH) // timedelta(milliseconds=1) - self.offset_ms
+        count = since_ms // self.period_ms + 1
+        return EPOCH + timedelta(milliseconds=count * self.period_ms + self.offset_ms)
+
+
+@dataclass(frozen=True, slots=True)
+class Cron:
+    """The moments of a cron expression, by the clocks of a time zone."""
+
+    expression: str
+    zone: tzinfo
+
+    def __str__(self) -> str:
+        return f"{self.expression} ({self.zone})"
+
+    def after(self, moment: datetime, /) -> datetime:
+        # Compare in UTC, because Python compares two times of one zone by their wall clocks.  After a clock is set
+        # back, the iterator may begin with a moment that has passed.
+        start = moment.astimezone(UTC)
+        for found in _cronsim(self.expression, moment.astimezone(self.zone)):
+            if found.astimezone(UTC) > start:
+                return found
+        raise ConfigError(f"{self.expression!r} has no moment within 50 years")
+
+
+def _cronsim(expression: str, start: datetime) -> Iterator[datetime]:
+    try:
+        import cronsim
+    except ImportError as error:
+        raise ConfigError("cron expressions need cronsim: install zkrq[cron]") from error
+    try:
+        return cronsim.CronSim(expression, start)
+    except cronsim.CronSimError as error:
+        raise ConfigError(f"{expression!r} is not a cron expression: {error}") from error
+
+
+def read_schedule(when: Duration | str, *, offset: Duration = 0.0, zone: tzinfo | str | None = None) -> Schedule:
+    """Read the schedule that ``every`` describes.  Raises ``ConfigError``."""
+    offset_seconds = check_duration("offset", offset)
+    if isinstance(when, str):
+        if offset_seconds:
+            raise ConfigError("offset is for a period in seconds, not for a cron expression")
+        cron = Cron(" ".join(when.split()), _read_zone(zone))
+        cron.after(EPOCH)
+        return cron
+    if zone is not None:
+        raise ConfigError("zone is for a cron expression, not for a period in seconds")
+    seconds = check_duration("the period", when)
+    if seconds < MIN_PERIOD:
+        raise ConfigError(f"the period is {seconds:g} s: must be at least {MIN_PERIOD:g} s")
+    if offset_seconds >= seconds:
+        raise ConfigError(f"offset is {offset_seconds:g} s: must be less than the period, {seconds:g} s")
+    return Period(round(seconds * 1000), round(offset_seconds * 1000))
+
+
+def _read_zone(zone: tzinfo | str | None) -> tzinfo:
+    """Return a time zone, or the one of this name.  Raises ``ConfigError``."""
+    if not isinstance(zone, str):
+        return zone or UTC
+    try:
+        return ZoneInfo(zone)
+    except (OSError, ValueError, ZoneInfoNotFoundError) as error:
+        raise ConfigError(
+            f"zone is {zone!r}: no time zone of that name is known here; a name is like 'Europe/Berlin', and a system "
+            "without time zones needs `pip install tzdata`"
+        ) from error
+
+
+def next_moments(
+    when: Duration | str, after: datetime, count: int = 1, *, offset: Duration = 0.0, zone: tzinfo | str | None = None
+) -> list[datetime]:
+    """Return the first ``count`` moments of a schedule that are later than ``after``, as ``Cluster.every`` would push.
+
+    Raises ``ConfigError`` for a bad schedule, or an ``after`` without a time zone.
+    """
+    schedule = read_schedule(when, offset=offset, zone=zone)
+    moments: list[datetime] = []
+    moment = check_moment("after", after)
+    while len(moments) < count:
+        moment = schedule.after(moment)
+        moments.append(moment)
+    return moments
+
+
+def latest(schedule: Schedule, after: datetime, until: datetime) -> datetime | None:
+    """Return the last moment that is later than ``after`` and not later than ``until``, or None."""
+    found: datetime | None = None
+    until = until.astimezone(UTC)
+    while (moment := schedule.after(found or after)) <= until:
+        found = moment
+    return found
+
+
+def id_of(name: str, moment: datetime) -> str:
+    """Make the id of a schedule's item, in the format of ``ids.py``, so that it carries the moment."""
+    digest = hashlib.sha256(name.encode()).hexdigest()
+    return f"{MARK}{(moment - EPOCH) // timedelta(milliseconds=1):011x}-{digest[:8]}-{digest[8:24]}"
+
+
+def check_catch_up(seconds: Duration) -> float:
+    """Return the seconds by which a moment may be late.  Raises ``ConfigError``."""
+    late = check_duration("catch_up", seconds)
+    if not MIN_CATCH_UP <= late <= MAX_CATCH_UP:
+        raise ConfigError(f"catch_up is {late:g} s: must be {MIN_CATCH_UP:g} to {MAX_CATCH_UP:g} s")
+    return late

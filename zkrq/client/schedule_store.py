@@ -1,0 +1,113 @@
+"""Keep the schedules of a namespace in a register of the coordinator, and follow what other processes change there."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import secrets
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from zkrq.base.errors import ConfigError, Unavailable
+from zkrq.base.events import ScheduleChanged
+from zkrq.base.tasks import Rounds
+from zkrq.client.timetable import StoredSchedule, Timetable
+from zkrq.client.timetable_form import decode, encode
+
+if TYPE_CHECKING:
+    from zkrq.base.events import Events
+    from zkrq.base.tasks import Tasks
+    from zkrq.coordination.coordinator import Coordinator, Versioned
+
+SCHEDULES = "schedules"
+"""Name of the register that holds them."""
+
+TRIES = 20
+"""Attempts to write while others write, too."""
+
+READ_SECONDS = 60.0
+"""Seconds between two looks without notice of a change."""
+
+_log = logging.getLogger("zkrq.producing.schedules")
+
+
+class ScheduleStore:
+    """Read, change and follow the stored schedules.  Costs nothing until it is used."""
+
+    def __init__(self, coordinator: Coordinator, tasks: Tasks, events: Events, cluster: str) -> None:
+        self.known = Timetable()
+        """The schedules as this process read them last."""
+        self._coordinator = coordinator
+        self._tasks = tasks
+        self._events = events
+        self._cluster = cluster
+        self._version: int = -1
+        self._lock = asyncio.Lock()
+        self._notices = dict[object, Callable[[], object]]()
+        self._rounds: Rounds | None = None
+
+    async def read(self) -> Timetable:
+        """Read them.  Raises ``Unavailable`` without ZooKeeper, ``ConfigError`` if they cannot be read."""
+        async with self._lock:
+            self._take(await self._coordinator.read(SCHEDULES))
+        return self.known
+
+    async def change(self, change: Callable[[Timetable], Timetable]) -> tuple[Timetable, Timetable]:
+        """Change them, if ``change`` does; return what they were, and what they are.
+
+        Raises what ``change`` does, and ``Unavailable``: they may have been changed, and each call may be repeated.
+        """
+        async with self._lock:
+            for _ in range(TRIES):
+                self._take(await self._coordinator.read(SCHEDULES))
+                before = self.known
+                after = change(before)
+                if after is before:
+                    return before, before
+                data = encode(after, secrets.token_hex(8))
+                if (written := await self._coordinator.swap(SCHEDULES, data, self._version)) is not None:
+                    self._take(written)
+                    return before, self.known
+        raise Unavailable("other clients change schedules at the same time: repeat it; nothing was changed")
+
+    async def declare(self, entry: StoredSchedule) -> None:
+        """Store a schedule that code declares, and report it if that replaces what was stored of other code."""
+        before, after = await self.change(lambda table: table.declared(entry))
+        old, new = before.entries.get(entry.key), after.entries[entry.key]
+        if old and old.mark != new.mark:
+            told = ScheduleChanged(self._cluster, entry.queue, entry.name, str(old), str(new))
+            self._events.tell(told, logging.WARNING)
+
+    def follow(self, notice: Callable[[], object]) -> Callable[[], None]:
+        """Call ``notice`` when they change, from now on; return what ends that."""
+        if self._rounds is None:
+            self._rounds = Rounds(self._look, seconds=READ_SECONDS)
+            self._coordinator.follow(SCHEDULES)
+            self._tasks.supervise(self._rounds.run, "follow the schedules")
+        key = object()
+        self._notices[key] = notice
+
+        def stop() -> None:
+            self._notices.pop(key, None)
+
+        return stop
+
+    def register_changed(self, register: str) -> None:
+        """Read them again if it is their register that was written."""
+        if register == SCHEDULES and self._rounds:
+            self._rounds.call()
+
+    async def _look(self) -> None:
+        if not self._notices:
+            return
+        try:
+            await self.read()
+        except (Unavailable, ConfigError) as error:
+            _log.warning("changes of schedules are not noticed at present: %s", error, extra={"cluster": self._cluster})
+
+    def _take(self, found: Versioned) -> None:
+        if found.version == self._version:
+            return
+        self.known, self._version = decode(found.data), found.version
+        for notice in tuple(self._notices.values()):
+            notice()

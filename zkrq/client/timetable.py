@@ -1,0 +1,210 @@
+"""Describe the schedules that a namespace stores, as one value: what each call makes of it, without I/O.
+
+The value is the content of one register, so two operators that change it at the same time exclude each other.  A
+schedule is identified by its queue and its name, as its items are.  There are two kinds:
+
+* One that was *added* at run time holds all that is needed to push.  Every process that runs schedules pushes its
+  items.
+* One that code *declares* (``Cluster.every`` with a name) is pushed by the processes that declare it.  The code gives
+  the defaults.  The stored schedule says what holds now, and has the *mark* of the declaration that it was made of.  A
+  declaration with this mark changes nothing, so what an operator has changed survives every restart.  One with another
+  mark comes from changed code, and replaces the schedule.  A pause holds in both cases, until it is ended.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from typing import Any, NamedTuple, TypedDict
+from zoneinfo import ZoneInfo
+
+from zkrq.base.checks import Duration, check_count, check_id, check_name
+from zkrq.base.clock import now
+from zkrq.base.errors import ConfigError, PayloadTooLarge
+from zkrq.client.moments import MAX_CATCH_UP, Cron, Period, Schedule, check_catch_up, read_schedule
+from zkrq.protocol.records import PRIORITIES
+
+SCHEDULES_MAX = 1_000
+"""Schedules that a namespace stores."""
+
+ITEM_MAX = 16 * 1024
+"""Bytes of a stored schedule's encoded item."""
+
+
+class ScheduleOptions(TypedDict, total=False):
+    """Options of a schedule; their meanings are those of ``Cluster.every``."""
+
+    offset: Duration
+    zone: str | None
+    catch_up: Duration
+    priority: int
+
+
+class Key(NamedTuple):
+    """Identify a schedule."""
+
+    queue: str
+    name: str
+
+    def __str__(self) -> str:
+        return f"schedule {self.name!r} of queue {self.queue!r}"
+
+
+@dataclass(frozen=True, slots=True)
+class StoredSchedule:
+    """A schedule that a namespace stores.
+
+    ``when``, ``offset``, ``zone``, ``catch_up``, ``priority``: as for ``Cluster.every``.  ``payload``: the item,
+    encoded; None if the code that declares the schedule makes it.  ``paused``: whether nothing is pushed until
+    ``resume``.  ``since``: moments up to this one are not pushed, because the schedule was added, changed or resumed
+    then; None: no such bound.  ``mark``: of the declaration in code, empty for a schedule that was added at run time.
+    """
+
+    queue: str
+    name: str
+    when: float | str
+    offset: float = 0.0
+    zone: str | None = None
+    catch_up: float = MAX_CATCH_UP
+    priority: int = 0
+    payload: bytes | None = None
+    paused: bool = False
+    since: datetime | None = None
+    mark: str = field(default="", repr=False)
+
+    @property
+    def key(self) -> Key:
+        """The queue and the name."""
+        return Key(self.queue, self.name)
+
+    @property
+    def declared(self) -> bool:
+        """Whether code declares it; only processes that do push its items."""
+        return bool(self.mark)
+
+    @property
+    def schedule(self) -> Schedule:
+        """The moments.  Raises ``ConfigError`` where they cannot be read, for instance without the extra ``cron``."""
+        return read_schedule(self.when, offset=self.offset, zone=self.zone)
+
+    def next(self, after: datetime) -> datetime | None:
+        """Return the first moment that is later than ``after``, None while the schedule is paused.
+
+        Raises ``ConfigError`` as ``schedule`` does.
+        """
+        return None if self.paused else self.schedule.after(max(after, self.since) if self.since else after)
+
+    @property
+    def upcoming(self) -> datetime | None:
+        """The next moment from now on, None while the schedule is paused, or if its moments cannot be read here."""
+        try:
+            return self.next(now())
+        except ConfigError:
+            return None
+
+    def __str__(self) -> str:
+        if isinstance(self.when, str):
+            return f"{self.when} ({self.zone or 'UTC'})"
+        return f"every {self.when:g} s{f' + {self.offset:g} s' if self.offset else ''}"
+
+
+def checked(entry: StoredSchedule) -> StoredSchedule:
+    """Return a schedule with all values checked and in their usual form.
+
+    Raises ``ConfigError``, ``PayloadTooLarge``.
+    """
+    check_name("the queue's name", entry.queue)
+    check_id("a schedule's name", entry.name)
+    check_count("priority", entry.priority, least=PRIORITIES.start, most=PRIORITIES.stop - 1)
+    if entry.payload is not None and len(entry.payload) > ITEM_MAX:
+        size = len(entry.payload)
+        text = f"the encoded item has {size} bytes, a stored schedule's has at most {ITEM_MAX}; nothing was written"
+        raise PayloadTooLarge(size, ITEM_MAX, text)
+    moments = moments_of(entry.schedule)
+    if moments is None:
+        raise ConfigError(f"{entry.key} cannot be stored: give its zone by name, such as 'Europe/Berlin'")
+    return replace(entry, **moments, catch_up=check_catch_up(entry.catch_up))
+
+
+def moments_of(schedule: Schedule) -> dict[str, Any] | None:
+    """Return ``when``, ``offset`` and ``zone`` of a schedule, None if these cannot be stored."""
+    match schedule:
+        case Period(period_ms, offset_ms):
+            return {"when": period_ms / 1000, "offset": offset_ms / 1000, "zone": None}
+        case Cron(expression, ZoneInfo(key=str(zone))):
+            return {"when": expression, "offset": 0.0, "zone": zone}
+        case Cron(expression, zone) if zone is UTC:
+            return {"when": expression, "offset": 0.0, "zone": None}
+        case _:
+            return None
+
+
+def mark_of(entry: StoredSchedule) -> str:
+    """Return the mark of a declaration in code: another one if anything of it is changed."""
+    said = repr((entry.when, entry.offset, entry.zone, entry.catch_up, entry.priority, entry.payload))
+    return hashlib.sha256(said.encode()).hexdigest()[:16]
+
+
+@dataclass(frozen=True, slots=True)
+class Timetable:
+    """All schedules that a namespace stores.  Every change makes another value.
+
+    The changes raise ``ConfigError`` for what is there already, or is not, and for too many schedules.
+    """
+
+    entries: Mapping[Key, StoredSchedule] = field(default_factory=dict[Key, StoredSchedule])
+
+    def get(self, key: Key) -> StoredSchedule:
+        """Return a schedule.  Raises ``ConfigError`` if there is none."""
+        if (entry := self.entries.get(key)) is None:
+            names = ", ".join(repr(each.name) for each in self.entries if each.queue == key.queue) or "none"
+            raise ConfigError(f"there is no {key}; that queue has: {names}; nothing was changed")
+        return entry
+
+    def added(self, entry: StoredSchedule, *, replacing: bool = False) -> Timetable:
+        """Add a schedule under a name that is free, or in the place of the one of that name, whose pause holds."""
+        if replacing and (old := self.entries.get(entry.key)):
+            new = replace(entry, paused=old.paused, mark=old.mark)
+            return self if replace(new, since=old.since) == old else self._with(new)
+        if entry.key in self.entries:
+            raise ConfigError(f"there is a {entry.key} already: change it, or use another name; nothing was changed")
+        return self._with(entry)
+
+    def changed(self, key: Key, changes: Mapping[str, Any], at: datetime) -> Timetable:
+        """Change a schedule; moments up to ``at`` are not pushed any more."""
+        old = self.get(key)
+        if "when" in changes:  # an offset and a zone belong to one kind of schedule, so they do not outlive the other
+            changes = {"offset": 0.0, "zone": None, **changes}
+        return self._with(checked(replace(old, **changes, since=at)))
+
+    def paused(self, key: Key) -> Timetable:
+        """Pause a schedule."""
+        return self._with(replace(self.get(key), paused=True))
+
+    def resumed(self, key: Key, at: datetime) -> Timetable:
+        """End the pause of a schedule, if there is one; moments up to ``at`` are not pushed any more."""
+        old = self.get(key)
+        return self._with(replace(old, paused=False, since=at)) if old.paused else self
+
+    def removed(self, key: Key) -> Timetable:
+        """Remove a schedule."""
+        self.get(key)
+        return Timetable({each: entry for each, entry in self.entries.items() if each != key})
+
+    def declared(self, entry: StoredSchedule) -> Timetable:
+        """Store what code declares, unless the schedule was made of the same declaration; a pause holds."""
+        old = self.entries.get(entry.key)
+        if old is None:
+            return self._with(entry)
+        return self if old.mark == entry.mark else self._with(replace(entry, paused=old.paused, since=old.since))
+
+    def _with(self, entry: StoredSchedule) -> Timetable:
+        table = Timetable({**self.entries, entry.key: entry})
+        if len(table.entries) > SCHEDULES_MAX:
+            raise ConfigError(
+                f"this namespace stores {SCHEDULES_MAX:,} schedules, which is the most: remove some that are no longer "
+                "needed (`zkrq schedules list`, `zkrq schedules remove`); nothing was changed"
+            )
+        return table

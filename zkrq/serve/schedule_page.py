@@ -1,0 +1,93 @@
+"""The page of the schedules that a namespace stores, and what its buttons do."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+from typing import TYPE_CHECKING
+from urllib.parse import parse_qs, urlencode
+
+from starlette.responses import RedirectResponse
+
+from zkrq.base.errors import ZkrqError
+from zkrq.serve.problems import kind_of
+
+if TYPE_CHECKING:
+    from fastapi import APIRouter, Request, Response
+
+    from zkrq.client.cluster import Cluster
+    from zkrq.client.scheduling import StoredSchedules
+    from zkrq.serve.showing import Showing
+    from zkrq.serve.watching import Watching
+
+NAME_SHOWN = 128
+"""Characters of a schedule's name in a notice."""
+
+
+async def _remove(schedules: StoredSchedules, queue: str, name: str) -> None:
+    await schedules.remove(queue, name)
+
+
+async def _pause(schedules: StoredSchedules, queue: str, name: str) -> None:
+    await schedules.pause(queue, name)
+
+
+async def _resume(schedules: StoredSchedules, queue: str, name: str) -> None:
+    await schedules.resume(queue, name)
+
+
+ACTIONS: Mapping[str, Callable[[StoredSchedules, str, str], Awaitable[None]]] = {
+    "pause": _pause,
+    "resume": _resume,
+    "remove": _remove,
+}
+"""What the buttons of the page do, by the last word of their path."""
+
+NOTICES: Mapping[str, str] = {
+    "pause": "{} is paused: nothing is pushed until it is resumed.",
+    "resume": "{} is resumed: it pushes again at its next moment.",
+    "remove": "{} is removed. What it has pushed stays.",
+}
+"""What the page says after each."""
+
+
+class SchedulePage:
+    """Answer browsers about schedules."""
+
+    def __init__(self, cluster: Cluster, watching: Watching, showing: Showing) -> None:
+        self._schedules = cluster.schedules()
+        self._watching = watching
+        self._showing = showing
+
+    def add_to(self, router: APIRouter) -> None:
+        """Add the page and its actions, with their paths."""
+        router.add_route("/schedules", self.page)
+        router.add_route("/schedules/{verb}", self.act, ["POST"])
+
+    async def page(self, request: Request) -> Response:
+        """Show the schedules of all queues."""
+        look = await self._watching.look()
+        query = request.query_params
+        done = NOTICES.get(query.get("done", ""), "").format(query.get("name", "")[:NAME_SHOWN])
+        try:
+            entries = await self._schedules.list()
+            trouble = ""
+        except ZkrqError as error:
+            entries, trouble = (), str(error)
+        values = self._showing.common(look)
+        return self._showing.reply("schedules.html", entries=entries, trouble=trouble, notice=done, **values)
+
+    async def act(self, request: Request) -> Response:
+        """Do what a button says; ask before a schedule is removed."""
+        verb = request.path_params["verb"]
+        fields = parse_qs((await request.body()).decode(errors="replace"), keep_blank_values=True, max_num_fields=10)
+        queue, name = (fields.get(each, [""])[0] for each in ("queue", "name"))
+        if verb not in ACTIONS:
+            return self._showing.message(404, "Not found", "There is no such action.")
+        try:
+            if verb == "remove" and fields.get("confirmed") != ["yes"]:
+                entry = await self._schedules.get(queue, name)
+                return self._showing.reply("remove_schedule.html", queue=queue, name=name, entry=entry)
+            await ACTIONS[verb](self._schedules, queue, name)
+        except ZkrqError as error:
+            return self._showing.message(kind_of(error).status, "Not done", str(error), "/schedules")
+        return RedirectResponse(f"/schedules?{urlencode({'done': verb, 'name': name})}", 303)
