@@ -11,6 +11,7 @@ from zkrq import typed
 from zkrq.base.checks import Duration, Headers
 from zkrq.base.codecs import JSON, RAW, Codec
 from zkrq.base.credentials import LoginFile
+from zkrq.base.deprecation import RENAMED, ZkrqDeprecated
 from zkrq.base.errors import (
     ClaimLost,
     Closed,
@@ -182,6 +183,7 @@ __all__ = [
     "Worker",
     "WorkerStatistics",
     "WrongLoop",
+    "ZkrqDeprecated",
     "ZkrqError",
     "connect",
     "constant",
@@ -206,4 +208,8 @@ else:
     def __getattr__(name: str) -> object:
         if name in {"logs", "opentelemetry", "prometheus", "sync", "testing"}:  # imported by those who use it
             return import_module(f"zkrq.{name}")
+        if name in RENAMED:
+            present, deprecation = RENAMED[name]
+            deprecation.warn()
+            return globals()[present]
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -19,6 +19,7 @@ from typing import cast
 from zkrq.base.errors import ConfigError, ZkrqError
 from zkrq.cli import (
     completion,
+    doctor,
     items,
     limits,
     moving,
@@ -54,6 +55,7 @@ COMMANDS = (
     *servers.COMMANDS,
     *upgrade.COMMANDS,
     *shards.COMMANDS,
+    *doctor.COMMANDS,
     *completion.COMMANDS,
 )
 

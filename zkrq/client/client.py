@@ -19,7 +19,7 @@ import anyio
 
 from zkrq.base import clock
 from zkrq.base.errors import Closed, ConfigError, NotEnoughReplicas, Unavailable, ZkrqError
-from zkrq.base.events import DeclaredDead, Events, LoopBlocked, SessionLost, SessionResumed, SessionSuspended
+from zkrq.base.events import DeclaredDead, Events, LoopBlocked, Recovered, SessionLost, SessionResumed, SessionSuspended
 from zkrq.base.loop import OwnLoop
 from zkrq.base.settings import QUEUE_DEFAULTS, QueueSettings, Settings
 from zkrq.base.stalls import watch_for_stalls
@@ -166,6 +166,19 @@ class Client:
             self._stack = stack.pop_all()
         self.is_open = self._was_open = True
         return recovered
+
+    async def refound(self, servers: frozenset[ServerId]) -> None:
+        """Found the namespace again with what these servers hold; the client is closed afterwards.
+
+        Raises ``ConfigError``, ``Unavailable``, ``Closed`` at a second call.
+        """
+        if self._entered:
+            raise Closed("a cluster is opened once: make another one with connect()")
+        self._entered = True
+        self.own_loop.settle()
+        async with self.tasks, self.shards, self.coordinator:
+            view, missing = await self.shard.refound(servers)
+        self.events.tell(Recovered(self.namespace, tuple(view.members), missing, view.epoch), logging.ERROR)
 
     async def aclose(self) -> None:
         """Close once, to the end even if the caller is cancelled; does nothing unless open."""

@@ -413,15 +413,24 @@ class Cluster:
 
     # -- after a disaster ----------------------------------------------------------------------------------------------
 
-    async def recover(self, servers: Sequence[str]) -> None:
+    async def recover(self, servers: Sequence[str], *, without_zookeeper: bool = False) -> None:
         """Continue with the data of these servers after all in-sync ones were lost, without waiting for the others.
 
         For operators, if the namespace does not recover by itself.  Items that only the other servers held are lost,
         which is logged.  Servers without data start empty.  Call it instead of entering ``async with``, or inside; for
         servers of another shard than the first one inside.
-        Raises ``ConfigError`` if a server of the view is alive, or for an unknown name; ``Unavailable``.
+
+        ``without_zookeeper``: ZooKeeper has lost the namespace, so found it again from what these servers hold, in a
+        cluster that was made with ``found=True`` and is not entered.  Name those that were in sync: if one was not,
+        items that were acked since may be delivered again.  Only a namespace of one shard can be founded again.
+        Raises ``ConfigError`` if a server of the view is alive, or for an unknown name; ``Unavailable``: repeat it.
         """
         named = frozenset(map(ServerId, servers))
+        if without_zookeeper:
+            if not self._client.settings.found:
+                raise ConfigError("to found the namespace again, make the cluster with found=True")
+            await self._client.refound(named)
+            return
         if self._client.is_open:
             self._client.check_open()
             if await self._client.shards.recover(named):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from zkrq import local
 from zkrq.base.checks import Duration, check_count, check_kind, in_seconds
@@ -18,7 +18,7 @@ from zkrq.client.environment import complete, variable_of
 from zkrq.client.inner import client_of
 from zkrq.coordination.memory import Hub, MemoryCoordinator
 from zkrq.coordination.zookeeper import ZooKeeperCoordinator
-from zkrq.protocol.shards import FIRST
+from zkrq.protocol.shards import FIRST, ShardName
 from zkrq.replication.urls import Dialler
 
 if TYPE_CHECKING:
@@ -96,13 +96,35 @@ def connect(
     )
 
 
-def _make(
-    arguments: Mapping[str, Any], on_event: Callable[[Event], object] | None = None, *, protect: bool = False
-) -> Cluster:
-    """Make a cluster of the arguments of ``connect`` and of the environment.
+class Given(NamedTuple):
+    """What the arguments of ``connect`` and the environment say, checked; nothing is connected.
 
-    ``protect``: when it is opened, give the namespace's znodes to ``zookeeper_auth`` alone.  Raises ``ConfigError``.
+    ``servers``: those of the first shard, and of the others in ``shards``.
     """
+
+    servers: Mapping[str, str]
+    shards: Mapping[ShardName, Mapping[str, str]]
+    dial: Dialler
+    hosts: str
+    auth: Credentials | None
+    tls: TLS | None
+    settings: Settings
+
+    def coordinator(self, *, protect: bool = False) -> ZooKeeperCoordinator:
+        """Return the session with ZooKeeper, not entered.  ``protect``: see ``ZooKeeperCoordinator``."""
+        return ZooKeeperCoordinator(
+            self.hosts,
+            namespace=self.settings.namespace,
+            session_timeout=self.settings.session_timeout,
+            auth=self.auth,
+            tls=self.tls,
+            found=self.settings.found,
+            protect=protect,
+        )
+
+
+def read_given(arguments: Mapping[str, Any], on_event: Callable[[Event], object] | None = None) -> Given:
+    """Read the arguments of ``connect`` and the environment.  Raises ``ConfigError``."""
     given = complete(arguments)
     for needed in ("redis", "zookeeper"):
         if needed not in given:
@@ -113,16 +135,19 @@ def _make(
     every = {name: url for urls in (servers, *shards.values()) for name, url in urls.items()}
     dial = _dialler(every, given.pop("redis_auth", None), given.pop("redis_tls", None))
     settings = Settings(**cast("Any", {name: in_seconds(value) for name, value in given.items()}), on_event=on_event)
-    coordinator = ZooKeeperCoordinator(
-        hosts,
-        namespace=settings.namespace,
-        session_timeout=settings.session_timeout,
-        auth=auth,
-        tls=tls,
-        found=settings.found,
-        protect=protect,
-    )
-    return Cluster(servers, coordinator, settings, dial=dial, shards=shards)
+    return Given(servers, shards, dial, hosts, auth, tls, settings)
+
+
+def _make(
+    arguments: Mapping[str, Any], on_event: Callable[[Event], object] | None = None, *, protect: bool = False
+) -> Cluster:
+    """Make a cluster of the arguments of ``connect`` and of the environment.
+
+    ``protect``: when it is opened, give the namespace's znodes to ``zookeeper_auth`` alone.  Raises ``ConfigError``.
+    """
+    given = read_given(arguments, on_event)
+    coordinator = given.coordinator(protect=protect)
+    return Cluster(given.servers, coordinator, given.settings, dial=given.dial, shards=given.shards)
 
 
 def _dialler(servers: Mapping[str, str], auth: Credentials | None, tls: TLS | None) -> Dialler:

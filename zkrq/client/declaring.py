@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 from zkrq.base.checks import check_feature
 from zkrq.base.events import LimitsChanged
 from zkrq.base.limits import Groups, Limits
+from zkrq.client.everywhere import Changes
 from zkrq.protocol import calls
 from zkrq.protocol.levels import Feature
 
@@ -47,9 +48,12 @@ async def _declare(shards: Shards, queue: str, section: str, settings: str) -> s
         shards.check_alone(queue)
     first = shards.first.replicas
     check_feature(Feature.GROUPS if section == GROUPS else Feature.LIMITS, first.level)
-    decided = await first.decide(calls.Declare(queue, section, settings, secrets.token_hex(4)))
-    await shards.all_used()
-    if settings and len(shards.map.shards) > 1:
-        await first.decide(calls.Declare(queue, section, "", secrets.token_hex(4)))
-        shards.check_alone(queue)
+    with Changes() as changes:
+        decided = await first.decide(calls.Declare(queue, section, settings, secrets.token_hex(4)))
+        changes.made = 1
+        await shards.all_used()
+        if settings and len(shards.map.shards) > 1:
+            await first.decide(calls.Declare(queue, section, "", secrets.token_hex(4)))
+            changes.made = 0
+            shards.check_alone(queue)
     return decided.reply.before.decode()

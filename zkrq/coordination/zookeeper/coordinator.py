@@ -148,6 +148,11 @@ class ZooKeeperCoordinator:
         return float("-inf") if self._life.state is SessionState.CLOSED else self._session.valid_until
 
     @property
+    def granted(self) -> float:
+        """The session timeout that ZooKeeper gives, in seconds: within bounds of its own."""
+        return self._session.timeout
+
+    @property
     def leading(self) -> bool:
         return self._life.leading
 
