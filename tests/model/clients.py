@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from functools import partial
 from typing import NamedTuple
 
@@ -22,6 +23,7 @@ from zkrq.protocol.calls import (
     Put,
     Redrive,
     Results,
+    Seal,
     Settle,
     Settlement,
     Turn,
@@ -30,11 +32,12 @@ from zkrq.protocol.calls import (
     runs,
 )
 from zkrq.protocol.deciding import Decided
+from zkrq.protocol.levels import SPOKEN
 from zkrq.protocol.payloads import join
 from zkrq.protocol.pushing import Done, Pushes
 from zkrq.protocol.records import VERSION_BYTES, fresh, is_alone
 from zkrq.protocol.steps import Denied, Failure, Fenced, NothingDone, Operation, StepFailed, Unknown
-from zkrq.protocol.view import ServerId, accused
+from zkrq.protocol.view import ServerId, View, ViewChange, accused, raise_level
 
 BUNDLE_MOST = 4
 """Items in one bundle."""
@@ -68,6 +71,9 @@ class Producer(Client):
     def push(self, put: Put) -> Steps[set[Item]]:
         """The items of which the push has returned."""
         done = set[Item]()
+        # Its form is chosen once: what may have been stored in one is not pushed again in another.
+        if self.world.levels and self.view.level >= SPOKEN.highest:
+            self.world.ledger.later.add(put.id.encode())
         if is_alone(put.record) or not self.world.chance(self.UNSENT):
             done |= yield from self.attempt([put], self.operations.push_plain)
         for _ in range(self.PUSHES - 1):
@@ -98,6 +104,34 @@ class Producer(Client):
 
     def failed(self, failure: Failure) -> None:
         """A try of a push has failed."""
+
+
+class Upgrader(Client):
+    """Raises the level, at some moment."""
+
+    WAITS = 60
+
+    def __init__(self, world: World) -> None:
+        super().__init__(world)
+        self.speaks = SPOKEN.highest
+
+    def work(self) -> Steps[None]:
+        for _ in range(self.world.below(self.WAITS)):
+            yield PAUSE
+        raised = partial(raise_level, level=SPOKEN.highest, release="later")
+        if Rule.LEVEL_RAISES_THE_EPOCH not in self.on:
+            raised = partial(_in_this_epoch, raised)
+        while (yield from self.refresh()).level < SPOKEN.highest:
+            yield from self.change(self.view, raised)
+        try:
+            yield from self.run(self.operations.tell_all(Seal()))
+        except Failure:
+            return
+        self.world.log("level", SPOKEN.highest)
+
+
+def _in_this_epoch(change: ViewChange, view: View, /, *, by: str) -> View:
+    return replace(change(view, by=by), epoch=view.epoch)
 
 
 class Cut(Producer):

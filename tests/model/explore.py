@@ -46,15 +46,26 @@ def explore(
     turns: bool = False,
     limited: bool = False,
     results: bool = False,
+    levels: bool = False,
 ) -> Findings:
     """Run a schedule for every seed, without the rules that are off; ``only_first`` ends it at the first violation.
     ``links``: schedules in which one client does not always reach one server; ``shards``: with a second shard;
     ``turns``: in which consumers settle and claim in one decision; ``limited``: of a queue with a limit;
-    ``results``: in which they ack with a result."""
+    ``results``: in which they ack with a result; ``levels``: with clients of two releases."""
     findings = Findings()
     on = ALL_RULES - frozenset(off)
     for seed in seeds:
-        schedule = Schedule(seed, on, faults, links=links, shards=shards, turns=turns, limited=limited, results=results)
+        schedule = Schedule(
+            seed,
+            on,
+            faults,
+            links=links,
+            shards=shards,
+            turns=turns,
+            limited=limited,
+            results=results,
+            levels=levels,
+        )
         findings.schedules += 1
         try:
             schedule.run()
@@ -79,12 +90,9 @@ def explore_together(
     turns: bool = False,
     limited: bool = False,
     results: bool = False,
+    levels: bool = False,
 ) -> Findings:
     """The same, by several processes."""
-    if jobs == 1:
-        return explore(
-            seeds, off=off, faults=faults, links=links, shards=shards, turns=turns, limited=limited, results=results
-        )
     findings = Findings()
     run = partial(
         explore,
@@ -95,7 +103,10 @@ def explore_together(
         turns=turns,
         limited=limited,
         results=results,
+        levels=levels,
     )
+    if jobs == 1:
+        return run(seeds)
     with ProcessPoolExecutor(jobs) as pool:
         for found in pool.map(run, [seeds[start::jobs] for start in range(jobs)]):
             findings.add(found)

@@ -15,6 +15,7 @@ from tests.model.rules import Rule
 from tests.model.server import Request
 from tests.model.world import World
 from zkrq.protocol.calls import Call
+from zkrq.protocol.levels import SPOKEN
 from zkrq.protocol.replies import Answer, Status
 from zkrq.protocol.steps import Answers, NothingDone
 from zkrq.protocol.view import Life, ServerId, View, ViewChange
@@ -22,7 +23,14 @@ from zkrq.protocol.view import Life, ServerId, View, ViewChange
 T = TypeVar("T")
 Steps = Generator[Sequence[Request], Sequence[Answer], T]
 
+OLD = 0.5
+"""Part of the clients that is of the release before, where there are two."""
+
 PAUSE: Sequence[Request] = ()
+
+
+class Refused(Exception):
+    """The level of the view is not one that this client speaks: it does nothing more."""
 
 
 class Member:
@@ -34,6 +42,10 @@ class Member:
         self.name = world.nonce()
         self.witness = AlteredWitness(self.name, world)
         self.evicting = AlteredEvicting(self.witness)
+        self.speaks = SPOKEN.highest
+        """The latest level that it speaks."""
+        if world.levels and world.chance(OLD):
+            self.speaks = SPOKEN.lowest
         self.view = world.view
 
     @property
@@ -43,6 +55,8 @@ class Member:
 
     @view.setter
     def view(self, view: View) -> None:
+        if view.level > self.speaks and Rule.LEVEL_IS_READ_WITH_THE_VIEW in self.on:
+            raise Refused
         self._view = view
         self.witness.follow(view, NOW)
 

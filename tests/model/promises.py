@@ -33,6 +33,7 @@ class Promise(enum.Enum):
     TOLD_OTHERWISE = "told one end, then another"
     RESULT_LOST = "result of a returned ack lost"
     OVER_THE_LIMIT = "more held at once than the limit"
+    MISREAD = "a client was let in where there is what it cannot read"
     OVER_THE_LIMIT_OF_A_GROUP = "more of a group held at once than its limit"
 
 
@@ -60,6 +61,8 @@ class Ledger:
         self.keeps_results = False
         """Whether consumers ack with a result: their token."""
         self.pushed: set[Item] = set()
+        self.later = set[bytes]()
+        """Bundles that were pushed in the form of the second level."""
         self.placed: dict[Item, str] = {}
         """The register of the shard on which a push has returned, where there are several; by ``same``."""
         self.acked: set[Item] = set()

@@ -289,6 +289,16 @@ class Rule(enum.Enum):
         "a record that comes without the result of one of its items is completed by the one that has it",
         "the ack of another item overtakes the one that has the result on its way to a follower, which becomes primary",
     )
+    LEVEL_RAISES_THE_EPOCH = (
+        0,
+        "a view of another level has a new epoch",
+        "a client that does not speak the level goes on under the view that it has, and reads what it cannot",
+    )
+    LEVEL_IS_READ_WITH_THE_VIEW = (
+        0,
+        "a client that reads a view of a level that it does not speak does nothing more",
+        "it adopts the view, and reads what it cannot",
+    )
     PUSH_NAMES_ITS_MAP = (
         0,
         "a push is placed by a shard map, and sent only under a view that asks for no newer one",
@@ -407,6 +417,9 @@ SHARD_RULES = [rule for rule in Rule if list(Rule).index(rule) >= list(Rule).ind
 
 RESULT_RULES = [Rule.RESULT_IS_EVERYWHERE, Rule.RESULT_IS_COMPLETED]
 """Rules about results alone."""
+
+LEVEL_RULES = [Rule.LEVEL_RAISES_THE_EPOCH, Rule.LEVEL_IS_READ_WITH_THE_VIEW]
+"""Rules about clients of two releases."""
 
 LIMIT_RULES = [
     Rule.LIMIT_COUNTS_CLAIMED,

@@ -12,9 +12,9 @@ from unittest.mock import patch
 
 from tests.model.awaiting import steps_of
 from tests.model.bundle import put_together, taken_apart
-from tests.model.clients import Caller, Consumer, Cut, Producer, Reaper, Watcher
+from tests.model.clients import Caller, Consumer, Cut, Producer, Reaper, Upgrader, Watcher
 from tests.model.ensemble import Ensemble
-from tests.model.membership import Steps
+from tests.model.membership import Refused, Steps
 from tests.model.promises import Broken, Promise
 from tests.model.repair import Repairer, Scrubber
 from tests.model.rules import ALL_RULES, Rule, Rules
@@ -23,7 +23,9 @@ from tests.model.server import TIMED_OUT, Request, Server
 from tests.model.spreading import SECONDS, Namer, Operator, Patient, Spreader, Spreading, Steady
 from tests.model.world import Links, World
 from zkrq.base import clock
-from zkrq.protocol.replies import Answer
+from zkrq.protocol.calls import Enrol, Reserve, Wipe
+from zkrq.protocol.levels import SPOKEN
+from zkrq.protocol.replies import Answer, Status
 from zkrq.protocol.shards import ShardName
 from zkrq.protocol.view import ServerId
 
@@ -92,6 +94,11 @@ class Client(Protocol):
     @property
     def tokens(self) -> list[Token]: ...
 
+    @property
+    def speaks(self) -> int:
+        """The latest level that it speaks."""
+        ...
+
     def work(self) -> Steps[None]: ...
 
 
@@ -122,6 +129,9 @@ class Message:
         self.dropped = False
 
 
+UPGRADERS = 2
+"""Clients that raise the level, where there are two releases: one of them may die."""
+
 CALLERS = 2
 """Clients that ask what became of items, where consumers ack with a result."""
 
@@ -138,11 +148,13 @@ class Schedule:
         turns: bool = False,
         limited: bool = False,
         results: bool = False,
+        levels: bool = False,
     ) -> None:
         """``links``: one client does not always reach one server.  ``shards``: a second shard comes and goes.
         ``turns``: consumers settle and claim in one decision.  ``limited``: the queue has a limit of items claimed at
-        once.  ``results``: consumers ack with a result, for which callers ask."""
-        self.world = World(seed, on, links=links, turns=turns, limited=limited, results=results)
+        once.  ``results``: consumers ack with a result, for which callers ask.
+        ``levels``: clients are of two releases, and the level is raised."""
+        self.world = World(seed, on, links=links, turns=turns, limited=limited, results=results, levels=levels)
         self.trace = self.world.trace
         self.counts = self.world.ledger.counts
         self.on = on
@@ -168,6 +180,7 @@ class Schedule:
             Reaper(self.world),
             Scrubber(self.world),
             *(Caller(self.world) for _ in range(CALLERS if results else 0)),
+            *(Upgrader(self.world) for _ in range(UPGRADERS if levels else 0)),
         )
         if self.world.links:
             self._cut(self.world.links)
@@ -254,6 +267,10 @@ class Schedule:
         except StopIteration:
             self._alive.remove(actor)
             return
+        except Refused:
+            self._kill(actor)
+            self.counts["refused"] += 1
+            return
         if not requests:
             self._ready.append(actor)
             return
@@ -273,9 +290,21 @@ class Schedule:
         if links and (instead := links.answer(message.sender.client, request.server)):
             self._answer(message.sender, message.answers, message.position, instead)
             return
-        answer = self._servers[request.server].receive(request)
+        server = self._servers[request.server]
+        answer = server.receive(request)
+        if self.world.levels and answer.status is Status.OK:
+            self._check_spoken(message, server)
         self.trace.append((message.sender.name, request, answer))
         self._answer(message.sender, message.answers, message.position, answer)
+
+    def _check_spoken(self, message: Message, server: Server) -> None:
+        """Raise ``Broken`` if a client was let in at a server that holds what it cannot read."""
+        client, call = message.sender.client, message.request.call
+        # Those with which a server is enrolled and wiped read no record.
+        if client.speaks >= SPOKEN.highest or isinstance(call, Enrol | Reserve | Wipe):
+            return
+        if held := self.world.ledger.later & server.held.records.keys():
+            raise Broken(Promise.MISREAD, f"{message.sender.name}, {type(call).__name__} at {server.id}: {held}")
 
     def _answer(self, actor: Actor, slots: list[Answer | None], position: int, answer: Answer) -> None:
         held = slots[position]
@@ -417,6 +446,7 @@ class Schedule:
     # -- the end -----------------------------------------------------------------------------------------------------
 
     def _check(self) -> None:
+        self.world.levels = False  # who looks now is of the later release
         ledger, worlds = self.world.ledger, self._worlds
         if self.world.links:
             self.world.links.down = False

@@ -20,6 +20,7 @@ from zkrq.base.errors import ZkrqError
 from zkrq.base.ids import MARK
 from zkrq.coordination.coordinator import Versioned
 from zkrq.protocol.calls import Put
+from zkrq.protocol.levels import SPOKEN
 from zkrq.protocol.shards import ShardName, ShardState
 
 SECONDS = ("d", "d", "d", "b")
@@ -40,6 +41,7 @@ class Spreading:
         self.ensemble: Final = ensemble
         self.world: Final = ensemble.first
         self.tokens: Final = list[Token]()
+        self.speaks = SPOKEN.highest
         self.shards = KnownShards(ensemble)
 
     def work(self) -> Steps[None]:

@@ -16,7 +16,7 @@ import pytest
 
 from tests.model.explore import Findings, explore, explore_together
 from tests.model.promises import Broken, Promise
-from tests.model.rules import ALL_RULES, LIMIT_RULES, RESULT_RULES, SHARD_RULES, TURN_RULES, Rule
+from tests.model.rules import ALL_RULES, LEVEL_RULES, LIMIT_RULES, RESULT_RULES, SHARD_RULES, TURN_RULES, Rule
 from tests.model.schedule import Fault, Schedule
 from tests.model.trace import narrate
 
@@ -160,7 +160,7 @@ SHARDS_SOON = 2
 LOAD_BEARING = [
     rule
     for rule in Rule
-    if rule not in (*SHARD_RULES, *TURN_RULES, *LIMIT_RULES, *RESULT_RULES)
+    if rule not in (*SHARD_RULES, *TURN_RULES, *LIMIT_RULES, *RESULT_RULES, *LEVEL_RULES)
     and not any(
         rule in those for those in (AMONG_MANY_FAULTS, RARE, BEHIND_THE_DEADLINE, BEHIND_A_BROKEN_LINK, NOT_MISSED)
     )
@@ -171,9 +171,9 @@ def name(rule: Rule) -> str:
     return rule.label
 
 
-def violated(seed: int, *off: Rule, turns: bool = False, results: bool = False) -> bool:
+def violated(seed: int, *off: Rule, turns: bool = False, results: bool = False, levels: bool = False) -> bool:
     try:
-        Schedule(seed, ALL_RULES.difference(off), turns=turns, results=results).run()
+        Schedule(seed, ALL_RULES.difference(off), turns=turns, results=results, levels=levels).run()
     except Broken:
         return True
     return False
@@ -338,6 +338,19 @@ def test_without_a_rule_a_turn_breaks_a_promise(rule: Rule, seed: int) -> None:
 def test_without_a_rule_a_result_is_lost(rule: Rule, seed: int) -> None:
     assert violated(seed, rule, results=True)
     assert not violated(seed, results=True)
+
+
+@pytest.mark.parametrize("rule", LEVEL_RULES, ids=lambda rule: rule.label)
+def test_without_a_rule_a_client_of_the_release_before_reads_what_it_cannot(rule: Rule) -> None:
+    findings = explore(range(SOON), off=[rule], levels=True, only_first=True)
+    assert findings.violations[Promise.MISREAD]
+    assert not violated(findings.first[Promise.MISREAD], levels=True)
+
+
+def test_the_level_is_raised_while_clients_of_two_releases_work() -> None:
+    findings = explore(range(SCHEDULES), levels=True)
+    assert not findings.broken, findings.first
+    assert findings.counts["refused"] > SCHEDULES
 
 
 def test_results_are_told() -> None:

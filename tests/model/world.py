@@ -90,9 +90,11 @@ class World:
         turns: bool = False,
         limited: bool = False,
         results: bool = False,
+        levels: bool = False,
     ) -> None:
         """``turns``: consumers may settle and claim in one decision.  ``limited``: the queue has a limit.
-        ``results``: consumers ack with a result."""
+        ``results``: consumers ack with a result.
+        ``levels``: clients are of two releases, and the level is raised."""
         self.on = on
         self.turns = turns and Rule.PRIMARY_DECIDES in on
         trouble = list(Trouble)[seed // 2 // len(SERVERS) % len(Trouble)]
@@ -101,6 +103,7 @@ class World:
         clock = Clock(limit=LIMIT, group_limit=GROUP_LIMIT) if limited else Clock()
         self.ledger = Ledger(clock)
         self.ledger.keeps_results = results
+        self.levels = levels
         self.trace: list[Event] = []
         # Nothing but random() is used: what it gives for a seed is the same in every version of Python.
         self.random = random.Random(seed).random

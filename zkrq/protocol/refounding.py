@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING
 
 from zkrq.protocol.enrolment import enrol, meet, reserve
 from zkrq.protocol.founding import Charter, Location, misnamed
+from zkrq.protocol.levels import SPOKEN
 from zkrq.protocol.recovery import Recovered, Recovery
 from zkrq.protocol.replies import Status
 from zkrq.protocol.steps import Invalid, Log, Nonce, NotNow, Operation, PlaceFailed, ReadRegister, WriteRegister
@@ -118,7 +119,9 @@ class Refounding:
     def _first_view(self, epoch: int, deployment: str) -> Operation[View]:
         needed = min(2, len(self._servers)) if self._min_replicas is None else self._min_replicas
         urls = {id: self._servers[id].public for id in sorted(self._servers)}
-        return View(epoch, {}, {}, {}, urls, needed, (yield from Nonce()), deployment)
+        # The level is lost with the view.  The latest one is safe: what was written at another can be read.
+        nonce = yield from Nonce()
+        return View(epoch, {}, {}, {}, urls, needed, nonce, deployment, level=SPOKEN.highest)
 
     def _enrol(self, view: View, id: ServerId, who: ServerInfo) -> Operation[Life]:
         """Give a server its next generation, unless it has it already."""
