@@ -17,7 +17,7 @@ from zkrq.base.log import Log
 from zkrq.base.loop import running_loop
 from zkrq.base.reasons import REASON_MAX
 from zkrq.base.retry import Again
-from zkrq.consuming.lease import EXTENSION_REFUSED, Grant, Lease, Refused, Verb
+from zkrq.consuming.lease import EXTENSION_REFUSED, LETS_GO_ON, Grant, Lease, Refused, Verb
 from zkrq.consuming.pace import CLAIM_MAX
 from zkrq.protocol.calls import Settle, Settlement, SettleReply, Turn, TurnReply, runs
 from zkrq.protocol.records import VERSION_BYTES, ItemRecord
@@ -198,7 +198,7 @@ class Leases:
         if verb is Verb.ACK:
             how = _ACK if self._results is None else _ack_of(lease, self._results.ttl_ms)
         else:
-            how = f"{verb} {ms} {text}"
+            how = f"{LETS_GO_ON if verb is Verb.NACK and not self._retry.holds_group else verb} {ms} {text}"
         parts = ((lease.grant, (lease.position,)),)
         return self._batcher.add((parts, how, 1, 0 if verb is Verb.EXTEND else 1), CALL_BYTES + len(how))
 
@@ -381,7 +381,7 @@ class Leases:
                 outcomes["done"] += items - len(result)
                 outcomes["lost"] += len(result)
         for verb, (waits, outcomes) in by_verb.items():
-            self.observers.tell_settled(self.queue, Verb(verb), waits, +outcomes)
+            self.observers.tell_settled(self.queue, Verb.NACK if verb == LETS_GO_ON else Verb(verb), waits, +outcomes)
 
     # -- extension -------------------------------------------------------------------------------------------------
 
