@@ -333,7 +333,7 @@ def test_what_ended_last_counts_by_order_if_another_server_decided(server: OneSe
     ends = list[dict[str, Decided]]()
     for _ in range(2):
         claimed = server.claim()
-        copy(claimed.decided, follower)
+        copy({id: claimed.decided[id] for id in claimed.ids}, follower)
         ends.append(server.settle(only(claimed)).decided)
     for end in reversed(ends):
         copy(end, follower)

@@ -22,7 +22,7 @@ from collections.abc import Collection, Mapping
 
 from tests.model.explore import Findings, explore_together
 from tests.model.promises import Broken, Promise
-from tests.model.rules import ALL_RULES, LIMIT_RULES, RESULT_RULES, SHARD_RULES, TURN_RULES, Rule
+from tests.model.rules import ALL_RULES, LIMIT_RULES, ORDER_RULES, RESULT_RULES, SHARD_RULES, TURN_RULES, Rule
 from tests.model.schedule import FAULTS, Schedule
 from tests.model.trace import narrate
 
@@ -57,12 +57,13 @@ def main() -> int:
     parser.add_argument("--turns", action="store_true", help="consumers settle and claim in one decision")
     parser.add_argument("--results", action="store_true", help="consumers ack with a result, for which callers ask")
     parser.add_argument("--limits", action="store_true", help="the queue has a limit of items claimed at once")
+    parser.add_argument("--ordered", action="store_true", help="groups keep the order of their pushes")
     cores = os.cpu_count() or 1
     parser.add_argument("--jobs", type=int, default=cores, metavar="N", help=f"processes (default: {cores})")
     parser.add_argument("--trace", type=int, metavar="SEED", help="replay this schedule and tell what happened")
     given = parser.parse_args()
     kind = {"links": given.links, "shards": given.shards, "turns": given.turns}
-    kind |= {"limited": given.limits, "results": given.results}
+    kind |= {"limited": given.limits, "results": given.results, "ordered": given.ordered}
     if given.trace is not None:
         return replay(given.trace, given.off, given.faults, kind)
     seeds = range(given.first, given.first + given.schedules)
@@ -94,7 +95,7 @@ def replay(seed: int, off: Collection[Rule], faults: int, kind: Mapping[str, boo
 
 def ablate(seeds: range, off: Collection[Rule], faults: int, jobs: int, kind: Mapping[str, bool]) -> int:
     print(f"{'without':36}{'':4}" + "".join(f"{promise.value:>31}" for promise in Promise) + f"{'orphans':>10}")
-    special = {"turns": TURN_RULES, "limited": LIMIT_RULES, "results": RESULT_RULES}
+    special = {"turns": TURN_RULES, "limited": LIMIT_RULES, "results": RESULT_RULES, "ordered": ORDER_RULES}
     left_out = {*SHARD_RULES, *(rule for name, rules in special.items() if not kind[name] for rule in rules)}
     for rule in SHARD_RULES if kind["shards"] else [rule for rule in Rule if rule not in left_out]:
         findings = explore_together(seeds, jobs=jobs, off=[*off, rule], faults=faults, **kind)

@@ -46,15 +46,24 @@ def explore(
     turns: bool = False,
     limited: bool = False,
     results: bool = False,
+    ordered: bool = False,
 ) -> Findings:
     """Run a schedule for every seed, without the rules that are off; ``only_first`` ends it at the first violation.
     ``links``: schedules in which one client does not always reach one server; ``shards``: with a second shard;
     ``turns``: in which consumers settle and claim in one decision; ``limited``: of a queue with a limit;
-    ``results``: in which they ack with a result."""
+    ``results``: in which they ack with a result; ``ordered``: of groups that keep the order of their pushes."""
+    kind = {
+        "links": links,
+        "shards": shards,
+        "turns": turns,
+        "limited": limited,
+        "results": results,
+        "ordered": ordered,
+    }
     findings = Findings()
     on = ALL_RULES - frozenset(off)
     for seed in seeds:
-        schedule = Schedule(seed, on, faults, links=links, shards=shards, turns=turns, limited=limited, results=results)
+        schedule = Schedule(seed, on, faults, **kind)
         findings.schedules += 1
         try:
             schedule.run()
@@ -79,23 +88,21 @@ def explore_together(
     turns: bool = False,
     limited: bool = False,
     results: bool = False,
+    ordered: bool = False,
 ) -> Findings:
     """The same, by several processes."""
+    kind = {
+        "links": links,
+        "shards": shards,
+        "turns": turns,
+        "limited": limited,
+        "results": results,
+        "ordered": ordered,
+    }
     if jobs == 1:
-        return explore(
-            seeds, off=off, faults=faults, links=links, shards=shards, turns=turns, limited=limited, results=results
-        )
+        return explore(seeds, off=off, faults=faults, **kind)
     findings = Findings()
-    run = partial(
-        explore,
-        off=tuple(off),
-        faults=faults,
-        links=links,
-        shards=shards,
-        turns=turns,
-        limited=limited,
-        results=results,
-    )
+    run = partial(explore, off=tuple(off), faults=faults, **kind)
     with ProcessPoolExecutor(jobs) as pool:
         for found in pool.map(run, [seeds[start::jobs] for start in range(jobs)]):
             findings.add(found)

@@ -138,11 +138,13 @@ class Schedule:
         turns: bool = False,
         limited: bool = False,
         results: bool = False,
+        ordered: bool = False,
     ) -> None:
         """``links``: one client does not always reach one server.  ``shards``: a second shard comes and goes.
         ``turns``: consumers settle and claim in one decision.  ``limited``: the queue has a limit of items claimed at
-        once.  ``results``: consumers ack with a result, for which callers ask."""
-        self.world = World(seed, on, links=links, turns=turns, limited=limited, results=results)
+        once.  ``results``: consumers ack with a result, for which callers ask.  ``ordered``: groups keep the order of
+        their pushes."""
+        self.world = World(seed, on, links=links, turns=turns, limited=limited, results=results, ordered=ordered)
         self.trace = self.world.trace
         self.counts = self.world.ledger.counts
         self.on = on
