@@ -213,7 +213,7 @@ def test_both_kinds_in_one_group(server: OneServer) -> None:
 def test_tokens_grow_within_a_group(server: OneServer) -> None:
     """Rule 8: also past an item that was decided many times."""
     push(server, "a1", "a2", "a3")
-    versions = list[object]()
+    versions = list[Version]()
     for _ in range(6):
         claimed = server.claim()
         versions.append(claimed.only.bundle.version)
