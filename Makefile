@@ -6,7 +6,7 @@ SCHEDULES ?= 100000
 # Hundreds of Python processes are started; compiling everything anew in each would take longer than what they do.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo dev bench test long chaos simulate mutants model fuzz http soak oldest valkey wheel docs lint format setup clean
+.PHONY: demo dev bench test long chaos turns simulate mutants model fuzz http soak oldest valkey wheel release docs lint format setup clean
 
 demo: setup    ## Three Redis and three ZooKeeper servers, workers, and failures: watch that nothing gets lost.
 	$(PYTHON) -m zkrq demo $(ARGS)
@@ -25,6 +25,9 @@ test: setup    ## ARGS="-k local" goes to pytest.
 
 chaos: setup   ## Every fault on real servers, about 25 minutes; a table and a picture in build/chaos.
 	$(PYTHON) -m tests.chaos $(ARGS)
+
+turns: setup   ## Groups and limits while workers and primaries are killed, about 10 minutes; ARGS="--seconds 600 --plans rate".
+	$(PYTHON) -m tests.chaos.turns --seconds 180 $(ARGS)
 
 simulate: setup ## SEEDS=20000: the real code and scripts in virtual time; a seed that fails is printed and replays exactly.
 	$(PYTHON) -m tests.simulation --seeds $(SEEDS)
@@ -50,8 +53,11 @@ oldest: setup  ## A part of the tests on the oldest dependencies that are allowe
 valkey: setup  ## The tests of scripts, integration and faults on Valkey, about 10 minutes, at most 25.
 	.ci/valkey $(ARGS)
 
-wheel: setup   ## Build the wheel, and run the README's example with it in an empty environment; about a minute.
+wheel: setup   ## The wheel and the sdist in an empty environment, on each Python that is here: the README's example; a minute each.
 	.ci/wheel $(ARGS)
+
+release: setup ## Tests, wheel, sdist, SBOM, notes in dist/, and a signed tag; ARGS=--draft. Pushes nothing.
+	.ci/release $(ARGS)
 
 docs: setup    ## The documentation as a site in build/docs; a dead link fails.
 	.ci/docs

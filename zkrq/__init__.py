@@ -11,6 +11,7 @@ from zkrq import typed
 from zkrq.base.checks import Duration, Headers
 from zkrq.base.codecs import JSON, RAW, Codec
 from zkrq.base.credentials import LoginFile
+from zkrq.base.deprecation import RENAMED, ZkrqDeprecated
 from zkrq.base.errors import (
     ClaimLost,
     Closed,
@@ -33,6 +34,8 @@ from zkrq.base.events import (
     DeadLettersDropped,
     DeclaredDead,
     Event,
+    LevelRaised,
+    LevelRefused,
     LimitsChanged,
     LoopBlocked,
     MemoryShortened,
@@ -48,6 +51,7 @@ from zkrq.base.events import (
     SessionLost,
     SessionResumed,
     SessionSuspended,
+    SeveralReleases,
     ShardEvent,
     ViewChanged,
     WakeupsRefused,
@@ -76,6 +80,7 @@ from zkrq.consuming.deliveries import Batches, Deliveries
 from zkrq.consuming.lease import Lost, Verb
 from zkrq.consuming.observing import Observer, Outgoing
 from zkrq.process.program import run
+from zkrq.protocol.levels import ClientInfo
 from zkrq.protocol.view import View
 from zkrq.repair.progress import Progress
 from zkrq.working.delivery import After, Before
@@ -98,6 +103,7 @@ __all__ = [
     "Claim",
     "ClaimLost",
     "ClaimsLost",
+    "ClientInfo",
     "Closed",
     "Cluster",
     "Codec",
@@ -120,6 +126,8 @@ __all__ = [
     "Health",
     "Item",
     "ItemState",
+    "LevelRaised",
+    "LevelRefused",
     "Limits",
     "LimitsChanged",
     "Listener",
@@ -162,6 +170,7 @@ __all__ = [
     "SessionLost",
     "SessionResumed",
     "SessionSuspended",
+    "SeveralReleases",
     "ShardEvent",
     "ShardStatus",
     "Sizes",
@@ -174,6 +183,7 @@ __all__ = [
     "Worker",
     "WorkerStatistics",
     "WrongLoop",
+    "ZkrqDeprecated",
     "ZkrqError",
     "connect",
     "constant",
@@ -198,4 +208,8 @@ else:
     def __getattr__(name: str) -> object:
         if name in {"logs", "opentelemetry", "prometheus", "sync", "testing"}:  # imported by those who use it
             return import_module(f"zkrq.{name}")
+        if name in RENAMED:
+            present, deprecation = RENAMED[name]
+            deprecation.warn()
+            return globals()[present]
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -27,6 +27,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from zkrq.base.errors import ConfigError, ZkrqError
 from zkrq.base.events import ClaimsLost, DeadLettersDropped, Event, LoopBlocked, ServerEvicted, event_types
 from zkrq.base.loop import running_loop
+from zkrq.base.version import __version__
 from zkrq.client.flow import Flow, Passed
 from zkrq.client.inner import client_of, opened_of
 from zkrq.consuming.claims import Claim, lease_of
@@ -448,6 +449,11 @@ def _shards(namespace: str, shards: Mapping[str, ShardStatus]) -> Iterable[Metri
     needed = GaugeMetricFamily(
         "zkrq_min_replicas", "Servers in sync without which pushes are refused.", labels=of_shard
     )
+    level = GaugeMetricFamily(
+        "zkrq_level", "The active level: what is written, and every client must speak.", labels=of_shard
+    )
+    client = GaugeMetricFamily("zkrq_client_info", "1 for the release of this client.", labels=("cluster", "version"))
+    client.add_metric((namespace, __version__), 1)
     for name, shard in shards.items():
         for each in ShardState:
             state.add_metric((namespace, name, each.value), each.value == shard.state)
@@ -456,7 +462,8 @@ def _shards(namespace: str, shards: Mapping[str, ShardStatus]) -> Iterable[Metri
             epoch.add_metric((namespace, name), shard.view.epoch)
             members.add_metric((namespace, name), len(shard.view.members))
             needed.add_metric((namespace, name), shard.view.min_replicas)
-    yield from (state, away, epoch, members, needed)
+            level.add_metric((namespace, name), shard.view.level)
+    yield from (state, away, epoch, members, needed, level, client)
 
 
 def _servers(namespace: str, health: Health) -> Iterable[Metric]:

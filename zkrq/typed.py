@@ -2,6 +2,8 @@
 
     orders = cluster.queue("orders", codec=zkrq.typed.MsgPack(Order))    # Queue[Order]
 
+``Encrypted`` encrypts what another codec makes.
+
 An encoded item is decoded again before anything is written, so an item of a wrong type stops its producer and not a
 consumer.  A popped item is of the type, or goes to the dead letters.  The reason kept there names fields and the keys
 of dicts, never a value, unless a validator of yours quotes one.
@@ -21,13 +23,14 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, Union, get_args, get_origin
 
 from zkrq.base.codecs import JSON
+from zkrq.base.encryption import Encrypted, new_key
 from zkrq.base.errors import CodecError, ConfigError
 
 if TYPE_CHECKING:
     import pydantic
     from typing_extensions import TypeForm
 
-__all__ = ["Json", "MsgPack", "Pydantic"]
+__all__ = ["Encrypted", "Json", "MsgPack", "Pydantic", "new_key"]
 
 T = TypeVar("T")
 

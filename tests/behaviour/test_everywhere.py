@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from typing import Any
@@ -278,7 +278,7 @@ async def test_a_pause_that_meets_a_shard_which_cannot_be_told_may_have_happened
     """This client has not heard of it, and its servers are down."""
     await early.add_shard("b", own.urls("redis-2"))
     own.kill("redis-2")
-    with pytest.raises(zkrq.OutcomeUnknown, match="not every shard of queue 'jobs' could be told"):
+    with pytest.raises(zkrq.OutcomeUnknown, match="a part was done before this failed: shard b is away"):
         await deaf.queue("jobs").pause()
     with pytest.raises(zkrq.Unavailable, match="shard b is away"):
         await deaf.queue("jobs").pause()
@@ -286,6 +286,44 @@ async def test_a_pause_that_meets_a_shard_which_cannot_be_told_may_have_happened
     await own.clock.advance(30)
     await deaf.queue("jobs").resume()
     assert await paused_on(early) == {"b": False, FIRST: False}
+
+
+HALF_DONE: dict[str, Callable[[zkrq.Queue[Any], Sequence[str]], Awaitable[object]]] = {
+    "cancel": lambda queue, ids: queue.cancel_many([*ids, "of nobody"]),
+    "clear": lambda queue, ids: queue.clear(),
+    "delete": lambda queue, ids: queue.delete(),
+    "discard": lambda queue, ids: queue.discard(),
+    "redrive": lambda queue, ids: queue.redrive(),
+    "limits": lambda queue, ids: queue.set_limits(zkrq.Limits(concurrency=5)),
+}
+
+
+@pytest.mark.parametrize("act", HALF_DONE.values(), ids=HALF_DONE)
+async def test_what_was_done_on_one_shard_is_not_told_as_if_nothing_had_happened(
+    own: Servers, early: TestCluster, deaf: TestCluster, act: Callable[..., Awaitable[object]]
+) -> None:
+    """The other one, of which this client has not heard, is away."""
+    queue = deaf.queue("jobs")
+    ids = [receipt.id for receipt in await queue.push_many(["x", "y"])]
+    for claim in await queue.pop_many(1):
+        await claim.bury("for discard and redrive")
+    await early.add_shard("b", own.urls("redis-2"))
+    own.kill("redis-2")
+    with pytest.raises(zkrq.OutcomeUnknown, match="a part was done before this failed: shard b is away"):
+        await act(queue, ids)
+    with pytest.raises(zkrq.Unavailable, match="shard b is away"):
+        await queue.size()
+
+
+async def test_an_item_that_was_found_is_cancelled_whatever_is_away(
+    own: Servers, early: TestCluster, deaf: TestCluster
+) -> None:
+    """Simulation, seed 905013 with shards: its caller was told that nothing had happened."""
+    queue = deaf.queue("jobs")
+    pushed = await queue.push("x", key="one")
+    await early.add_shard("b", own.urls("redis-2"))
+    own.kill("redis-2")
+    assert await queue.cancel(pushed.id) is zkrq.Cancellation.REMOVED
 
 
 @pytest.mark.parametrize("first", ["pause", "resume"])

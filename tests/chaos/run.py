@@ -112,7 +112,7 @@ async def _play(stage: Stage, faults: list[Fault]) -> dict[str, str]:
     pace = stage.pace
     for fault in faults:
         await fault.prepare()
-    await _move(stage, "in the beginning")
+    await move(stage, "in the beginning")
     stage.note(Kind.LOAD_BEGUN)
     try:
         deadline = time.monotonic() + pace.seconds
@@ -123,10 +123,10 @@ async def _play(stage: Stage, faults: list[Fault]) -> dict[str, str]:
     finally:
         await stage.heal()
     await stage.become_whole(pace.whole)
-    await _move(stage, "after the last fault")
+    await move(stage, "after the last fault")
     stage.note(Kind.LOAD_ENDED)
     await quiesce(stage)
-    left = await _drain(stage)
+    left = await drain(stage)
     for fault in faults:
         await fault.look_back()
     stage.note(Kind.DISMISSED)
@@ -138,7 +138,7 @@ def _lane(fault: Fault) -> str:
     return fault.lane.value
 
 
-async def _move(stage: Stage, when: str) -> None:
+async def move(stage: Stage, when: str) -> None:
     """Wait until work has gone on for a while."""
     stage.look()
     enough = stage.progress + STEADY
@@ -178,7 +178,7 @@ async def _inflict(fault: Fault) -> None:
         stage.note(Kind.FAULT_ENDED, told)
 
 
-async def _drain(stage: Stage) -> dict[str, str]:
+async def drain(stage: Stage) -> dict[str, str]:
     """Wait until the queue is empty; returns what is in it all the same when the time is up."""
     deadline = time.monotonic() + stage.pace.drain
     while (left := await stage.left_over()) and time.monotonic() < deadline:

@@ -10,7 +10,7 @@ import re
 import signal
 import subprocess
 import sys
-from collections.abc import AsyncGenerator, Callable, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -124,12 +124,27 @@ class Sight(NamedTuple):
     members: Mapping[str, str]
 
 
+class Release(NamedTuple):
+    """The release that a client process runs: what to call, in which directory and environment."""
+
+    python: str = sys.executable
+    directory: Path | None = None
+    environment: Mapping[str, str] | None = None
+
+
+PRESENT = Release()
+
+
 class ClientProcess:
     """One client process, as its controller sees it.  ``proxies`` are its ways to the servers, by their names."""
 
-    def __init__(self, name: str, process: asyncio.subprocess.Process, proxies: Mapping[str, Proxy]) -> None:
-        self.name = name
+    def __init__(
+        self, orders: Orders, process: asyncio.subprocess.Process, proxies: Mapping[str, Proxy], errors: Path
+    ) -> None:
+        self.orders = orders
+        self.name = orders.name
         self.proxies = proxies
+        self.errors = errors
         self._process = process
 
     @property
@@ -162,6 +177,10 @@ class ClientProcess:
         await self._process.wait()
 
 
+Start = Callable[[str, Release, bool], Awaitable[ClientProcess]]
+"""Starts a client process: its name, its release, and whether it pauses the small queue."""
+
+
 class Stage:
     """Everything that faults can be done to."""
 
@@ -173,6 +192,7 @@ class Stage:
         pace: Pace,
         namespace: str,
         chance: random.Random,
+        start: Start,
     ) -> None:
         self.servers = servers
         self.clients = clients
@@ -180,6 +200,7 @@ class Stage:
         self.pace = pace
         self.chance = chance
         self.namespace = namespace
+        self.start = start
         self.sight = Sight(0, "", "", {})
         self.progress = 0
         """Pushes that returned and claims that were settled, so far."""
@@ -328,16 +349,17 @@ async def set_stage(
     seed: str,
     filling: int = SMALL_FILLING,
     users: bool = False,
+    release: Release = PRESENT,
 ) -> AsyncGenerator[Stage, None]:
     """Start the client processes, connected through their proxies; they are gone when this is left.
 
-    ``users``: each client is a user of its own at the Redis servers.  These forget it when they are restarted.
+    ``release``: that of the first ones.  ``users``: each client is a user of its own at the Redis servers.  These
+    forget it when they are restarted.
     """
     journal = Journal(directory)
     async with AsyncExitStack() as stack:
-        clients: list[ClientProcess] = []
-        for number in range(1, CLIENTS + 1):
-            name = f"client-{number}"
+
+        async def start(name: str, release: Release, pauses: bool) -> ClientProcess:
             proxies = {
                 server.name: await stack.enter_async_context(Proxy(server.host, server.port)) for server in servers.all
             }
@@ -358,14 +380,18 @@ async def set_stage(
                 claim_timeout=pace.claim_timeout,
                 delay=pace.delay,
                 long_work=pace.long_work,
-                pauses=number == 1,
+                pauses=pauses,
                 filling=filling,
             )
-            clients.append(ClientProcess(name, await _spawn(orders, directory / f"{name}.stderr"), proxies))
-            stack.push_async_callback(clients[-1].end)
+            errors = directory / f"{name}.stderr"
+            client = ClientProcess(orders, await _spawn(orders, errors, release), proxies, errors)
+            stack.push_async_callback(client.end)
+            return client
+
+        clients = [await start(f"client-{number}", release, number == 1) for number in range(1, CLIENTS + 1)]
         async with asyncio.timeout(CONNECT_TIMEOUT):
             await asyncio.gather(*(client.hear(CONNECTED) for client in clients))
-        stage = Stage(servers, clients, journal, pace, namespace, random.Random(seed))
+        stage = Stage(servers, clients, journal, pace, namespace, random.Random(seed), start)
         stack.callback(stage.close)
         yield stage
 
@@ -374,10 +400,12 @@ def _urls(addresses: Mapping[str, str], login: str) -> dict[str, str]:
     return {name: f"redis://{login}{address}" for name, address in addresses.items()}
 
 
-async def _spawn(orders: Orders, errors: Path) -> asyncio.subprocess.Process:
+async def _spawn(orders: Orders, errors: Path, release: Release) -> asyncio.subprocess.Process:
     with errors.open("ab") as output:
         return await asyncio.create_subprocess_exec(
-            *(sys.executable, "-m", client_process.__name__, orders.dump()),
+            *(release.python, "-m", client_process.__name__, orders.dump()),
+            cwd=release.directory,
+            env=release.environment,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=output,

@@ -396,3 +396,28 @@ async def test_listener_that_raises_harms_nobody(world: World) -> None:
         await polite.until(lambda: polite.views == 1)
         await one.swap(VIEW, b"b", 0)
         await polite.until(lambda: polite.views == 2)
+
+
+# -- introductions ----------------------------------------------------------------------------------------------------
+
+
+async def test_what_clients_say_of_themselves_ends_with_their_session(world: World) -> None:
+    async with await world.coordinator() as one:
+        async with await world.coordinator() as two:
+            assert await one.clients() == {}
+            await one.introduce("Æneas, 0.2.0")
+            await two.introduce("two")
+            await two.introduce("two")
+            said = {one.session.id: "Æneas, 0.2.0", two.session.id: "two"}
+            assert await one.clients() == said
+            assert await two.clients() == said
+            assert await two.enrol("a consumer", 1) in await one.consumers()
+            assert await one.clients() == said
+        assert await one.clients() == {one.session.id: "Æneas, 0.2.0"}
+
+
+async def test_a_lost_reply_to_an_introduction_is_repeated(world: World) -> None:
+    async with await world.coordinator() as one, await world.coordinator() as two:
+        world.lose_reply_to(one, b"myself")
+        await one.introduce("myself")
+        assert await two.clients() == {one.session.id: "myself"}

@@ -48,8 +48,9 @@ def test_the_alerts_are_raised_when_they_should_be_and_only_then() -> None:
 
 def test_every_alert_is_tested_and_explained() -> None:
     tested = (MONITORING / "alerts_test.yml").read_text()
-    page = (ROOT / "docs" / "observability.md").read_text()
+    page, runbook = ((ROOT / "docs" / name).read_text() for name in ("observability.md", "runbook.md"))
     assert len(ALERTS) > 10
+    assert set(re.findall(r"^## (\w+)$", runbook, re.MULTILINE)) == set(ALERTS)
     for alert in ALERTS:
         assert f"alertname: {alert}\n" in tested
         assert f"| `{alert}` |" in page

@@ -17,12 +17,15 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import sqlalchemy as sa
+from sqlalchemy import orm
 
 import zkrq
 import zkrq.testing
 from tests.harness import HANG, new_namespace, settled, take, until
 from tests.snippets import blocks, execute, pointed, snippet
 from zkrq import local
+from zkrq.outbox.sqlalchemy import Inbox, define_tables
 
 pytestmark = pytest.mark.anyio
 
@@ -31,6 +34,9 @@ ELSEWHERE = {
     ("migrating.md", "# arq"): "a program of arq",
     ("security.md", "files = zkrq.TLS("): "tests/security/test_tls.py",
     ("frameworks.md", ""): "tests/frameworks/test_page.py",
+    ("outbox.md", "with transaction.atomic():"): "tests/outbox/by_django.py",
+    ("testing.md", "pytest_plugins"): "tests/unit/test_plugin.py",
+    ("testing.md", "@pytest.mark.anyio"): "tests/unit/test_plugin.py",
 }
 """Snippets that do not run here, by page and first line, and where they do."""
 
@@ -120,6 +126,67 @@ async def handled(worker: zkrq.Worker, seen: list[Any], count: int) -> None:
     """Run a worker until its handler has seen so many items."""
     async with worker:
         await until(lambda: len(seen) >= count)
+
+
+# -- outbox, encryption ------------------------------------------------------------------------------------------------
+
+
+@runs("outbox.md", "from zkrq.outbox.sqlalchemy")
+async def test_an_item_of_a_transaction_of_sqlalchemy(
+    code: str, cluster: zkrq.testing.TestCluster, tmp_path: Path
+) -> None:
+    engine, metadata = sa.create_engine(f"sqlite:///{tmp_path}/shop.db"), sa.MetaData()
+    sa.Table("orders", metadata, sa.Column("id", sa.Integer, primary_key=True), sa.Column("sent", sa.Integer))
+    order = orm.registry(metadata=metadata).map_imperatively(Order, metadata.tables["orders"]).class_()
+    emails = cluster.queue("emails")
+    seen: list[Any] = []
+
+    async def work(_: object) -> None:
+        claim = await take(emails)
+        handling = snippet("outbox.md", "async with claim:")
+        await execute(handling, claim=claim, engine=engine, Inbox=names["Inbox"], text=sa.text)
+        seen.append((claim.item, claim.key))
+
+    names = {"metadata": metadata, "engine": engine, "Session": orm.Session, "order": order, "cluster": cluster}
+    importing, defining, writing, forwarding = code.split("\n\n")
+    names = await execute(f"{importing}\n{defining}", **names)
+    metadata.create_all(engine)
+    names = await execute(writing, **names)
+    await execute(forwarding, **names, worker=SimpleNamespace(run=work))
+    with engine.connect() as connection:
+        assert connection.execute(sa.text("SELECT id, sent FROM orders")).all() == [(1, 1)]
+    engine.dispose()
+    assert seen == [({"order": 1}, "order:1")]
+
+
+class Order:
+    """What a program keeps of an order."""
+
+    id: int
+
+
+@runs("outbox.md", "async with claim:")
+async def test_effects_are_committed_once(code: str, cluster: zkrq.testing.TestCluster, tmp_path: Path) -> None:
+    engine, metadata = sa.create_engine(f"sqlite:///{tmp_path}/shop.db"), sa.MetaData()
+    define_tables(metadata)
+    sa.Table("orders", metadata, sa.Column("id", sa.Integer, primary_key=True), sa.Column("sent", sa.Integer))
+    metadata.create_all(engine)
+    with engine.begin() as connection:
+        connection.execute(sa.text("INSERT INTO orders VALUES (7, 0)"))
+    await cluster.queue("jobs").push({"order": 7})
+    await execute(code, claim=await take(cluster.queue("jobs")), engine=engine, Inbox=Inbox, text=sa.text)
+    with engine.connect() as connection:
+        assert connection.execute(sa.text("SELECT sent FROM orders")).scalar() == 1
+    engine.dispose()
+
+
+@runs("security.md", 'keys = ["nJx0')
+async def test_a_queue_is_encrypted(code: str, cluster: zkrq.testing.TestCluster) -> None:
+    keys = repr([zkrq.typed.new_key(), zkrq.typed.new_key()])
+    written = code.splitlines()
+    names = await execute("\n".join([f"keys = {keys}", *written[1:]]), zkrq=zkrq, cluster=cluster)
+    await names["orders"].push("a secret")
+    assert (await take(names["orders"])).item == "a secret"
 
 
 # -- README, guide -----------------------------------------------------------------------------------------------------

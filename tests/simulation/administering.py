@@ -133,7 +133,8 @@ class Administrator:
             ledger.violation(f"not found: a cancel of {item.label} ({id}), which is there")
 
     async def _clear(self, queue: Queue[Any]) -> None:
-        """Whatever was pushed before this ends may be gone; what is pushed later may not."""
+        """Whatever was pushed before this ends may be gone; what is pushed later may not, nor anything if it is
+        refused."""
         ledger = self._ledger
         ledger.open_clears += 1
         begun_at = self._world.loop.now
@@ -144,9 +145,13 @@ class Administrator:
             item.is_loose = True
             item.begin_removal()
         ended = await self._client.do("clear", queue.clear(), 4 * CALL_LIMIT)
-        if ended.outcome is Outcome.DONE:
+        if ended.outcome in (Outcome.DONE, Outcome.REFUSED):
             ledger.open_clears -= 1
             ledger.excess -= len(concerned)
+        if ended.outcome is Outcome.REFUSED:
+            for item in concerned:
+                item.take_back_removal()
+            return
         for item in list(ledger.items.values())[len(concerned) :]:
             item.removal_at = min(item.removal_at, begun_at)
             item.is_loose = True
@@ -200,7 +205,7 @@ class Administrator:
         for item in concerned:
             ledger.redrive(item)
         ended = await self._client.do("redrive", queue.redrive(ids, rate=rate), 4 * CALL_LIMIT)
-        ledger.open_redrives -= ended.outcome is Outcome.DONE
+        ledger.open_redrives -= ended.outcome in (Outcome.DONE, Outcome.REFUSED)
 
     async def _discard(self, queue: Queue[Any], ids: list[str] | None) -> None:
         """What is no dead letter stays."""
@@ -212,7 +217,7 @@ class Administrator:
         for item in self._perhaps_dead(ids):
             ledger.discard(item)
         ended = await self._client.do("discard", queue.discard(ids), 4 * CALL_LIMIT)
-        ledger.open_discards -= ended.outcome is Outcome.DONE
+        ledger.open_discards -= ended.outcome in (Outcome.DONE, Outcome.REFUSED)
 
     def _perhaps_dead(self, ids: list[str] | None) -> list[Item]:
         """Those of these items (None: of all) that may be dead letters."""

@@ -38,6 +38,7 @@ TEXTS: dict[str, tuple[str, object]] = {
     "found": ("true", True),
     "min_replicas": ("3", 3),
     "description": ("mailer", "mailer"),
+    "auto_upgrade": ("1", True),
     "session_timeout": ("5", 5.0),
     "command_timeout": ("0.5", 0.5),
     "operation_timeout": ("20", 20.0),
@@ -54,6 +55,7 @@ WRONG = {
     "namespace": "a b",
     "found": "perhaps",
     "min_replicas": "0",
+    "auto_upgrade": "perhaps",
     "session_timeout": "-1",
     "command_timeout": "soon",
     "operation_timeout": "1000",
@@ -70,14 +72,15 @@ def no_variables(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_each_argument_has_a_variable() -> None:
     assert VARIABLES.keys() == inspect.signature(zkrq.connect).parameters.keys() - {"on_event"}
-    assert {each.name for each in fields(Settings)} - {"on_event"} <= VARIABLES.keys()
+    inner = {"on_event", "level"}  # a shard that is added is founded at the level of its namespace
+    assert {each.name for each in fields(Settings)} - inner <= VARIABLES.keys()
     assert TEXTS.keys() == VARIABLES.keys()
 
 
 def test_flags_of_the_command_line_are_settings() -> None:
     """Those that everybody may see."""
     named = {flag.name.replace("-", "_") for flag in CONNECTION}
-    assert named == VARIABLES.keys() - {"found", "min_replicas", "redis_auth", "zookeeper_auth"}
+    assert named == VARIABLES.keys() - {"found", "min_replicas", "redis_auth", "zookeeper_auth", "auto_upgrade"}
     for flag in CONNECTION:
         default = getattr(DEFAULTS, flag.name.replace("-", "_"), None)
         assert flag.default is None

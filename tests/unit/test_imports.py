@@ -114,7 +114,7 @@ FLOORS: Mapping[str, Collection[str]] = {
 package has the name under which users import it, and stands above all of these, as every other room does.
 """
 
-FACES = ("sync", "kombu", "testing", "process", "serve", "cli", "top")
+FACES = ("sync", "kombu", "outbox", "testing", "process", "serve", "cli", "top")
 """The rooms above: clients of the library like any other, each of which may import those before it, and modules on top.
 """
 

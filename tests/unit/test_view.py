@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from tests.every import every
 from tests.unit.views import ids_of, view_of, views, with_accusation
+from zkrq.protocol.levels import SPOKEN
 from zkrq.protocol.view import (
     ACCUSATION_GRACE,
     ACCUSE_AGAIN,
@@ -232,7 +233,7 @@ def test_planned_view_has_every_server_as_member() -> None:
     lives = {ServerId("b"): Life("r2", "g2"), ServerId("a"): Life("r1", "g1")}
     urls = {ServerId("b"): "redis://b", ServerId("a"): "redis://a"}
     planned = plan(lives, urls, min_replicas=2, by="me")
-    assert planned == View(FOUNDING, lives, {}, {}, urls, 2, "me", "me")
+    assert planned == View(FOUNDING, lives, {}, {}, urls, 2, "me", "me", level=SPOKEN.highest)
     assert list(planned.servers) == ["a", "b"]
 
 

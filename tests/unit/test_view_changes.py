@@ -242,6 +242,9 @@ def test_removing_takes_a_server_from_everywhere_and_changes_nothing_else(view: 
         others(view.servers),
         view.min_replicas,
         "me",
+        level=view.level,
+        raised_by=view.raised_by,
+        unknown=view.unknown,
     )
 
 

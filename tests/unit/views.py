@@ -6,6 +6,7 @@ from dataclasses import replace
 
 from hypothesis import strategies as st
 
+from zkrq.protocol.levels import FIRST_LEVEL, SPOKEN
 from zkrq.protocol.view import (
     Accusation,
     Life,
@@ -36,6 +37,9 @@ def views(draw: st.DrawFn) -> View:
         servers={id: f"redis://{number}" for number, id in enumerate(sorted(everybody))},
         min_replicas=draw(st.integers(1, len(everybody))),
         by=draw(st.text(max_size=16)),
+        level=(level := draw(st.integers(*SPOKEN))),
+        raised_by="" if level == FIRST_LEVEL else draw(st.text(max_size=8)),
+        unknown=draw(st.dictionaries(st.text(max_size=4).map("later-{}".format), st.integers(), max_size=2)),
     )
 
 

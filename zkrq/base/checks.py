@@ -10,6 +10,7 @@ from datetime import datetime, timedelta
 from typing import TypeAlias, TypedDict
 
 from zkrq.base.errors import ConfigError
+from zkrq.protocol.levels import Feature, missing
 
 Duration: TypeAlias = float | timedelta
 """Seconds, or a ``timedelta``."""
@@ -72,6 +73,12 @@ def check_id(what: str, id: str) -> str:
     if size > MAX_ID:
         raise ConfigError(f"{what} has {size} bytes, at most {MAX_ID} are allowed")
     return id
+
+
+def check_feature(feature: Feature, level: int) -> None:
+    """Raise ``ConfigError`` if this level, the active one, lacks a feature; nothing was written."""
+    if why := missing(feature, level):
+        raise ConfigError(f"{feature.value[0]}: {why}")
 
 
 def check_group(group: str) -> str:

@@ -300,6 +300,40 @@ class OwnerFenced(ShardEvent):
 
 
 @dataclass(frozen=True, slots=True)
+class SeveralReleases(Event):
+    """Clients of several releases of zkrq are there; reported by the leader, again when others come.  ``releases``:
+    their versions, ``older`` for clients that name none.  ``level``: the active one, which all of them speak."""
+
+    releases: tuple[str, ...]
+    level: int
+
+    def _sentence(self) -> str:
+        return f"clients of several releases are there, at level {self.level}: zkrq {_shorten(self.releases)}"
+
+
+@dataclass(frozen=True, slots=True)
+class LevelRaised(ShardEvent):
+    """Another level is active from ``epoch`` on, raised by a client of ``release``: older clients are refused."""
+
+    level: int
+    release: str
+    epoch: int
+
+    def _sentence(self) -> str:
+        return f"level {self.level} is active since epoch {self.epoch}, raised by a client of zkrq {self.release}"
+
+
+@dataclass(frozen=True, slots=True)
+class LevelRefused(ShardEvent):
+    """The active level is not one that this client speaks: it writes nothing any more.  ``reason`` says what to do."""
+
+    reason: str
+
+    def _sentence(self) -> str:
+        return f"this client is refused: {self.reason}"
+
+
+@dataclass(frozen=True, slots=True)
 class LoopBlocked(Event):
     """The event loop did not run for ``seconds``, because a call in this process did not let it: a handler that
     computes, or that calls something slow without ``await``.  What that cost: ``expired`` of the ``held`` claims passed

@@ -18,6 +18,7 @@ from zkrq.base.errors import ConfigError
 from zkrq.base.limits import DeadLetters, Groups, Limits, Results
 from zkrq.base.retry import Retry
 from zkrq.protocol.clocks import PUT_WINDOW
+from zkrq.protocol.levels import SPOKEN
 
 if TYPE_CHECKING:
     from zkrq.base.checks import Duration
@@ -57,6 +58,12 @@ class Settings:
 
     operation_timeout: float = 15.0
     """Seconds for which a push or an ack is retried before it raises; at most ``MAX_OPERATION_TIMEOUT``."""
+
+    auto_upgrade: bool = False
+    """Whether to raise the active level when no client of an older release was seen for a day."""
+
+    level: int = SPOKEN.highest
+    """Active level of a namespace that this client founds; that of the namespace for a further shard."""
 
     on_event: Callable[[Event], object] | None = None
     """Called with every ``zkrq.Event``, on the event loop; must not block."""

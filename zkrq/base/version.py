@@ -1,3 +1,3 @@
 """Tell the version of zkrq."""
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"

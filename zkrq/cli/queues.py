@@ -79,8 +79,9 @@ async def _consumers(args: Namespace) -> Lines:
     async with open_cluster(args) as cluster:
         for owner, consumer in sorted((await cluster.consumers()).items()):
             held = ", ".join(f"{n} of {queue}" for queue, n in sorted(consumer.claims.items())) or "nothing"
-            details = {"owner": owner, "description": consumer.description, "claims": dict(consumer.claims)}
-            yield Line(f"{owner}  {consumer.description}  holds {held}", details)
+            details = {"owner": owner, **consumer._asdict(), "claims": dict(consumer.claims)}
+            version = consumer.version or "before 0.2.0"
+            yield Line(f"{owner}  {consumer.description}  zkrq {version}  holds {held}", details)
 
 
 _LETTERS = Flag("count", "at most this many items, up to 500", int, 100, "N")

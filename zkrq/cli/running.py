@@ -19,6 +19,7 @@ from typing import cast
 from zkrq.base.errors import ConfigError, ZkrqError
 from zkrq.cli import (
     completion,
+    doctor,
     items,
     limits,
     moving,
@@ -31,6 +32,7 @@ from zkrq.cli import (
     shards,
     top,
     trying,
+    upgrade,
     worker,
 )
 from zkrq.cli.command import Incomplete, Lines
@@ -51,7 +53,9 @@ COMMANDS = (
     *removing.COMMANDS,
     *moving.COMMANDS,
     *servers.COMMANDS,
+    *upgrade.COMMANDS,
     *shards.COMMANDS,
+    *doctor.COMMANDS,
     *completion.COMMANDS,
 )
 

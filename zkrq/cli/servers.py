@@ -5,6 +5,7 @@ from __future__ import annotations
 from argparse import Namespace
 from typing import TYPE_CHECKING
 
+from zkrq.base.errors import ConfigError
 from zkrq.cli.command import Command, Flag, Line, Lines, open_cluster, setting, settings_of
 from zkrq.client.connecting import founder
 from zkrq.client.inner import meet_servers
@@ -34,7 +35,7 @@ def server_lines(health: Health) -> list[Line]:
     return [
         Line(
             f"{id}: {server.place}{f' of shard {server.shard}' if several else ''}"
-            f"{'' if server.connected else ', not connected'}",
+            f"{f', Redis {server.version}' if server.connected else ', not connected'}",
             {"server": id, **server_value(server)},
         )
         for id, server in health.servers.items()
@@ -67,6 +68,13 @@ def _changed(cluster: Cluster, server: str, shard: str) -> dict[str, object]:
 
 
 async def _servers_recover(args: Namespace) -> Lines:
+    if args.without_zookeeper:
+        if args.shard != FIRST:
+            raise ConfigError("without ZooKeeper nothing is known of shards: only the first one can be founded again")
+        cluster = open_cluster(args, found=True, min_replicas=args.min_replicas)
+        await cluster.recover(args.name, without_zookeeper=True)
+        yield Line(f"founded again with {', '.join(args.name)}", {"servers": args.name})
+        return
     cluster = open_cluster(args)
     if args.shard == FIRST:
         await cluster.recover(args.name)  # it does not open without them
@@ -100,7 +108,13 @@ COMMANDS = (
         "servers recover",
         "after all in-sync servers were lost: continue with these; items that only others held are lost",
         _servers_recover,
-        (Flag("shard", "the shard whose servers were lost", str, FIRST),),
+        (
+            Flag("shard", "the shard whose servers were lost", str, FIRST),
+            Flag(
+                "without-zookeeper", "ZooKeeper has lost the namespace: found it again from these servers", bool, False
+            ),
+            setting("min-replicas", "as the namespace was founded, with --without-zookeeper; default: 2", "N"),
+        ),
         {"name...": "the servers to continue with"},
     ),
 )

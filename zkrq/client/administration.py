@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from zkrq.base import clock
 from zkrq.base.checks import check_group, check_id, check_rate
-from zkrq.base.errors import ConfigError, OutcomeUnknown, Unavailable
+from zkrq.base.errors import ConfigError, OutcomeUnknown
+from zkrq.client.everywhere import Changes
 from zkrq.client.finding import Finding
 from zkrq.client.inspection import Groups, Limits, read_statistics
 from zkrq.protocol import calls
@@ -74,8 +75,9 @@ class Administration(Finding[T]):
         self._parts.check_open()
         shards, first = self._everywhere.shards, self._everywhere.shards.first
         await shards.all_used()
-        await self._pause(state, first.replicas)
-        try:
+        with Changes() as changes:
+            await self._pause(state, first.replicas)
+            changes.made = 1
             await shards.all_used()
             if any(entry.is_new for entry in shards.map.shards.values()):
                 await shards.change(renewed)
@@ -87,8 +89,6 @@ class Administration(Finding[T]):
                 if now is state:
                     return
                 state = now
-        except Unavailable as error:
-            raise OutcomeUnknown(f"not every shard of queue {self.name!r} could be told; repeat: {error}") from error
         raise OutcomeUnknown(f"queue {self.name!r} is paused and resumed by others all the time; repeat")
 
     async def _pause(self, state: State, replicas: Replicas) -> None:
@@ -125,29 +125,31 @@ class Administration(Finding[T]):
 
         Items pushed after the start of this call stay, so it ends even while producers push.  The start is taken from
         the clock of this process or that of the queue's primary, whichever is later; an item whose producer's clock
-        is ahead of both also stays.  If the call fails or is cancelled, some items may be left.
-        Raises ``Unavailable``, ``OutcomeUnknown``.
+        is ahead of both also stays.  If the call is cancelled, some items may be left.
+        Raises ``Unavailable``: nothing happened; ``OutcomeUnknown``: some items may be removed, clear again.
         """
         only = calls.only_of(None if group is None else check_group(group))
         self._parts.check_open()
         before_ms = clock.now_ms()
-        return sum(await self._everywhere.each(lambda replicas: self._clear(replicas, before_ms, only)))
+        with Changes() as changes:
+            await self._everywhere.each(lambda replicas: self._clear(replicas, changes, before_ms, only))
+        return changes.made
 
-    async def _clear(self, replicas: Replicas, before_ms: int, only: str = "") -> int:
-        """Remove every ready and every scheduled item of a shard that was pushed until then; return how many."""
-        removed, cursor = 0, b""
+    async def _clear(self, replicas: Replicas, changes: Changes, before_ms: int, only: str = "") -> None:
+        """Remove every ready and every scheduled item of a shard that was pushed until then."""
+        cursor = b""
         while True:
             leading = replicas.primary(self.name)
             call = _new_call()
             decided = await replicas.decide(calls.Clear(self.name, CHANGED_AT_ONCE, call, before_ms, cursor, only))
-            removed += decided.reply.removed + _done(decided, call, State.GONE.value)
+            changes.made += decided.reply.removed + _done(decided, call, State.GONE.value)
             executed_before, _, before_ms, after, _ = decided.reply
             if replicas.primary(self.name) != leading:
                 cursor = b"s"  # a cursor is valid on one server only, so another one starts over
             elif executed_before or after:
                 cursor = after
             else:
-                return removed
+                return
 
     async def delete(self) -> int:
         """Remove the queue: all its items in any state, its pause and its limits; return how many items.
@@ -161,36 +163,34 @@ class Administration(Finding[T]):
         Whatever is pushed meanwhile is removed too, or makes the queue again, as any later push does, also of an ``id``
         that was removed (by the clocks of the producer and of this client), and a consumer that is waiting:
         stop these first.  The fencing tokens of an id that returns are greater than all before, for as long as a
-        removed id is remembered (ten minutes).  If the call fails or is cancelled, some items may be left: delete
-        again.  Raises ``Unavailable``, ``OutcomeUnknown``.
+        removed id is remembered (ten minutes).  If the call is cancelled, some items may be left: delete again.
+        Raises ``Unavailable``: nothing happened; ``OutcomeUnknown``: some items may be removed, delete again.
         """
         self._parts.check_open()
-        removed = sum(await self._everywhere.each(self._empty))
-        await self.resume()
-        moment_ms = clock.now_ms()
-        await self._everywhere.each(lambda replicas: replicas.delete(self.name, moment_ms))
-        return removed
+        with Changes() as changes:
+            await self._everywhere.each(lambda replicas: self._empty(replicas, changes))
+            await self.resume()
+            moment_ms = clock.now_ms()
+            await self._everywhere.each(lambda replicas: replicas.delete(self.name, moment_ms))
+        return changes.made
 
-    async def _empty(self, replicas: Replicas) -> int:
-        """Remove all items of a shard; return how many."""
-        removed = 0
+    async def _empty(self, replicas: Replicas, changes: Changes) -> None:
+        """Remove all items of a shard."""
         for _ in range(DELETE_ROUNDS):
             late_ms = clock.now_ms() + PUT_WINDOW_MS  # also those of producers whose clock is ahead
-            removed += await self._clear(replicas, late_ms)
-            removed += await self._discard(replicas, None) + await self._cancel_claimed(replicas)
+            await self._clear(replicas, changes, late_ms)
+            await self._discard(replicas, None, changes)
+            await self._cancel_claimed(replicas, changes)
             if not any(await replicas.ask(calls.Count(self.name))):
                 break
-        return removed
 
-    async def _cancel_claimed(self, replicas: Replicas) -> int:
-        removed = 0
+    async def _cancel_claimed(self, replicas: Replicas, changes: Changes) -> None:
         for _ in range(0, (await replicas.ask(calls.Count(self.name))).claimed, CHANGED_AT_ONCE):
             ids = [item.id for item in await self._peek(replicas, CHANGED_AT_ONCE, "claimed")]
             call = _new_call()
             decided = await replicas.decide(calls.Cancel(self.name, State.CLAIMED.value, 0, call, ids))
-            removed += decided.reply.states.count(State.CLAIMED.value.encode())
-            removed += _done(decided, State.CLAIMED.value + call, State.GONE.value)
-        return removed
+            changes.made += decided.reply.states.count(State.CLAIMED.value.encode())
+            changes.made += _done(decided, State.CLAIMED.value + call, State.GONE.value)
 
     async def cancel(self, id: str) -> Cancellation:
         """Remove one item in any state; the result is false if no item has that id.
@@ -205,18 +205,22 @@ class Administration(Finding[T]):
         """Remove items in any state; return what became of each, in the order of the ids.
 
         The holders of claimed ones are notified as by ``cancel``.  If the call fails or is cancelled, some items are
-        removed by then: cancel again; those are ``NOT_FOUND`` then.  Raises as ``cancel`` does.
+        removed by then: cancel again; those are ``NOT_FOUND`` then.
+        Raises ``Unavailable``: nothing happened; ``OutcomeUnknown``: some may be removed.
         """
         named = dict.fromkeys(_check_ids(ids), Cancellation.NOT_FOUND)
         self._parts.check_open()
         known: set[Shard] = set()
-        while shards := await self._everywhere.further(known, list(named)):
-            for shard in shards:
-                left = [id for id, found in named.items() if not found and self._everywhere.may_have(shard, id)]
-                for start in range(0, len(left), CHANGED_AT_ONCE):
-                    some = left[start : start + CHANGED_AT_ONCE]
-                    outcomes = await self._everywhere.on(shard, partial(self._cancel, some))
-                    named.update(zip(some, outcomes or (), strict=False))
+        with Changes() as changes:
+            # An item is on one shard only: what was found asks no other one, which may be away.
+            while not all(named.values()) and (shards := await self._everywhere.further(known, list(named))):
+                for shard in shards:
+                    left = [id for id, found in named.items() if not found and self._everywhere.may_have(shard, id)]
+                    for start in range(0, len(left), CHANGED_AT_ONCE):
+                        some = left[start : start + CHANGED_AT_ONCE]
+                        outcomes = await self._everywhere.on(shard, partial(self._cancel, some))
+                        named.update(zip(some, outcomes or (), strict=False))
+                        changes.made = sum(map(bool, named.values()))
         return [named[id] for id in ids]
 
     async def _cancel(self, ids: Sequence[str], replicas: Replicas) -> list[Cancellation]:
@@ -239,12 +243,13 @@ class Administration(Finding[T]):
     async def discard(self, ids: Sequence[str] | None = None) -> int:
         """Remove the dead letters with these ids (None: all that exist now); return how many were removed.
 
-        Ids of other items are skipped.  Raises as ``cancel`` does; some letters may be removed by then.
+        Ids of other items are skipped.
+        Raises ``Unavailable``: nothing happened; ``OutcomeUnknown``: some letters may be removed, discard again.
         """
         return await self._in_turn(ids, self._discard)
 
     async def _in_turn(
-        self, ids: Sequence[str] | None, act: Callable[[Replicas, Sequence[str] | None], Awaitable[int]]
+        self, ids: Sequence[str] | None, act: Callable[[Replicas, Sequence[str] | None, Changes], Awaitable[None]]
     ) -> int:
         """Do something with the dead letters of these ids (None: all) on one shard after the other; return the sum.
 
@@ -253,48 +258,48 @@ class Administration(Finding[T]):
         named = None if ids is None else _check_ids(ids)
         self._parts.check_open()
         known: set[Shard] = set()
-        changed = 0
-        while shards := await self._everywhere.further(known, named or ()):
-            for shard in shards:
-                some = None if named is None else [id for id in named if self._everywhere.may_have(shard, id)]
-                if some is None or some:
-                    changed += await self._everywhere.on(shard, lambda replicas, some=some: act(replicas, some)) or 0
-        return changed
+        with Changes() as changes:
+            while shards := await self._everywhere.further(known, named or ()):
+                for shard in shards:
+                    some = None if named is None else [id for id in named if self._everywhere.may_have(shard, id)]
+                    if some is None or some:
+                        await self._everywhere.on(shard, lambda replicas, some=some: act(replicas, some, changes))
+        return changes.made
 
-    async def _discard(self, replicas: Replicas, ids: Sequence[str] | None) -> int:
-        removed = 0
+    async def _discard(self, replicas: Replicas, ids: Sequence[str] | None, changes: Changes) -> None:
         left = (await replicas.ask(calls.Count(self.name))).dead
         for count, some in _pages(ids, CHANGED_AT_ONCE, left):
             call = _new_call()
             decided = await replicas.decide(calls.Cancel(self.name, State.DEAD.value, count, call, some))
-            removed += decided.reply.states.count(State.DEAD.value.encode())
-            removed += _done(decided, State.DEAD.value + call, State.GONE.value)
-        return removed
+            changes.made += decided.reply.states.count(State.DEAD.value.encode())
+            changes.made += _done(decided, State.DEAD.value + call, State.GONE.value)
 
     async def redrive(self, ids: Sequence[str] | None = None, *, rate: float | None = None) -> int:
         """Queue the dead letters with these ids again (None: all that exist now); return how many were queued.
 
         They are ready immediately and start with no attempts.  ``rate``: at most this many per second, None: no limit.
         Ids of other items are skipped, and so are letters whose key is taken by another item.  If the call fails or is
-        cancelled, the rest stay dead letters.  Raises as ``cancel`` does.
+        cancelled, the rest stay dead letters.
+        Raises ``Unavailable``: nothing happened; ``OutcomeUnknown``: some may be queued, redrive again.
         """
         if rate is not None:
             check_rate("rate", rate)
         return await self._in_turn(ids, partial(self._redrive, rate=rate))
 
-    async def _redrive(self, replicas: Replicas, ids: Sequence[str] | None, *, rate: float | None) -> int:
-        revived = passed_over = 0
+    async def _redrive(
+        self, replicas: Replicas, ids: Sequence[str] | None, changes: Changes, *, rate: float | None
+    ) -> None:
+        passed_over = 0
         left = (await replicas.ask(calls.Count(self.name))).dead
         page = CHANGED_AT_ONCE if rate is None else max(1, min(CHANGED_AT_ONCE, round(rate / 10)))
         for count, some in _pages(ids, page, left):
             call = _new_call()
             decided = await replicas.decide(calls.Redrive(self.name, passed_over, count, call, some))
             now = len(decided.reply.ids) + _done(decided, call, REQUEUED)
-            revived += now
+            changes.made += now
             passed_over += 0 if decided.reply.executed_before else max(0, count - now)
             if rate is not None:
                 await asyncio.sleep(count / rate)
-        return revived
 
 
 def _done(decided: Decided[Any], token: str, states: str) -> int:

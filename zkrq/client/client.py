@@ -12,14 +12,14 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar
 from weakref import ReferenceType, ref
 
 import anyio
 
 from zkrq.base import clock
 from zkrq.base.errors import Closed, ConfigError, NotEnoughReplicas, Unavailable, ZkrqError
-from zkrq.base.events import DeclaredDead, Events, LoopBlocked, SessionLost, SessionResumed, SessionSuspended
+from zkrq.base.events import DeclaredDead, Events, LoopBlocked, Recovered, SessionLost, SessionResumed, SessionSuspended
 from zkrq.base.loop import OwnLoop
 from zkrq.base.settings import QUEUE_DEFAULTS, QueueSettings, Settings
 from zkrq.base.stalls import watch_for_stalls
@@ -33,6 +33,7 @@ from zkrq.client.results import make_queue
 from zkrq.client.schedules import Schedules
 from zkrq.client.shard import NOT_OPEN, Shard
 from zkrq.client.shards import Given, Shards
+from zkrq.client.upgrading import Upgrading
 from zkrq.consuming.context import QueueContext
 from zkrq.consuming.identity import Identity
 from zkrq.consuming.leases import Leases
@@ -43,6 +44,7 @@ from zkrq.coordination.coordinator import Coordinator, Session, SessionState
 from zkrq.producing.pusher import Pusher
 from zkrq.producing.sending import Sender
 from zkrq.protocol import calls
+from zkrq.protocol.levels import Feature
 from zkrq.protocol.shards import ShardState
 from zkrq.replication.batching import InFlightLimit
 
@@ -53,6 +55,9 @@ if TYPE_CHECKING:
     from zkrq.replication.wire import Dial
 
 T = TypeVar("T")
+
+Declare: TypeAlias = "Callable[[Limits | Groups], Awaitable[None]]"
+"""Gives a queue limits."""
 
 CLOSE_TIMEOUT = 5.0
 """Seconds that closing spends on handing back claims and on removing payloads of finished items.
@@ -98,6 +103,7 @@ class Client:
             servers, coordinator, settings, events=self.events, dial=dial, changed=self._shards_changed
         )
         self.resharding: Final = Resharding(self.shards, coordinator, settings)
+        self.upgrading: Final = Upgrading(self.shards, coordinator, settings, self.events)
         self.schedules: Final = Schedules(self.tasks)
         self.identity: Final = Identity(coordinator, settings.describe())
         self.queues: Final = dict[str, OpenQueue]()
@@ -147,17 +153,32 @@ class Client:
             await stack.enter_async_context(self.shards)
             await stack.enter_async_context(self.coordinator)
             recovered = await self.shards.join(recover_with)
+            await self.upgrading.introduce()
             self.coordinator.subscribe(self)
             self.shard.start()
             self.tasks.supervise(self.shards.run, "follow the shard map")
             if self.settings.found:
                 await self.resharding.found_given()
                 self.tasks.start(self.resharding.keep_adding(), "add the shards that were given")
+            self.tasks.supervise(self.upgrading.run, "look at the releases of the clients")
             self.tasks.supervise(self._rest_now_and_then, "end what is idle")
             self.tasks.supervise(partial(watch_for_stalls, self._report_stall), "watch the event loop")
             self._stack = stack.pop_all()
         self.is_open = self._was_open = True
         return recovered
+
+    async def refound(self, servers: frozenset[ServerId]) -> None:
+        """Found the namespace again with what these servers hold; the client is closed afterwards.
+
+        Raises ``ConfigError``, ``Unavailable``, ``Closed`` at a second call.
+        """
+        if self._entered:
+            raise Closed("a cluster is opened once: make another one with connect()")
+        self._entered = True
+        self.own_loop.settle()
+        async with self.tasks, self.shards, self.coordinator:
+            view, missing = await self.shard.refound(servers)
+        self.events.tell(Recovered(self.namespace, tuple(view.members), missing, view.epoch), logging.ERROR)
 
     async def aclose(self) -> None:
         """Close once, to the end even if the caller is cancelled; does nothing unless open."""
@@ -266,7 +287,7 @@ class Client:
             self.identity,
             self._declared_dead,
             declare,
-            Once(partial(_each, declare, declared)) if declared else None,
+            Once(partial(self._declare, declare, settings, declared)) if declared or settings.results else None,
         )
         placement = self.shards.placement
         pusher: Pusher[Any] = Pusher(context, Sender(name, settings.max_size or 0, placement), placement, self._pushes)
@@ -274,6 +295,13 @@ class Client:
         parts: QueueParts[Any] = QueueParts(context, pusher, line, Everywhere(self.shards))
         parts.use([self._make_shard(context, line, shard) for shard in self.shards.open.values()])
         return parts
+
+    async def _declare(self, declare: Declare, settings: QueueSettings, declared: Sequence[Limits | Groups]) -> None:
+        """Do what comes before the first push or claim in a queue with options that belong to the queue."""
+        if settings.results:
+            self.shards.placement.check(Feature.RESULTS)
+        for each in declared:
+            await declare(each)
 
     def _make_shard(self, context: QueueContext, line: Line[Any], shard: Shard) -> QueueShard[Any]:
         """Make the part of a queue that is on one shard."""
@@ -379,6 +407,8 @@ class Client:
                 self.events.tell(SessionLost(self.namespace, session.id), logging.WARNING)
                 self._lose_all(self.identity.end(session.id), "the ZooKeeper session is over")
             case SessionState.CONNECTED:
+                if before is SessionState.LOST:
+                    self.tasks.start(self.upgrading.introduce_again(), "name the release")
                 if before is SessionState.SUSPENDED:
                     self.events.tell(SessionResumed(self.namespace, session.id))
                 self.consumers_changed()
@@ -404,8 +434,3 @@ def _remember(dropped: dict[str, T], name: str, value: T) -> None:
     if len(dropped) >= DROPPED_MAX:
         del dropped[next(iter(dropped))]
     dropped[name] = value
-
-
-async def _each(act: Callable[[Limits | Groups], Awaitable[None]], every: Sequence[Limits | Groups]) -> None:
-    for each in every:
-        await act(each)

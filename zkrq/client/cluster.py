@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from zkrq.client.shards import ShardStatus
     from zkrq.consuming.observing import Observer
     from zkrq.coordination.coordinator import Coordinator
+    from zkrq.protocol.levels import ClientInfo
     from zkrq.replication.replicas import Replicas
     from zkrq.replication.wire import Dial
 
@@ -253,8 +254,34 @@ class Cluster:
         Raises ``Unavailable``, also if ZooKeeper does not answer.
         """
         claims = await count_claims(self._everywhere(), await self.queues())
-        alive = await self._client.coordinator.consumers()
-        return {owner: Consumer(text, claims.get(owner, {})) for owner, text in alive.items()}
+        alive = await self._client.upgrading.consumers()
+        return {owner: Consumer(text, claims.get(owner, {}), version) for owner, (text, version) in alive.items()}
+
+    async def clients(self) -> Mapping[str, ClientInfo]:
+        """Return every live client by the id of its session: its host, its release, and the levels that it speaks.
+
+        A consumer of a release before 0.2.0 has no version; a producer of such a release is not here.
+        Raises ``Unavailable``.
+        """
+        self._client.check_open()
+        return await self._client.upgrading.clients()
+
+    @property
+    def level(self) -> int:
+        """The active level: what is written now, see docs/upgrading.md.  Raises ``Closed`` if it was never opened."""
+        return min(self.view.level, self._client.upgrading.level)
+
+    async def upgrade(self, level: int | None = None, *, force: bool = False) -> int:
+        """Make a later level active; return it.  Clients that do not speak it are refused from then on.
+
+        ``level``: None: the latest that this release speaks.  ``force``: even if ``clients()`` has some that do not
+        speak it.  It is never lowered again; until it is raised, going back to the release before is safe.  A crash in
+        the middle leaves some shards at the former level: call it again.
+
+        Raises ``ConfigError`` if such clients are there, and names them; ``Unavailable``: call it again.
+        """
+        self._client.check_open()
+        return await self._client.upgrading.upgrade(level, force=force)
 
     async def statistics(self, queues: Iterable[str] | None = None) -> Mapping[str, Statistics]:
         """Sum up these queues, None: every queue that ever had an item and was not deleted.  Raises ``Unavailable``."""
@@ -387,15 +414,24 @@ class Cluster:
 
     # -- after a disaster ----------------------------------------------------------------------------------------------
 
-    async def recover(self, servers: Sequence[str]) -> None:
+    async def recover(self, servers: Sequence[str], *, without_zookeeper: bool = False) -> None:
         """Continue with the data of these servers after all in-sync ones were lost, without waiting for the others.
 
         For operators, if the namespace does not recover by itself.  Items that only the other servers held are lost,
         which is logged.  Servers without data start empty.  Call it instead of entering ``async with``, or inside; for
         servers of another shard than the first one inside.
-        Raises ``ConfigError`` if a server of the view is alive, or for an unknown name; ``Unavailable``.
+
+        ``without_zookeeper``: ZooKeeper has lost the namespace, so found it again from what these servers hold, in a
+        cluster that was made with ``found=True`` and is not entered.  Name those that were in sync: if one was not,
+        items that were acked since may be delivered again.  Only a namespace of one shard can be founded again.
+        Raises ``ConfigError`` if a server of the view is alive, or for an unknown name; ``Unavailable``: repeat it.
         """
         named = frozenset(map(ServerId, servers))
+        if without_zookeeper:
+            if not self._client.settings.found:
+                raise ConfigError("to found the namespace again, make the cluster with found=True")
+            await self._client.refound(named)
+            return
         if self._client.is_open:
             self._client.check_open()
             if await self._client.shards.recover(named):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from zkrq import local
 from zkrq.base.checks import Duration, check_count, check_kind, in_seconds
@@ -18,7 +18,7 @@ from zkrq.client.environment import complete, variable_of
 from zkrq.client.inner import client_of
 from zkrq.coordination.memory import Hub, MemoryCoordinator
 from zkrq.coordination.zookeeper import ZooKeeperCoordinator
-from zkrq.protocol.shards import FIRST
+from zkrq.protocol.shards import FIRST, ShardName
 from zkrq.replication.urls import Dialler
 
 if TYPE_CHECKING:
@@ -41,6 +41,7 @@ def connect(
     session_timeout: Duration | None = None,
     command_timeout: Duration | None = None,
     operation_timeout: Duration | None = None,
+    auto_upgrade: bool | None = None,
     on_event: Callable[[Event], object] | None = DEFAULTS.on_event,
 ) -> Cluster:
     """Make a cluster, to be opened with ``async with``.  Nothing is connected before that.
@@ -68,6 +69,8 @@ def connect(
     Default: 10.
     command_timeout: seconds until a silent Redis server counts as dead; default: 2.
     operation_timeout: seconds for which a push or an ack is retried before it raises; default: 15.
+    auto_upgrade: whether to make the latest level active when no client of an older release was seen for a day, as
+    ``Cluster.upgrade`` does.  Default: False.
     on_event: called with every ``zkrq.Event``, on the event loop; must not block.
 
     Raises ``ConfigError`` for bad arguments, and for bad variables by their names.
@@ -87,18 +90,41 @@ def connect(
             "session_timeout": session_timeout,
             "command_timeout": command_timeout,
             "operation_timeout": operation_timeout,
+            "auto_upgrade": auto_upgrade,
         },
         on_event,
     )
 
 
-def _make(
-    arguments: Mapping[str, Any], on_event: Callable[[Event], object] | None = None, *, protect: bool = False
-) -> Cluster:
-    """Make a cluster of the arguments of ``connect`` and of the environment.
+class Given(NamedTuple):
+    """What the arguments of ``connect`` and the environment say, checked; nothing is connected.
 
-    ``protect``: when it is opened, give the namespace's znodes to ``zookeeper_auth`` alone.  Raises ``ConfigError``.
+    ``servers``: those of the first shard, and of the others in ``shards``.
     """
+
+    servers: Mapping[str, str]
+    shards: Mapping[ShardName, Mapping[str, str]]
+    dial: Dialler
+    hosts: str
+    auth: Credentials | None
+    tls: TLS | None
+    settings: Settings
+
+    def coordinator(self, *, protect: bool = False) -> ZooKeeperCoordinator:
+        """Return the session with ZooKeeper, not entered.  ``protect``: see ``ZooKeeperCoordinator``."""
+        return ZooKeeperCoordinator(
+            self.hosts,
+            namespace=self.settings.namespace,
+            session_timeout=self.settings.session_timeout,
+            auth=self.auth,
+            tls=self.tls,
+            found=self.settings.found,
+            protect=protect,
+        )
+
+
+def read_given(arguments: Mapping[str, Any], on_event: Callable[[Event], object] | None = None) -> Given:
+    """Read the arguments of ``connect`` and the environment.  Raises ``ConfigError``."""
     given = complete(arguments)
     for needed in ("redis", "zookeeper"):
         if needed not in given:
@@ -109,16 +135,19 @@ def _make(
     every = {name: url for urls in (servers, *shards.values()) for name, url in urls.items()}
     dial = _dialler(every, given.pop("redis_auth", None), given.pop("redis_tls", None))
     settings = Settings(**cast("Any", {name: in_seconds(value) for name, value in given.items()}), on_event=on_event)
-    coordinator = ZooKeeperCoordinator(
-        hosts,
-        namespace=settings.namespace,
-        session_timeout=settings.session_timeout,
-        auth=auth,
-        tls=tls,
-        found=settings.found,
-        protect=protect,
-    )
-    return Cluster(servers, coordinator, settings, dial=dial, shards=shards)
+    return Given(servers, shards, dial, hosts, auth, tls, settings)
+
+
+def _make(
+    arguments: Mapping[str, Any], on_event: Callable[[Event], object] | None = None, *, protect: bool = False
+) -> Cluster:
+    """Make a cluster of the arguments of ``connect`` and of the environment.
+
+    ``protect``: when it is opened, give the namespace's znodes to ``zookeeper_auth`` alone.  Raises ``ConfigError``.
+    """
+    given = read_given(arguments, on_event)
+    coordinator = given.coordinator(protect=protect)
+    return Cluster(given.servers, coordinator, given.settings, dial=given.dial, shards=given.shards)
 
 
 def _dialler(servers: Mapping[str, str], auth: Credentials | None, tls: TLS | None) -> Dialler:

@@ -13,10 +13,14 @@ if TYPE_CHECKING:
 
 
 class Consumer(NamedTuple):
-    """A live consumer: its description, and the number of claims that it holds in each queue."""
+    """A live consumer: its description, and the number of claims that it holds in each queue.
+
+    ``version``: its release of zkrq, empty for one that names none, which is older than 0.2.0.
+    """
 
     description: str
     claims: Mapping[str, int]
+    version: str = ""
 
 
 async def count_claims(shards: Iterable[Replicas], queues: Iterable[str]) -> Mapping[str, Mapping[str, int]]:

@@ -15,9 +15,12 @@ import logging
 import secrets
 from typing import TYPE_CHECKING
 
+from zkrq.base.checks import check_feature
 from zkrq.base.events import LimitsChanged
 from zkrq.base.limits import Groups, Limits
+from zkrq.client.everywhere import Changes
 from zkrq.protocol import calls
+from zkrq.protocol.levels import Feature
 
 if TYPE_CHECKING:
     from zkrq.base.events import Events
@@ -44,9 +47,13 @@ async def _declare(shards: Shards, queue: str, section: str, settings: str) -> s
     if settings:
         shards.check_alone(queue)
     first = shards.first.replicas
-    decided = await first.decide(calls.Declare(queue, section, settings, secrets.token_hex(4)))
-    await shards.all_used()
-    if settings and len(shards.map.shards) > 1:
-        await first.decide(calls.Declare(queue, section, "", secrets.token_hex(4)))
-        shards.check_alone(queue)
+    check_feature(Feature.GROUPS if section == GROUPS else Feature.LIMITS, first.level)
+    with Changes() as changes:
+        decided = await first.decide(calls.Declare(queue, section, settings, secrets.token_hex(4)))
+        changes.made = 1
+        await shards.all_used()
+        if settings and len(shards.map.shards) > 1:
+            await first.decide(calls.Declare(queue, section, "", secrets.token_hex(4)))
+            changes.made = 0
+            shards.check_alone(queue)
     return decided.reply.before.decode()

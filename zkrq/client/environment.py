@@ -79,6 +79,7 @@ VARIABLES: Mapping[str, Variable] = {
     "found": _setting("found", "1 or 0", read_flag),
     "min_replicas": _setting("min_replicas", "a whole number", int),
     "description": _setting("description", "a text", str),
+    "auto_upgrade": _setting("auto_upgrade", "1 or 0", read_flag),
     "session_timeout": _setting("session_timeout", "seconds", float),
     "command_timeout": _setting("command_timeout", "seconds", float),
     "operation_timeout": _setting("operation_timeout", "seconds", float),

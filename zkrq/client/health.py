@@ -20,7 +20,8 @@ class ServerHealth(NamedTuple):
     to it.  ``catching_up``: the progress of the catch-up that this client runs for it, None without one.
     ``shard``: the shard that it is in.  ``out_since``: when this client saw it leave the servers in sync, in UTC; None
     if it is in sync, or had left before this client connected.  ``reason``: why it could not be brought back when this
-    client last tried, None if it did not try or does not know.
+    client last tried, None if it did not try or does not know.  ``version``: of Redis, or of the one that Valkey says
+    it is like; empty while it is not connected.
     """
 
     place: str
@@ -29,6 +30,7 @@ class ServerHealth(NamedTuple):
     shard: str = FIRST
     out_since: datetime | None = None
     reason: str | None = None
+    version: str = ""
 
 
 class Health(NamedTuple):

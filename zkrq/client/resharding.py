@@ -196,7 +196,8 @@ class Resharding:
         self, name: ShardName, register: str, servers: Mapping[str, str], min_replicas: int | None
     ) -> None:
         """Found the view of a shard that the map names already, so that all who add it found the same one."""
-        settings = replace(self._settings, found=True, min_replicas=min_replicas)
+        level = self._shards.first.view.level  # so that every client of the namespace can use the shard
+        settings = replace(self._settings, found=True, min_replicas=min_replicas, level=level)
         async with self._shards.make(name, servers, register, settings) as shard:
             await shard.open()
 

@@ -14,17 +14,19 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Final, Self
 
 from zkrq.base import clock
-from zkrq.base.errors import Closed, ZkrqError
+from zkrq.base.errors import Closed, Unavailable, ZkrqError
 from zkrq.base.tasks import Tasks
 from zkrq.client.health import ServerHealth, place_of
 from zkrq.consuming.wakeups import Wakeups
 from zkrq.coordination.coordinator import VIEW, Coordinator
 from zkrq.protocol.eviction import Evicting
 from zkrq.protocol.founding import Founding, Location
-from zkrq.protocol.recovery import has_live_member
+from zkrq.protocol.recovery import Recovered, has_live_member
+from zkrq.protocol.refounding import Refounding
 from zkrq.protocol.replies import Answer
 from zkrq.protocol.server_info import ServerInfo
 from zkrq.protocol.shards import FIRST, ShardName
+from zkrq.protocol.steps import NotNow
 from zkrq.protocol.view import Life, ServerId, View
 from zkrq.protocol.witness import Witness
 from zkrq.repair.fencing import Reaper
@@ -148,8 +150,7 @@ class Shard:
 
         Returns whether a member was found in the life that the view names.  Raises ``ConfigError``, ``Unavailable``.
         """
-        locations = {id: Location(redact(url), without_credentials(url)) for id, url in self.fleet.urls.items()}
-        view, version, identities = await self.replicas.repair(Founding(self._settings, locations).join())
+        view, version, identities = await self.replicas.repair(Founding(self._settings, self._locations).join())
         for id, who in identities.items():
             if isinstance(who, ServerInfo):
                 self.witness.meet(id, Life(who.run_id, who.generation))
@@ -161,6 +162,21 @@ class Shard:
             if isinstance(answer := identities.get(id), Answer):
                 self._causes.outside[id] = answer.reason  # it is in the log already
         return has_live_member(view, identities)
+
+    @property
+    def _locations(self) -> Mapping[ServerId, Location]:
+        return {id: Location(redact(url), without_credentials(url)) for id, url in self.fleet.urls.items()}
+
+    async def refound(self, servers: frozenset[ServerId]) -> Recovered:
+        """Write a view for what these servers hold, where ZooKeeper has none.  Raises ``ConfigError``, ``Unavailable``.
+
+        In place of ``open``.
+        """
+        operation = Refounding(self._settings, self._locations, repairer=secrets.token_hex(8)).run_with(servers)
+        try:
+            return await self.replicas.repair(operation)
+        except NotNow as error:
+            raise Unavailable(f"not recovered: {error}") from error
 
     def start(self) -> None:
         """Start the work in the background; it ends with ``async with``."""
@@ -216,7 +232,8 @@ class Shard:
     @property
     def trouble(self) -> tuple[str, ...]:
         """What keeps this client from its servers, as sentences."""
-        return self.obstacles.trouble + self.wakeups.trouble
+        refusal = self.membership.refusal
+        return ((refusal,) if refusal else ()) + self.obstacles.trouble + self.wakeups.trouble
 
     @property
     def needs_recovery(self) -> str:
@@ -234,6 +251,7 @@ class Shard:
                 self.name,
                 self._out_since.get(id),
                 reasons.get(id),
+                ".".join(map(str, server.identity.version)) if server.identity else "",
             )
             for id, server in sorted(self.fleet.servers.items())
         }

@@ -172,6 +172,14 @@ class Coordinator(Protocol):
         """Number of live consumers, as far as this client knows, without asking ZooKeeper."""
         ...
 
+    async def introduce(self, text: str) -> None:
+        """Say something of this client, which ends with its present session.  Idempotent within one session."""
+        ...
+
+    async def clients(self) -> Mapping[str, str]:
+        """Return what live clients have said of themselves, by the id of their session."""
+        ...
+
     async def consumers(self) -> Mapping[str, str]:
         """Return the descriptions of all live consumers by owner id; as new as ``alive``."""
         ...

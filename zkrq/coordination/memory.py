@@ -57,6 +57,7 @@ class Hub:
         self.session_timeout = session_timeout
         self.registers: dict[str, Versioned] = {VIEW: NEVER_WRITTEN}
         self.enrolled: dict[str, str] = {}
+        self.introduced: dict[str, str] = {}
         self.sessions: dict[str, MemoryCoordinator] = {}  # oldest first: the first one leads
         self._latency = latency
         self._random = random or _random.SystemRandom()
@@ -110,6 +111,7 @@ class Hub:
         """End a session; the next oldest one leads."""
         self._keep(session_id)
         self.sessions.pop(session_id, None)
+        self.introduced.pop(session_id, None)
         for owner in [owner for owner in self.enrolled if session_of(owner) == session_id]:
             self.withdraw(owner)
         self._notify(MemoryCoordinator.look_who_leads)
@@ -133,6 +135,10 @@ class Hub:
             self.enrolled[owner] = description
             self._notify(MemoryCoordinator.consumers_changed)
         return owner
+
+    def introduce(self, session_id: str, text: str) -> None:
+        if session_id in self.sessions:
+            self.introduced[session_id] = text
 
     def withdraw(self, owner: str) -> None:
         if self.enrolled.pop(owner, None) is not None:
@@ -238,6 +244,12 @@ class MemoryCoordinator:
 
     async def enrol(self, description: str, incarnation: int = 1) -> str:
         return await self._ask(lambda: self._hub.enrol(self.session.id, description, incarnation))
+
+    async def introduce(self, text: str) -> None:
+        await self._ask(lambda: self._hub.introduce(self.session.id, text))
+
+    async def clients(self) -> Mapping[str, str]:
+        return await self._ask(lambda: dict(self._hub.introduced))
 
     @property
     def enrolled(self) -> int:

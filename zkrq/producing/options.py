@@ -18,6 +18,7 @@ from zkrq.base.checks import (
     check_moment,
 )
 from zkrq.base.errors import ConfigError
+from zkrq.protocol.levels import Feature
 from zkrq.protocol.records import PRIORITIES
 
 if TYPE_CHECKING:
@@ -41,6 +42,11 @@ class Options(NamedTuple):
     def is_plain(self) -> bool:
         """Whether the item may be in a bundle."""
         return not (self.delay_ms or self.key or self.ttl_ms or self.ordered)
+
+    @property
+    def feature(self) -> Feature:
+        """What a push into a group, or one that replaces others, needs."""
+        return Feature.GROUPS if self.group is not None else Feature.REPLACE
 
     def among(self, groups: Groups | None) -> Options:
         """Return the options of an item that is pushed into a queue with groups: one without a group belongs to their

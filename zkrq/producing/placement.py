@@ -8,12 +8,14 @@ import secrets
 from collections.abc import Awaitable, Callable, Collection
 from typing import TYPE_CHECKING, Final
 
+from zkrq.base.checks import check_feature
 from zkrq.base.errors import ConfigError, Unavailable
 from zkrq.protocol import shards
 from zkrq.protocol.shards import FIRST, ShardMap, ShardName, ShardState
 
 if TYPE_CHECKING:
     from zkrq.coordination.coordinator import Coordinator
+    from zkrq.protocol.levels import Feature
     from zkrq.replication.replicas import Replicas
 
 AVOID_SECONDS = 1.0
@@ -77,6 +79,11 @@ class Placement:
         """Place by this map from now on.  ``version``: of its register."""
         self.map, self._version = map, version
         self._homes.clear()
+
+    def check(self, feature: Feature) -> None:
+        """Raise ``ConfigError`` if the active level of a shard lacks a feature; nothing was written."""
+        for target in self.targets.values():
+            check_feature(feature, target.replicas.level)
 
     def choose(self, tried: Collection[ShardName] = ()) -> Target:
         """Choose a shard for plain items, not one of ``tried``.  Raises ``Unavailable`` if there is none."""

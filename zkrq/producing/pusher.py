@@ -70,6 +70,7 @@ class Pusher(Generic[T]):
         self._groups = groups = context.settings.groups
         self._is_ordered = groups is not None and groups.ordered
         self._is_decided = bool(context.settings.max_size) or self._is_ordered
+        self._check = placement.check
         self._closed = False
         batcher = partial(
             Batcher[Push, Receipt],
@@ -89,6 +90,8 @@ class Pusher(Generic[T]):
         """Send one item; return the push and the future of its receipt.  Avoids creating a coroutine per item."""
         if self._groups is not None:
             options = options.among(self._groups)
+        if options.group is not None or options.replaces:
+            self._check(options.feature)
         payload = self._encode(item, options)
         if id is None:
             call = Push("", 0, payload, options)
@@ -123,6 +126,8 @@ class Pusher(Generic[T]):
         """Push many items, in order; see ``Queue.push_many``."""
         if self._groups is not None:
             options = options.among(self._groups)
+        if options.group is not None or options.replaces:
+            self._check(options.feature)
         payloads: Iterable[bytes] = (self._encode(item, options) for item in items)
         if isinstance(items, Sequence):
             payloads = list(payloads)  # finds a bad item before the first one is written

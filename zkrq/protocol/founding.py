@@ -55,6 +55,11 @@ class Charter(Protocol):
         """None: as the namespace was founded; to found it: 2, or 1 if there is one server."""
         ...
 
+    @property
+    def level(self) -> int:
+        """The active level of a namespace that is founded."""
+        ...
+
 
 class Location(NamedTuple):
     """URLs of a server: for messages here, and for all clients."""
@@ -78,6 +83,7 @@ class Founding:
         self._namespace = charter.namespace
         self._min_replicas = charter.min_replicas
         self._may_found = charter.found
+        self._level = charter.level
         self._servers = servers
 
     def join(self) -> Operation[Beginning]:
@@ -181,7 +187,8 @@ class Founding:
             lives[id] = Life(who.run_id, (yield from Nonce()))
         min_replicas = min(2, len(self._servers)) if self._min_replicas is None else self._min_replicas
         urls = {id: location.public for id, location in self._servers.items()}
-        yield WriteRegister(plan(lives, urls, min_replicas=min_replicas, by=(yield from Nonce())), version)
+        planned = plan(lives, urls, min_replicas=min_replicas, by=(yield from Nonce()), level=self._level)
+        yield WriteRegister(planned, version)
 
     def _enrol(self, planned: View, identities: Identities, version: int) -> Operation[bool]:
         """Execute a plan; return False if a server is no longer as planned, so that another plan is needed."""

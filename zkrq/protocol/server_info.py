@@ -76,7 +76,7 @@ def read_server_info(replies: Sequence[object], asked_us: int, answered_us: int)
     Raises ``ValueError`` for a server that cannot be used.
     """
     info, known, count, time = replies
-    fields = _read_info(cast(bytes, info))
+    fields = read_info(cast(bytes, info))
     if not {"run_id", "redis_version", "role"} <= fields.keys():
         raise ValueError("INFO names no run_id, version and role: is this a proxy?")
     seconds, microseconds = cast(list[bytes], time)
@@ -103,6 +103,7 @@ def read_server_info(replies: Sequence[object], asked_us: int, answered_us: int)
     return server
 
 
-def _read_info(info: bytes) -> dict[str, str]:
+def read_info(info: bytes) -> dict[str, str]:
+    """Read the fields of a reply to INFO."""
     lines = (line.partition(":") for line in info.decode(errors="replace").splitlines() if ":" in line)
     return {name: value for name, _, value in lines}

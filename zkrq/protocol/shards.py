@@ -84,12 +84,14 @@ class Entry(NamedTuple):
 class ShardMap:
     """The shards of a namespace by name.
 
-    ``number`` grows with every change; ``by`` is unique to this map: the nonce of its writer.
+    ``number`` grows with every change; ``by`` is unique to this map: the nonce of its writer.  ``unknown``: fields that
+    a later release has added, which stay as they are when the map is written again.
     """
 
     number: int = 0
     shards: Mapping[ShardName, Entry] = field(default_factory=lambda: {FIRST: Entry(ShardState.OPEN, FIRST_VIEW)})
     by: str = ""
+    unknown: Mapping[str, Any] = field(default_factory=dict[str, Any])
 
     def shard_with(self, register: str) -> ShardName | None:
         """Return the shard whose view is in this register, None if there is none, or none any more."""
@@ -120,7 +122,8 @@ class ShardMap:
 def encode(map: ShardMap) -> bytes:
     """Encode the map for the register."""
     shards = {name: [entry.state.value, entry.register, entry.since_ms] for name, entry in sorted(map.shards.items())}
-    return json.dumps({"number": map.number, "shards": shards, "nonce": map.by}, separators=(",", ":")).encode()
+    content = {**map.unknown, "number": map.number, "shards": shards, "nonce": map.by}
+    return json.dumps(content, separators=(",", ":")).encode()
 
 
 def decode(data: bytes | None) -> ShardMap:
@@ -138,7 +141,8 @@ def decode(data: bytes | None) -> ShardMap:
         }
         if FIRST not in shards:
             raise ValueError("no first shard")
-        return ShardMap(int(content["number"]), shards, str(content["nonce"]))
+        unknown = {name: value for name, value in content.items() if name not in ("number", "shards", "nonce")}
+        return ShardMap(int(content["number"]), shards, str(content["nonce"]), unknown)
     except (AttributeError, KeyError, OverflowError, RecursionError, TypeError, ValueError) as error:
         raise ValueError(f"the register holds no map of shards: {data[:80]!r}") from error
 
@@ -153,7 +157,7 @@ def joined(map: ShardMap, name: ShardName, register: str, by: str) -> ShardMap:
     """
     if name in map.shards:
         return map
-    return ShardMap(map.number + 1, {**map.shards, name: Entry(ShardState.JOINING, register)}, by)
+    return _changed(map, {**map.shards, name: Entry(ShardState.JOINING, register)}, by)
 
 
 def given_up(map: ShardMap, name: ShardName, register: str, by: str) -> ShardMap:
@@ -238,13 +242,17 @@ def removed(map: ShardMap, name: ShardName, by: str) -> ShardMap:
 
 
 def _without(map: ShardMap, name: ShardName, by: str) -> ShardMap:
-    return ShardMap(map.number + 1, {other: entry for other, entry in map.shards.items() if other != name}, by)
+    return _changed(map, {other: entry for other, entry in map.shards.items() if other != name}, by)
 
 
 def _moved(map: ShardMap, name: ShardName, state: ShardState, since_ms: int, by: str) -> ShardMap:
     _check_known(map, name)
     entry = map.shards[name]._replace(state=state, since_ms=since_ms)
-    return map if entry == map.shards[name] else ShardMap(map.number + 1, {**map.shards, name: entry}, by)
+    return map if entry == map.shards[name] else _changed(map, {**map.shards, name: entry}, by)
+
+
+def _changed(map: ShardMap, shards: Mapping[ShardName, Entry], by: str) -> ShardMap:
+    return replace(map, number=map.number + 1, shards=shards, by=by)
 
 
 def check_same(map: ShardMap, name: ShardName, register: str) -> None:

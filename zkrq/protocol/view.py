@@ -15,7 +15,7 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple, NewType, Protocol
 
-from zkrq.protocol.records import FORMAT
+from zkrq.protocol.levels import FIRST_LEVEL, SPOKEN, OtherLevel, check_level
 
 ServerId = NewType("ServerId", str)
 
@@ -49,6 +49,9 @@ class View:
 
     ``map_number`` is the number of the shard map that a push must know to be accepted here (see ``shards.py``).
 
+    ``level`` is the active one, and ``raised_by`` the release that made it so (see ``levels.py``).  ``unknown`` has
+    fields that a later release has added within a level: they stay as they are when the view is written again.
+
     ``accusations`` has at most one per receiver, in its present life.  It does not change which servers are in sync, so
     it changes without a new epoch: views of the same epoch differ in nothing else."""
 
@@ -62,6 +65,9 @@ class View:
     deployment: str = ""
     map_number: int = 0
     accusations: Mapping[ServerId, Accusation] = field(default_factory=dict[ServerId, Accusation])
+    level: int = FIRST_LEVEL
+    raised_by: str = ""
+    unknown: Mapping[str, Any] = field(default_factory=dict[str, Any])
     receivers: Mapping[ServerId, Life] = field(init=False, repr=False, compare=False)
     """All servers that get every write."""
     _primaries: dict[str, ServerId] = field(default_factory=dict[str, ServerId], init=False, repr=False, compare=False)
@@ -112,7 +118,8 @@ class ViewChange(Protocol):
 def encode(view: View) -> bytes:
     """Encode the view for the register."""
     content: dict[str, object] = {
-        "format": FORMAT,
+        **view.unknown,
+        "format": _LEVEL_1_FORMAT if view.level == FIRST_LEVEL else _NO_FORMAT,
         "epoch": view.epoch,
         "members": view.members,
         "learners": view.learners,
@@ -126,19 +133,20 @@ def encode(view: View) -> bytes:
         content["map"] = view.map_number
     if view.accusations:
         content["accusations"] = {id: _encode_accusation(each) for id, each in view.accusations.items()}
+    if view.level != FIRST_LEVEL:
+        content |= {"level": view.level, "raised_by": view.raised_by}
     return json.dumps(content, separators=(",", ":")).encode()
 
 
 def decode(data: bytes) -> View:
-    """Decode the result of ``encode``.  Raises ``ValueError`` for anything else, or if the namespace's items are stored
-    in another format."""
+    """Decode the result of ``encode``.  Raises ``ValueError`` for anything else, or if the active level is not one that
+    this release speaks."""
     try:
         content: dict[str, Any] = json.loads(data)
         if "removed" in content:
             raise NoView("this shard is being removed")
-        stored = content["format"] if "format" in content or "nonce" in content else _FIRST_FORMAT
-        if "epoch" in content and stored != FORMAT:
-            raise OtherFormat(stored)
+        if "epoch" in content:
+            _check(content)
         return View(
             epoch=int(content["epoch"]),
             members=_lives(content["members"]),
@@ -150,11 +158,33 @@ def decode(data: bytes) -> View:
             deployment=str(content.get("deployment", "")),
             map_number=int(content.get("map", 0)),
             accusations=_accusations(content.get("accusations", {})),
+            level=int(content.get("level", FIRST_LEVEL)),
+            raised_by=str(content.get("raised_by", "")),
+            unknown={name: value for name, value in content.items() if name not in _FIELDS},
         )
-    except (NoView, OtherFormat):
+    except (NoView, OtherFormat, OtherLevel):
         raise
     except (AttributeError, KeyError, OverflowError, RecursionError, TypeError, ValueError) as error:
         raise ValueError(f"the register holds no view of zkrq: {data[:80]!r}") from error
+
+
+_FIELDS = {
+    *("format", "epoch", "members", "learners", "eligible", "servers", "min_replicas", "nonce", "deployment", "map"),
+    *("accusations", "level", "raised_by"),
+}
+"""Fields of a view that this release knows."""
+
+_LEVEL_1_FORMAT, _NO_FORMAT = 2, 3
+"""Field ``format`` of a view: releases without levels read a view only if it has the first of these.  At any other
+level it has the second one for good, so that they are refused."""
+
+
+def _check(content: Mapping[str, Any]) -> None:
+    """Raise ``OtherLevel`` or ``OtherFormat`` for a view that this release does not speak."""
+    stored = content["format"] if "format" in content or "nonce" in content else 1  # which was not named at first
+    if "level" not in content and stored != _LEVEL_1_FORMAT:
+        raise OtherFormat(stored)
+    check_level(int(content.get("level", FIRST_LEVEL)), str(content.get("raised_by", "")))
 
 
 def encode_end(by: str) -> bytes:
@@ -166,16 +196,14 @@ class NoView(ValueError):
     """There is no view any more: the shard was removed."""
 
 
-_FIRST_FORMAT = 1  # which the register did not name
-
-
 class OtherFormat(ValueError):
     """The items of the namespace are stored in a format of another version of zkrq."""
 
     def __init__(self, stored: object) -> None:
         super().__init__(
-            f"its items are stored in format {stored}, this version of zkrq reads {FORMAT}: let the version that wrote "
-            "them empty the queues, then found a new namespace, with other servers or after they were flushed"
+            f"its items are stored in format {stored}, this version of zkrq reads {_LEVEL_1_FORMAT}: let the version "
+            "that wrote them empty the queues, then found a new namespace, with other servers or after they were "
+            "flushed"
         )
 
 
@@ -196,10 +224,18 @@ FOUNDING = 0
 """Epoch of a view that is only a plan: its servers are being enrolled, nothing is stored under it."""
 
 
-def plan(lives: Mapping[ServerId, Life], urls: Mapping[ServerId, str], *, min_replicas: int, by: str) -> View:
+def plan(
+    lives: Mapping[ServerId, Life],
+    urls: Mapping[ServerId, str],
+    *,
+    min_replicas: int,
+    by: str,
+    level: int = SPOKEN.highest,
+) -> View:
     """Plan a namespace: every server a member, in the lives that the plan names.  The plan's nonce becomes the
     deployment's."""
-    return View(FOUNDING, dict(lives), {}, {}, {id: urls[id] for id in sorted(lives)}, min_replicas, by, by)
+    servers = {id: urls[id] for id in sorted(lives)}
+    return View(FOUNDING, dict(lives), {}, {}, servers, min_replicas, by, by, level=level)
 
 
 def found(planned: View, *, by: str) -> View:
@@ -428,3 +464,12 @@ def ask_for_map(view: View, number: int, *, by: str) -> View:
     Its epoch is new, so a push that was begun under the old one is refused as soon as a server has heard of it.
     """
     return replace(view, epoch=view.epoch + 1, map_number=number, by=by) if number > view.map_number else view
+
+
+def raise_level(view: View, level: int, release: str, *, by: str) -> View:
+    """Return the view with this level active, raised by a client of this release.
+
+    Its epoch is new, so a client that does not speak the level is refused by every server that has heard of it.  A
+    level is never lowered: what was written since could not be read.
+    """
+    return replace(view, epoch=view.epoch + 1, level=level, raised_by=release, by=by) if level > view.level else view

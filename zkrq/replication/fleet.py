@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 from zkrq.base.errors import ConfigError
@@ -118,6 +118,16 @@ class Fleet:
 
         ids = list(servers)
         return dict(zip(ids, await asyncio.gather(*map(identify, ids)), strict=True))
+
+    async def remove_libraries(self, used: Collection[str]) -> dict[ServerId, str]:
+        """Remove unused libraries of functions from every server; return why not, of those where they stay."""
+        failed: dict[ServerId, str] = {}
+        for id, server in tuple(self.servers.items()):
+            try:
+                await server.remove_libraries(used)
+            except ServerError as error:
+                failed[id] = error.answer.reason
+        return failed
 
     async def ask_in(self, view: View, servers: Iterable[ServerId], call: Call[Any]) -> dict[ServerId, Answer]:
         """Make one call on several servers of ``view`` at the same time, in the lives that the view names."""

@@ -14,8 +14,9 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final
 
 from zkrq.base.errors import ConfigError, Unavailable
-from zkrq.base.events import Events, NotWritable, ViewChanged
+from zkrq.base.events import Events, LevelRaised, LevelRefused, NotWritable, ViewChanged
 from zkrq.coordination.coordinator import VIEW, Coordinator
+from zkrq.protocol.levels import OtherLevel
 from zkrq.protocol.steps import Register
 from zkrq.protocol.view import NoView, View, ViewChange, decode, encode, encode_end
 
@@ -36,6 +37,9 @@ class Membership:
         self._register = register
         self._namespace = namespace
         self._events = events
+        self.refusal = ""
+        """Why this release cannot read the view any more, so that nothing is done under the former one; empty while it
+        can."""
         self._view: View | None = None
         self._version = -1
         self._watchers: list[Callable[[View], None]] = []
@@ -128,6 +132,8 @@ class Membership:
         # The fleet first, because a watcher of the view may ask its servers immediately.
         self.fleet.follow(view, old)
         self._take(view, version)
+        if old and view.level > old.level:
+            self._events.tell(LevelRaised(self._namespace, view.level, view.raised_by, view.epoch), logging.WARNING)
         self._events.tell(ViewChanged(self._namespace, view.epoch, tuple(view.members), tuple(view.learners)))
         if not view.writable and (old is None or old.writable):
             self._events.tell(NotWritable(self._namespace, tuple(view.members), view.min_replicas), logging.ERROR)
@@ -160,7 +166,11 @@ class Membership:
         except NoView as error:
             raise Unavailable(f"this shard of namespace {self._namespace!r} was removed") from error
         except ValueError as error:
-            raise ConfigError(f"namespace {self._namespace!r} in ZooKeeper: {error}") from error
+            refusal = ConfigError(f"namespace {self._namespace!r} in ZooKeeper: {error}")
+            if isinstance(error, OtherLevel) and not self.refusal:
+                self.refusal = str(refusal)
+                self._events.tell(LevelRefused(self._namespace, self.refusal), logging.ERROR)
+            raise refusal from error
 
     async def write(self, view: View, version: int) -> int | None:
         """Write the register if it still has this version; return its new version, None if it has another one.

@@ -97,6 +97,11 @@ class Replicas:
             yield page, starts
             rest = rest.after(page)
 
+    @property
+    def level(self) -> int:
+        """The active level of these servers, as far as this client knows."""
+        return self.membership.view.level
+
     def primary(self, queue: str) -> ServerId:
         """Return the queue's primary, as far as this client knows."""
         return self.membership.view.primary(queue)

@@ -221,6 +221,9 @@ class Runner:
 
     async def _run(self, operation: Operation[T], running: _Running) -> T:
         try:
+            # Not every server may have heard of the epoch in which the level was raised, and a level is never lowered.
+            if self.membership.refusal:
+                raise ConfigError(self.membership.refusal)
             step = operation.send(None)
             while True:
                 try:

@@ -12,10 +12,11 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
-from collections.abc import Awaitable, Callable
+import re
+from collections.abc import Awaitable, Callable, Collection, Iterator
 from functools import partial
 from types import UnionType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from zkrq.base import clock
 from zkrq.protocol.clocks import Reading
@@ -188,6 +189,22 @@ class Server:
             self.first_reading = Reading(identity.run_id, identity.clock_us, asked_at)
         return identity
 
+    async def remove_libraries(self, used: Collection[str]) -> list[str]:
+        """Remove zkrq's libraries of functions but those that are used; return the names of the removed ones.
+
+        Raises ``ServerError``, for a missing right as well.
+        """
+        try:
+            async with patience(self.timeout):
+                link = await self.connected()
+                (replies,) = await link.ask(pack(("FUNCTION", "LIST", "LIBRARYNAME", "zkrq_*")))
+                unused = sorted(set(_libraries_in(replies)) - set(used))
+                if unused:
+                    await link.ask(*(pack(("FUNCTION", "DELETE", name)) for name in unused))
+        except TimeoutError:
+            raise ServerError(Status.TIMEOUT, f"no answer within {self.timeout:g} s") from None
+        return unused
+
     def twin(self) -> Server:
         """Return the same server without a connection; ``drop`` it after use."""
         return self._twin()
@@ -221,6 +238,17 @@ class _Subscription(Receiver):
     def ended(self, error: OSError) -> None:
         if not self.end.done():
             self.end.set_result(error)
+
+
+def _libraries_in(reply: object) -> Iterator[str]:
+    """Yield the names of zkrq's libraries in a reply to ``FUNCTION LIST``: names and values by turns, for each."""
+    for library in cast("list[list[object]]", reply if isinstance(reply, list) else []):
+        for name, value in zip(library[::2], library[1::2], strict=False):
+            if name == b"library_name" and isinstance(value, bytes) and _LIBRARY.fullmatch(value):
+                yield value.decode()
+
+
+_LIBRARY = re.compile(rb"zkrq_[0-9a-f]+")
 
 
 def _is_identity(replies: list[object]) -> bool:

@@ -155,6 +155,15 @@ class Cluster:
 
     shard_sizes = blocking(cluster.Cluster.shard_sizes)
     consumers = blocking(cluster.Cluster.consumers)
+    clients = blocking(cluster.Cluster.clients)
+    upgrade = blocking(cluster.Cluster.upgrade)
+
+    @property
+    def level(self) -> int:
+        """The active level: what is written now."""
+        opened = self._portal.open()
+        return opened.read(lambda: opened.cluster.level)
+
     statistics = blocking(cluster.Cluster.statistics)
     ping = blocking(cluster.Cluster.ping)
 

@@ -2,6 +2,7 @@
 
     /<chroot>/<namespace>/<register>           a register; its version is the znode's
     /<chroot>/<namespace>/consumers/<owner>    ephemeral, one for each enrolled session; the data is its description
+    /<chroot>/<namespace>/clients/<session>    ephemeral, one for each client that has introduced itself; what it said
     /<chroot>/<namespace>/election/leader      ephemeral; its creator leads
 
 The election is one znode and not a queue of them: it costs nothing except when the leader changes, and because its name
@@ -101,7 +102,8 @@ class ZooKeeperCoordinator:
         self._view = self._path(VIEW)
         self._enrolled = f"{base}/consumers"
         self._leader = f"{base}/election/leader"
-        self._parents = (self._enrolled, f"{base}/election")
+        self._introduced = f"{base}/clients"
+        self._parents = (self._enrolled, self._introduced, f"{base}/election")
         self._ensemble = ensemble
         self._life = Lifecycle(logging.LoggerAdapter(logging.getLogger(__name__), {"cluster": namespace}))
         self._changed = {path: asyncio.Event() for path in (self._view, self._enrolled, self._leader)}
@@ -110,7 +112,8 @@ class ZooKeeperCoordinator:
         )
         self._seen: dict[str, int | None] = {VIEW: None}  # by followed register: the transaction that last wrote it
         self._seen_consumers: frozenset[str] = frozenset()
-        self._descriptions: dict[str, str] = {}  # of live consumers; an entry never changes
+        self._descriptions: Mapping[str, str] = {}  # of live consumers; an entry never changes
+        self._introductions: Mapping[str, str] = {}  # the same
         self._prepared = asyncio.Event()
         self._stop = asyncio.Event()
         self._runner: asyncio.Task[None] | None = None
@@ -143,6 +146,11 @@ class ZooKeeperCoordinator:
     @property
     def valid_until(self) -> float:
         return float("-inf") if self._life.state is SessionState.CLOSED else self._session.valid_until
+
+    @property
+    def granted(self) -> float:
+        """The session timeout that ZooKeeper gives, in seconds: within bounds of its own."""
+        return self._session.timeout
 
     @property
     def leading(self) -> bool:
@@ -239,26 +247,34 @@ class ZooKeeperCoordinator:
         return await link.children(self._enrolled)
 
     async def consumers(self) -> Mapping[str, str]:
-        async def attempt(link: ZooKeeperLink) -> dict[str, str]:
-            owners = await self._list_owners(link)
-            known = {owner: text for owner, text in self._descriptions.items() if owner in owners}
-            known |= await self._read_descriptions(link, sorted(owners - known.keys()))
-            self._descriptions = known
-            return dict(known)
+        async def attempt(link: ZooKeeperLink) -> Mapping[str, str]:
+            self._descriptions = await _read_texts(
+                link, self._enrolled, await self._list_owners(link), self._descriptions
+            )
+            return dict(self._descriptions)
 
         return await self._ask(attempt)
 
-    async def _read_descriptions(self, link: ZooKeeperLink, owners: list[str]) -> dict[str, str]:
-        found: dict[str, str] = {}
-        for start in range(0, len(owners), READ_AHEAD):
-            some = owners[start : start + READ_AHEAD]
-            nodes = await link.read_all([f"{self._enrolled}/{owner}" for owner in some], unreadable=HIDDEN)
-            found |= {
-                owner: node.data.decode(errors="replace")
-                for owner, node in zip(some, nodes, strict=True)
-                if node is not None
-            }
-        return found
+    # -- introductions --------------------------------------------------------------------------------------------
+
+    async def introduce(self, text: str) -> None:
+        data = text.encode()
+        _check_size(data)
+
+        async def attempt(link: ZooKeeperLink) -> None:
+            with suppress(NodeExists):  # made before, by this session
+                await link.create(f"{self._introduced}/{self._session.owner}", data, ephemeral=True)
+
+        await self._ask(attempt)
+
+    async def clients(self) -> Mapping[str, str]:
+        async def attempt(link: ZooKeeperLink) -> Mapping[str, str]:
+            await link.sync()
+            sessions = await link.children(self._introduced)
+            self._introductions = await _read_texts(link, self._introduced, sessions, self._introductions)
+            return dict(self._introductions)
+
+        return await self._ask(attempt)
 
     # -- requests ---------------------------------------------------------------------------------------------------
 
@@ -443,6 +459,21 @@ class ZooKeeperCoordinator:
         """Report a change, but not the state at the start."""
         if self._prepared.is_set():
             change()
+
+
+async def _read_texts(
+    link: ZooKeeperLink, folder: str, names: frozenset[str], known: Mapping[str, str]
+) -> Mapping[str, str]:
+    """Read the znodes of a folder that are not known yet; return all that are there."""
+    found = {name: text for name, text in known.items() if name in names}
+    unknown = sorted(names - found.keys())
+    for start in range(0, len(unknown), READ_AHEAD):
+        some = unknown[start : start + READ_AHEAD]
+        nodes = await link.read_all([f"{folder}/{name}" for name in some], unreadable=HIDDEN)
+        found |= {
+            name: node.data.decode(errors="replace") for name, node in zip(some, nodes, strict=True) if node is not None
+        }
+    return found
 
 
 async def _rights(link: ZooKeeperLink, path: str) -> list[Right]:

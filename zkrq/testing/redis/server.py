@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from fnmatch import fnmatchcase
 from functools import partial
 from typing import NamedTuple, NewType, cast
 
@@ -185,7 +186,17 @@ class MiniRedis:
             case b"FLUSH", () | (b"SYNC" | b"ASYNC",):
                 self._forget_libraries()
                 return OK
-            case ((b"LOAD" | b"FLUSH"), _):
+            case b"LIST", (b"LIBRARYNAME", pattern):
+                names = [name for name in self._libraries if fnmatchcase(name.decode(), pattern.decode())]
+                return [[b"library_name", name, b"engine", b"LUA", b"functions", list[object]()] for name in names]
+            case b"DELETE", (name,):
+                library = self._libraries.pop(name, None)
+                if library is None:
+                    return ErrorReply("ERR Library not found")
+                for function in library.functions:
+                    del self._functions[function.name]
+                return OK
+            case ((b"LOAD" | b"FLUSH" | b"LIST" | b"DELETE"), _):
                 raise Refusal(SYNTAX)
             case _:
                 raise Refusal(f"ERR unknown subcommand '{subcommand.decode(errors='replace')}'. Try FUNCTION HELP.")

@@ -1,0 +1,245 @@
+"""Groups and limits on real servers: workers are killed at random, and the queue's primary now and then.
+
+    python -m tests.chaos.turns --seconds 600
+
+For each promise a run of its own: at most so many items of each group, at most so many of all, so many in a second.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import random
+import signal
+import sys
+import tempfile
+from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import zkrq
+from tests.chaos.record import CONTROLLER, Entry, Journal, Kind
+from tests.chaos.turns_checker import Findings, check_concurrency, check_lost, check_rate, merged, named
+from tests.chaos.turns_process import QUEUE, Orders
+from tests.harness import new_namespace
+from zkrq import local
+from zkrq.client.cluster import Cluster
+
+SESSION_TIMEOUT, CLAIM_TIMEOUT = 4.0, 6.0
+
+DRAIN_SECONDS = 90.0
+"""Seconds that the queue has to get empty after the last fault."""
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """One run.  ``kill_worker``, ``kill_primary``: seconds between two of them; ``pace``: pushes a second."""
+
+    name: str
+    check: Callable[[Sequence[Entry], int], Findings]
+    """Given the number of workers, too."""
+    group_options: dict[str, Any] | None = None
+    limits: dict[str, Any] | None = None
+    workers: int = 8
+    groups: int = 20
+    pace: float = 100.0
+    kill_worker: float = 1.5
+    kill_primary: float = 10.0
+
+
+GROUP_MOST, QUEUE_MOST, RATE_MOST = 2, 5, 50
+
+PLANS: Mapping[str, Plan] = {
+    plan.name: plan
+    for plan in (
+        Plan(
+            "groups",
+            lambda entries, _: check_concurrency(entries, GROUP_MOST, of_each_group=True),
+            group_options={"concurrency": GROUP_MOST},
+            groups=3,
+        ),
+        Plan(
+            "concurrency",
+            lambda entries, _: check_concurrency(entries, QUEUE_MOST, of_each_group=False),
+            limits={"concurrency": QUEUE_MOST},
+        ),
+        Plan(
+            "rate",
+            lambda entries, workers: check_rate(entries, RATE_MOST, 1.0, in_flight=workers),
+            limits={"rate": [RATE_MOST, 1.0]},
+            pace=60.0,
+        ),
+    )
+}
+
+
+@dataclass(slots=True)
+class _Stage:
+    servers: local.Servers
+    namespace: str
+    plan: Plan
+    journal: Journal
+    directory: Path
+    workers: dict[str, asyncio.subprocess.Process] = field(default_factory=dict[str, asyncio.subprocess.Process])
+    started: int = 0
+
+    async def hire(self) -> None:
+        """Start a worker."""
+        self.started += 1
+        who = f"worker-{self.started}"
+        orders = Orders(
+            who,
+            self.servers.redis_urls,
+            self.servers.zookeeper_hosts,
+            self.namespace,
+            str(self.journal.file(who)),
+            SESSION_TIMEOUT,
+            CLAIM_TIMEOUT,
+            self.plan.group_options,
+            self.plan.limits,
+        )
+        with (self.directory / f"{who}.err").open("wb") as errors:
+            self.workers[who] = await asyncio.create_subprocess_exec(
+                sys.executable, "-m", "tests.chaos.turns_process", orders.text(), stderr=errors
+            )
+
+    async def kill(self, who: str) -> None:
+        """kill -9."""
+        process = self.workers.pop(who)
+        process.send_signal(signal.SIGKILL)
+        await process.wait()
+
+
+async def run(servers: local.Servers, plan: Plan, directory: Path, *, seconds: float, seed: int = 0) -> Findings:
+    """Play one run; return what is broken, and counts of what happened."""
+    directory.mkdir(parents=True, exist_ok=True)
+    journal, chance = Journal(directory), random.Random(seed)
+    stage = _Stage(servers, new_namespace(), plan, journal, directory)
+    async with (
+        zkrq.connect(
+            servers.redis_urls, servers.zookeeper_hosts, namespace=stage.namespace, found=True, min_replicas=2
+        ) as cluster,
+        _staff(stage),
+    ):
+        pushed: list[str] = []
+        async with asyncio.TaskGroup() as lanes:
+            faults = [
+                lanes.create_task(_kill_workers(stage, chance)),
+                lanes.create_task(_kill_primaries(stage, cluster, chance)),
+            ]
+            await _push(stage, cluster, seconds, pushed)
+            for fault in faults:
+                fault.cancel()
+        await servers.start()
+        left = await _drain(stage, cluster)
+    journal.poll()
+    findings, counts = merged([plan.check(journal.entries, plan.workers), check_lost(journal.entries, pushed)])
+    counts = {**counts, "workers": stage.started, "primaries killed": _count(journal.entries, Kind.FAULT_BEGUN)}
+    return Findings([*findings, *([f"left in the queue: {left}"] if left else [])], type(Findings().counts)(counts))
+
+
+def _count(entries: Iterable[Entry], kind: Kind) -> int:
+    return sum(entry.kind is kind for entry in entries)
+
+
+@asynccontextmanager
+async def _staff(stage: _Stage) -> AsyncGenerator[None]:
+    """Workers; all are gone when this is left."""
+    try:
+        await asyncio.gather(*(stage.hire() for _ in range(stage.plan.workers)))
+        yield
+    finally:
+        await asyncio.shield(asyncio.gather(*(stage.kill(who) for who in list(stage.workers))))
+
+
+async def _push(stage: _Stage, cluster: Cluster, seconds: float, pushed: list[str]) -> None:
+    """Push to all groups; to each the next item only when the push of the one before has returned."""
+    loop = asyncio.get_running_loop()
+    plan, numbers = stage.plan, dict[str, int]()
+    queue = _orders(plan).queue(cluster)
+    began, end = loop.time(), loop.time() + seconds
+    while loop.time() < end:
+        groups = [f"g{number}" for number in range(plan.groups)]
+        items = [(group, numbers.get(group, 0)) for group in groups]
+        await asyncio.gather(*(_push_one(queue, group, number) for group, number in items))
+        numbers.update((group, number + 1) for group, number in items)
+        pushed += [named(group, number) for group, number in items]
+        await asyncio.sleep(max(0.0, began + len(pushed) / plan.pace - loop.time()))
+
+
+def _orders(plan: Plan) -> Orders:
+    return Orders("", {}, "", "", "", SESSION_TIMEOUT, CLAIM_TIMEOUT, plan.group_options, plan.limits)
+
+
+async def _push_one(queue: zkrq.Queue[Any], group: str, number: int) -> None:
+    """Push until it is certain, under one id."""
+    item = named(group, number)
+    while True:
+        try:
+            await queue.push(item, id=item, group=group)
+        except (zkrq.OutcomeUnknown, zkrq.Unavailable, zkrq.NotEnoughReplicas):
+            await asyncio.sleep(0.05)
+        else:
+            return
+
+
+async def _kill_workers(stage: _Stage, chance: random.Random) -> None:
+    recorder = stage.journal.recorder(CONTROLLER)
+    while True:
+        await asyncio.sleep(chance.uniform(0, 2 * stage.plan.kill_worker))
+        who = chance.choice(sorted(stage.workers))
+        await stage.kill(who)
+        recorder.note(Kind.STOPPED, detail=who)
+        await stage.hire()
+
+
+async def _kill_primaries(stage: _Stage, cluster: Cluster, chance: random.Random) -> None:
+    recorder = stage.journal.recorder("faults")
+    while True:
+        await asyncio.sleep(stage.plan.kill_primary)
+        name = cluster.view.primary(QUEUE)
+        server = next(each for each in stage.servers.redis if each.name == name)
+        recorder.note(Kind.FAULT_BEGUN, detail=name)
+        await server.kill()
+        await asyncio.sleep(chance.uniform(0.5, 3.0))
+        await server.start()
+        recorder.note(Kind.FAULT_ENDED, detail=name)
+
+
+async def _drain(stage: _Stage, cluster: Cluster) -> int:
+    """Wait until the queue is empty; return what is left when the time is up."""
+    queue = _orders(stage.plan).queue(cluster)
+    end, left = asyncio.get_running_loop().time() + DRAIN_SECONDS, 1
+    while left and asyncio.get_running_loop().time() < end:
+        await asyncio.sleep(0.2)
+        try:
+            left = sum(await queue.size())
+        except zkrq.Unavailable:
+            left = 1
+    return left
+
+
+async def _main() -> bool:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--seconds", type=float, default=60.0, help="of load and faults in each run (%(default)s)")
+    parser.add_argument("--plans", default=",".join(PLANS), help="of these, separated by commas: %(default)s")
+    parser.add_argument("--workers", type=int, help="worker processes")
+    parser.add_argument("--groups", type=int, help="groups to which is pushed")
+    parser.add_argument("--seed", type=int, default=0)
+    args = parser.parse_args()
+    is_fine = True
+    async with local.servers(redis=3, zookeeper=3) as servers:
+        for name in args.plans.split(","):
+            given = {key: value for key in ("workers", "groups") if (value := getattr(args, key))}
+            plan = replace(PLANS[name], **given)
+            with tempfile.TemporaryDirectory(prefix="zkrq-turns-") as folder:
+                found = await run(servers, plan, Path(folder), seconds=args.seconds, seed=args.seed)
+            is_fine = is_fine and not found.broken
+            print(f"{name}: {len(found.broken)} broken", dict(found.counts), *found.broken[:10], sep="\n  ", flush=True)
+    return is_fine
+
+
+if __name__ == "__main__":
+    sys.exit(0 if asyncio.run(_main()) else 1)

@@ -1,0 +1,227 @@
+"""Disaster recovery, rehearsed: all servers lost but one disk, and ZooKeeper lost altogether."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+
+import pytest
+
+import zkrq
+from tests.faults.test_recovery import kill_all, servers_with_disks
+from tests.harness import (
+    command,
+    drain,
+    in_process,
+    is_whole,
+    new_namespace,
+    over_zookeeper,
+    take,
+    until,
+)
+from zkrq import local
+from zkrq.base import events
+from zkrq.coordination.coordinator import VIEW
+from zkrq.coordination.memory import Hub
+from zkrq.protocol.refounding import refounded
+from zkrq.protocol.view import decode
+
+pytestmark = pytest.mark.anyio
+
+QUEUE = "jobs"
+
+
+# -- all servers lost but one disk -------------------------------------------------------------------------------------
+
+
+async def test_all_servers_are_lost_but_one_disk_and_the_machines_come_back_empty() -> None:
+    """Whichever disk it is: a push returned when every server in sync had the item."""
+    namespace, hub = new_namespace(), Hub()
+    async with servers_with_disks() as servers:
+        for kept in servers.redis:
+            async with in_process(servers, namespace, hub) as cluster:
+                await cluster.queue(QUEUE).push_many(range(100))
+            await kill_all(servers)
+            others = [server for server in servers.redis if server is not kept]
+            await asyncio.gather(kept.start(), *(server.restart(wipe=True) for server in others))
+            told: list[zkrq.Event] = []
+            async with in_process(servers, namespace, hub, on_event=told.append) as cluster:
+                assert await drain(cluster) == list(range(100))
+                await until(lambda: is_whole(cluster))
+            recovered = next(event for event in told if isinstance(event, events.Recovered))
+            assert (recovered.servers, set(recovered.missing)) == ((kept.name,), {each.name for each in others})
+
+
+async def test_all_servers_are_lost_but_one_disk_and_the_others_never_come_back() -> None:
+    namespace, hub = new_namespace(), Hub()
+    async with servers_with_disks() as servers, local.servers(redis=2, zookeeper=0) as new:
+        async with in_process(servers, namespace, hub) as cluster:
+            await cluster.queue(QUEUE).push_many(range(100))
+        await kill_all(servers)
+        await servers.redis[1].start()
+        with pytest.raises(zkrq.Unavailable, match="`zkrq servers recover redis-2`"):
+            await in_process(servers, namespace, hub, operation_timeout=1.0).open()
+        await in_process(servers, namespace, hub).recover(["redis-2"])
+        async with in_process(servers, namespace, hub) as cluster:
+            with pytest.raises(zkrq.NotEnoughReplicas):
+                await cluster.queue(QUEUE).push("below min_replicas")
+            assert not cluster.health().ok
+            await cluster.add_server(new.redis[0].url, name="new-1")  # and now it is on two servers again
+            await cluster.add_server(new.redis[1].url, name="new-2")
+            for lost in "redis-1", "redis-3":
+                await cluster.remove_server(lost)
+            await cluster.queue(QUEUE).push(100)
+            assert await drain(cluster) == list(range(101))
+            assert is_whole(cluster)
+
+
+# -- ZooKeeper lost altogether -----------------------------------------------------------------------------------------
+
+
+async def refound(servers: local.Servers, namespace: str, hub: Hub, *named: str) -> None:
+    await in_process(servers, namespace, hub).recover(named, without_zookeeper=True)
+
+
+async def test_zookeeper_is_lost_altogether_while_clients_run() -> None:
+    """The real one, its disk included.  A client that was connected goes on when the namespace is there again."""
+    namespace = new_namespace()
+    async with local.servers(redis=3, zookeeper=1) as servers, over_zookeeper(servers, namespace) as running:
+        queue = running.queue(QUEUE)
+        await queue.push_many(range(100))
+        held = await take(queue)
+        await running.queue("keys").push("with a key", key="k", id="i")
+        epoch = running.view.epoch
+        await servers.zookeeper[0].kill()
+        await servers.zookeeper[0].restart(wipe=True)
+
+        with pytest.raises(zkrq.ConfigError, match="does not exist here"):
+            await over_zookeeper(servers, namespace, found=False).open()
+        with pytest.raises(zkrq.ConfigError, match=r"holds items of namespace .* but ZooKeeper knows no view"):
+            await over_zookeeper(servers, namespace).open()
+        with pytest.raises(zkrq.ConfigError, match="found=True"):
+            await over_zookeeper(servers, namespace, found=False).recover(["redis-1"], without_zookeeper=True)
+        await over_zookeeper(servers, namespace).recover(["redis-1", "redis-2", "redis-3"], without_zookeeper=True)
+
+        async with over_zookeeper(servers, namespace, found=False) as cluster:
+            assert is_whole(cluster)
+            assert cluster.view.epoch > epoch
+            again = cluster.queue(QUEUE)
+            receipt = await cluster.queue("keys").push("another", key="k", id="i")
+            assert not receipt.new
+            items = set[int]()
+            async for claim in again.pop():  # the held one, too, whose consumer ZooKeeper does not know any more
+                async with claim:
+                    items.add(claim.item)
+                if len(items) == 100:
+                    break
+            assert items == set(range(100))
+        with pytest.raises(zkrq.ClaimLost):
+            await held.ack()
+        await until(lambda: running.view.epoch > epoch)
+        await queue.push("from the one that ran on")
+        claim = await take(queue)
+        assert claim.item == "from the one that ran on"
+        await claim.ack()
+
+
+async def test_a_namespace_that_exists_is_not_founded_again(servers: local.Servers) -> None:
+    namespace, hub = new_namespace(), Hub()
+    async with in_process(servers, namespace, hub):
+        before = hub.read(VIEW)
+        with pytest.raises(zkrq.ConfigError, match="recover its servers without --without-zookeeper"):
+            await refound(servers, namespace, hub, "redis-1")
+        assert hub.read(VIEW) == before
+
+
+async def test_what_does_not_belong_together_is_refused(servers: local.Servers) -> None:
+    namespace, one, two = new_namespace(), Hub(), Hub()
+    with pytest.raises(zkrq.ConfigError, match="none of redis-1, redis-2 holds anything of namespace"):
+        await refound(servers, namespace, Hub(), "redis-1", "redis-2")
+    with pytest.raises(zkrq.ConfigError, match="not among the servers that were given: redis-9"):
+        await refound(servers, namespace, Hub(), "redis-9")
+    async with in_process(servers, namespace, one) as cluster:
+        await cluster.queue(QUEUE).push(1)
+    async with local.servers(redis=1, zookeeper=0) as other:
+        async with in_process(other, namespace, two) as cluster:
+            await cluster.queue(QUEUE).push(2)
+        urls = {"redis-2": servers.redis[1].url, "redis-1": other.redis[0].url}
+        mixed = local.Servers((other.redis[0], servers.redis[1]), ())
+        assert mixed.redis_urls == urls
+        with pytest.raises(zkrq.ConfigError, match="belong to different deployments"):
+            await refound(mixed, namespace, Hub(), "redis-1", "redis-2")
+    async with in_process(servers, namespace, one) as cluster:  # as it was
+        assert await drain(cluster) == [1]
+
+
+@asynccontextmanager
+async def evicted(servers: local.Servers, namespace: str, hub: Hub) -> AsyncGenerator[zkrq.Cluster, None]:
+    """A cluster whose third server left with an item that was acked meanwhile."""
+    async with in_process(servers, namespace, hub) as cluster:
+        await cluster.queue(QUEUE).push_many(["acked", "kept"])
+        await servers.redis[2].kill()
+        claim = await take(cluster.queue(QUEUE))
+        await claim.ack()
+        await cluster.queue(QUEUE).push("pushed without it")
+        yield cluster
+
+
+async def test_the_data_of_a_server_that_was_out_of_sync_is_merged_and_told(caplog: pytest.LogCaptureFixture) -> None:
+    """Its tombstones are not too old here, so the acked item stays removed; and what it lacks is copied to it."""
+    namespace = new_namespace()
+    async with servers_with_disks() as servers:
+        async with evicted(servers, namespace, Hub()):
+            pass
+        await servers.redis[2].start()
+        hub = Hub()
+        await refound(servers, namespace, hub, "redis-1", "redis-2", "redis-3")
+        assert "redis-3 has seen epoch 1, others 2" in caplog.text
+        async with in_process(servers, namespace, hub) as cluster:
+            assert is_whole(cluster)
+            assert await drain(cluster) == ["kept", "pushed without it"]
+
+
+async def test_servers_that_are_not_named_come_back_by_force_alone() -> None:
+    """They hold the former deployment, and nobody knows whether what they hold is newer: nothing wipes them unasked."""
+    namespace = new_namespace()
+    async with servers_with_disks() as servers:
+        former = Hub()
+        async with in_process(servers, namespace, former) as cluster:
+            await cluster.queue(QUEUE).push_many(range(100))
+        await servers.redis[2].kill()
+        hub = Hub()
+        await refound(servers, namespace, hub, "redis-1", "redis-2")
+        async with in_process(servers, namespace, hub) as cluster:
+            assert sorted(cluster.view.members) == ["redis-1", "redis-2"]
+            assert sorted(cluster.view.servers) == ["redis-1", "redis-2", "redis-3"]
+            await servers.redis[2].start()
+            await until(lambda: "another deployment" in str(cluster.health()))
+            await cluster.remove_server("redis-3")
+            await cluster.add_server(servers.redis[2].url, name="redis-3", force=True)
+            assert is_whole(cluster)
+        # A client of the former ZooKeeper, which was not lost after all: it finds none of its servers, and takes none.
+        with pytest.raises(zkrq.ConfigError, match="seen a later epoch than ZooKeeper's view"):
+            await in_process(servers, namespace, former, found=False).open()
+        with pytest.raises(zkrq.ConfigError):
+            await in_process(servers, namespace, former).recover(["redis-1", "redis-2", "redis-3"])
+        async with in_process(servers, namespace, hub) as cluster:
+            assert await drain(cluster) == list(range(100))
+
+
+@pytest.mark.parametrize("enrolled", [1, 2, 3])
+async def test_a_refounding_that_was_left_in_the_middle_is_repeated(enrolled: int) -> None:
+    """It dies when some servers have their next generation, or all, and the register is not written."""
+    namespace = new_namespace()
+    async with servers_with_disks() as servers:
+        former, hub = Hub(), Hub()
+        async with in_process(servers, namespace, former) as cluster:
+            await cluster.queue(QUEUE).push_many(range(100))
+        view = decode(former.read(VIEW).data or b"")
+        for server in servers.redis[:enrolled]:
+            life = view.members[server.name]  # pyright: ignore[reportArgumentType]
+            words = ("generation", refounded(life.generation), "deployment", refounded(view.deployment), "epoch", "2")
+            await command(server, "HSET", f"{{{namespace}}}:server", *words)
+        await refound(servers, namespace, hub, "redis-1", "redis-2", "redis-3")
+        async with in_process(servers, namespace, hub) as cluster:
+            assert is_whole(cluster)
+            assert await drain(cluster) == list(range(100))

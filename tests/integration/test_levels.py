@@ -1,0 +1,229 @@
+"""Levels on real servers: what waits for one, who is named as too old, what raising does, and who is refused then."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import pytest
+
+import zkrq
+from tests.behaviour.helpers import working
+from tests.harness import command, in_process, new_namespace, over_zookeeper, settled, take, until
+from tests.integration.test_cli import Shell
+from zkrq import local
+from zkrq.base.version import __version__
+from zkrq.client import upgrading
+from zkrq.client.inner import client_of
+from zkrq.coordination.coordinator import VIEW
+from zkrq.coordination.memory import Hub
+from zkrq.protocol.levels import SPOKEN, ClientInfo, Levels, encode
+from zkrq.protocol.scripts import LIBRARY
+from zkrq.protocol.view import decode
+from zkrq.protocol.view import encode as encode_view
+
+pytestmark = pytest.mark.anyio
+
+
+async def ignore(item: object) -> None:
+    """Handle an item."""
+
+
+FEATURES: dict[str, Callable[[zkrq.Cluster], Awaitable[object]]] = {
+    "group": lambda cluster: cluster.queue("q").push("a", group="g"),
+    "many in a group": lambda cluster: cluster.queue("q").push_many(["a"], group="g"),
+    "groups": lambda cluster: cluster.queue("grouped", groups=zkrq.Groups()).push("a"),
+    "limits of groups": lambda cluster: cluster.queue("q").set_groups(zkrq.Groups(concurrency=1)),
+    "limits": lambda cluster: cluster.queue("q").set_limits(zkrq.Limits(concurrency=1)),
+    "limits as an option": lambda cluster: cluster.queue("limited", limits=zkrq.Limits(concurrency=1)).push("a"),
+    "results": lambda cluster: cluster.queue("sums", results=zkrq.Results()).push("a"),
+    "results of a consumer": lambda cluster: cluster.queue("sums", results=zkrq.Results()).pop_one(timeout=0),
+    "a result": lambda cluster: cluster.queue("sums", results=zkrq.Results()).result("x", timeout=0),
+    "replace": lambda cluster: cluster.queue("q").push("a", key="k", replace=True),
+}
+
+
+@pytest.mark.parametrize("feature", FEATURES)
+async def test_what_the_release_before_cannot_read_waits_for_its_level(servers: local.Servers, feature: str) -> None:
+    """Nothing is written, and everything else works."""
+    async with in_process(servers, new_namespace(), level=1) as cluster:
+        assert cluster.level == 1
+        with pytest.raises(zkrq.ConfigError, match=r"needs level 2, and the namespace is at level 1.*`zkrq upgrade`"):
+            await FEATURES[feature](cluster)
+        assert [name for name, told in (await cluster.statistics()).items() if any(told.sizes)] == []
+        await cluster.queue("plain").push("a", key="k", delay=0)
+        await (await take(cluster.queue("plain"))).ack()
+        assert await cluster.upgrade() == 2 == cluster.level == cluster.view.level
+        await FEATURES[feature](cluster)
+
+
+async def test_what_is_written_at_the_first_level_is_what_the_release_before_writes(servers: local.Servers) -> None:
+    async with in_process(servers, new_namespace(), hub := Hub(), level=1):
+        content = json.loads(hub.read(VIEW).data or b"")
+        assert content["format"] == 2
+        assert not content.keys() & {"level", "raised_by"}
+
+
+async def test_the_level_is_not_raised_while_a_client_does_not_speak_it(servers: local.Servers) -> None:
+    """A consumer without an entry is of a release without levels; one may be refused on purpose, and can go on then."""
+    hub, namespace, events = Hub(), new_namespace(), list[zkrq.Event]()
+    async with (
+        in_process(servers, namespace, hub, level=1, on_event=events.append) as cluster,
+        in_process(servers, namespace, hub, description="old consumer") as old,
+        working(old.queue("q"), ignore),
+    ):
+        await until(lambda: bool(hub.enrolled))
+        session = client_of(old).coordinator.session.id
+        assert (await cluster.clients())[session].version == __version__
+        hub.introduced[session] = encode(ClientInfo("producer", "host-a", "0.1.9", Levels(1, 1), "zkrq_0123456789ab"))
+        with pytest.raises(zkrq.ConfigError, match=r"1 client\(s\) do not speak level 2: producer \(0\.1\.9\)"):
+            await cluster.upgrade()
+        del hub.introduced[session]
+        with pytest.raises(zkrq.ConfigError, match=r"do not speak level 2: old consumer \(older than 0\.2\.0\)"):
+            await cluster.upgrade()
+        assert [consumer.version for consumer in (await cluster.consumers()).values()] == [""]
+        assert (cluster.level, cluster.view.epoch) == (1, 1)
+        assert await cluster.upgrade(force=True) == 2
+        assert (cluster.level, cluster.view.epoch) == (2, 2)
+        assert await cluster.upgrade(force=True) == 2, "again: nothing changes"
+        assert cluster.view.epoch == 2
+        assert [event.level for event in events if isinstance(event, zkrq.LevelRaised)] == [2]
+    with pytest.raises(zkrq.ConfigError, match="a level is never lowered"):
+        async with in_process(servers, namespace, hub) as later:
+            await later.upgrade(1)
+
+
+async def test_a_client_that_does_not_speak_the_level_writes_nothing_more(servers: local.Servers) -> None:
+    """As this release will be refused by a later one: a client that is there, and one that comes."""
+    hub, namespace, events = Hub(), new_namespace(), list[zkrq.Event]()
+    async with in_process(servers, namespace, hub, on_event=events.append) as cluster:
+        queue = cluster.queue("q")
+        await queue.push("a")
+        later = replace(decode(hub.read(VIEW).data or b""), epoch=2, level=2, raised_by="0.9.0")
+        data = encode_view(later).replace(b'"level":2', b'"level":9')
+        assert hub.swap(VIEW, data, hub.read(VIEW).version)
+        # The client hears of it, although no server does yet.
+        await until(lambda: bool([event for event in events if isinstance(event, zkrq.LevelRefused)]))
+        pop = partial(queue.pop_many, 1, timeout=1)
+        told = r"level 9, that of zkrq 0\.9\.0, and this zkrq 0\.2\.0 speaks levels 1 to 2: install zkrq 0\.9\.0"
+        for attempt in (partial(queue.push, "b"), partial(queue.cancel, "x"), queue.pause, queue.size, pop):
+            with pytest.raises(zkrq.ConfigError, match=told):
+                await attempt()
+        refusals = [event for event in events if isinstance(event, zkrq.LevelRefused)]
+        assert len(refusals) == 1
+        assert refusals[0].reason in cluster.health().trouble
+        assert not cluster.health().ok
+        with pytest.raises(zkrq.ConfigError, match=told):
+            async with in_process(servers, namespace, hub):
+                pass
+    assert hub.read(VIEW).data == data
+
+
+async def test_a_shard_that_is_added_has_the_level_of_its_namespace(servers: local.Servers) -> None:
+    namespace, hub = new_namespace(), Hub()
+    urls = servers.redis_urls
+    one, two, three = urls
+    async with in_process(servers, namespace, hub, level=1, min_replicas=1) as cluster:
+        await cluster.remove_server(three)
+        await cluster.add_shard("more", {three: urls[three]}, min_replicas=1)
+        assert {status.view.level for status in cluster.shards.values() if status.view} == {1}
+        with pytest.raises(zkrq.ConfigError, match="needs level 2"):
+            await cluster.queue("q").push("a", group="g")
+        await cluster.upgrade()
+        assert {status.view.level for status in cluster.shards.values() if status.view} == {2}
+        assert {one, two} <= cluster.view.servers.keys()
+        await cluster.queue("q").push("a", group="g")
+
+
+async def test_libraries_that_no_client_uses_are_removed_when_the_level_is_raised(servers: local.Servers) -> None:
+    """One that a client of another namespace still needed is loaded again by it."""
+    unused = "#!lua name=zkrq_0123456789ab\nredis.register_function('zkrq_old', function() return 1 end)"
+    foreign = "#!lua name=others\nredis.register_function('other', function() return 1 end)"
+    async with in_process(servers, new_namespace(), level=1) as cluster:
+        await cluster.queue("q").push("a")
+        for server in servers.redis:
+            for text in (unused, foreign):
+                await command(server, "FUNCTION", "LOAD", "REPLACE", text)
+        await cluster.upgrade()
+        for server in servers.redis:
+            listed = await command(server, "FUNCTION", "LIST")
+            assert b"zkrq_0123456789ab" not in listed
+            assert LIBRARY.name.encode() in listed
+            assert b"others" in listed
+            await command(server, "FUNCTION", "DELETE", "others")
+            await command(server, "FUNCTION", "DELETE", LIBRARY.name)
+        await (await take(cluster.queue("q"))).ack()
+
+
+async def test_the_leader_reports_several_releases_and_upgrades_a_day_after_the_last_old_one(
+    servers: local.Servers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hub, events, now_ms = Hub(), list[zkrq.Event](), [1_700_000_000_000]
+    monkeypatch.setattr(upgrading.clock, "now_ms", lambda: now_ms[0])
+    options: dict[str, Any] = {"level": 1, "on_event": events.append, "auto_upgrade": True}
+    async with in_process(servers, new_namespace(), hub, **options) as cluster:
+        mine = client_of(cluster).upgrading
+
+        def reported() -> list[tuple[str, ...]]:
+            return [event.releases for event in events if isinstance(event, zkrq.SeveralReleases)]
+
+        hub.enrolled["old-1"] = "old consumer"
+        await mine.look()
+        await mine.look()
+        assert reported() == [(__version__, "older")]
+        del hub.enrolled["old-1"]
+        now_ms[0] += 1_000 * 23 * 3600
+        await mine.look()
+        assert cluster.level == 1
+        now_ms[0] += 1_000 * 2 * 3600
+        await mine.look()
+        assert cluster.level == SPOKEN.highest
+        assert reported() == [(__version__, "older")]
+
+
+async def test_a_client_is_named_in_each_of_its_sessions(servers: local.Servers) -> None:
+    hub = Hub()
+    async with in_process(servers, new_namespace(), hub, description="mailer") as cluster:
+        first = client_of(cluster).coordinator.session.id
+        assert {info.description for info in (await cluster.clients()).values()} == {"mailer"}
+        hub.expire(first)
+
+        async def is_named() -> bool:
+            return [session for session in await cluster.clients() if session != first] != []
+
+        await settled(is_named)
+        (info,) = (await cluster.clients()).values()
+        assert (info.description, info.levels, info.library) == ("mailer", SPOKEN, LIBRARY.name)
+
+
+async def test_the_command_line_says_who_is_too_old_and_raises_the_level(
+    servers: local.Servers, prepared_zkrq: list[str]
+) -> None:
+    shell = Shell(servers, prepared_zkrq)
+    namespace = shell.environment["ZKRQ_NAMESPACE"]
+    async with over_zookeeper(servers, namespace, description="mailer") as cluster:
+        coordinator = client_of(cluster).coordinator
+        found = await coordinator.read(VIEW)
+        founded = replace(decode(found.data or b""), level=1, raised_by="")
+        assert await coordinator.swap(VIEW, encode_view(founded), found.version)
+        session = coordinator.session.id
+        await coordinator.introduce("never twice in one session")
+        async with over_zookeeper(servers, namespace, description="old") as old:
+            other = client_of(old).coordinator
+            await other.enrol("old consumer")
+            code, out, err = await shell.run("upgrade", "--check")
+            assert (code, err) == (0, ""), "it has named its release"
+            assert "level 1 is active, and every client that is known speaks level 2" in out
+        [client] = [each for each in (await cluster.clients()).items() if each[0] == session]
+        assert client[1].description == "mailer"
+        code, out, err = await shell.run("upgrade")
+        assert (code, out, err) == (0, "level 2 is active; before: 1\n", "")
+        code, out, err = await shell.run("upgrade")
+        assert (code, out, err) == (0, "level 2 is active, as before\n", "")
+        code, _, err = await shell.run("upgrade", "--level", "7")
+        assert code != 0
+        assert "level" in err
+        assert await shell.value("upgrade", "--check") == [{"level": 2, "wanted": 2}]

@@ -1,0 +1,74 @@
+"""The workflows, templates and hooks of the repository, which cannot be run here, are read as their readers do."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from tests.every import every
+
+ROOT = Path(__file__).parents[2]
+FILES = sorted([*ROOT.glob(".github/**/*.yml"), ROOT / ".pre-commit-config.yaml"])
+PYTHONS = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["classifiers"]
+
+
+def load(name: str) -> dict[Any, Any]:
+    return yaml.safe_load((ROOT / name).read_text())
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.name)
+def test_it_is_yaml(path: Path) -> None:
+    assert yaml.safe_load(path.read_text())
+
+
+def test_the_matrix_has_every_python_and_every_kind_of_server() -> None:
+    matrix = load(".github/workflows/ci.yml")["jobs"]["test"]["strategy"]["matrix"]
+    supported = {name.rpartition(" ")[2] for name in PYTHONS if re.search(r":: 3\.\d+$", name)}
+    assert supported <= set(matrix["python"])
+    further = matrix["include"]
+    assert {*matrix["redis"], *(row["redis"] for row in further)} == {
+        "redis:7",
+        "redis:8",
+        "valkey/valkey:8",
+        "valkey/valkey:9",
+    }
+    assert {*matrix["zookeeper"], *(row["zookeeper"] for row in further)} == {"3.8", "3.9"}
+
+
+def test_nothing_is_published_but_by_the_workflow_of_a_tag() -> None:
+    """Trusted publishing: the job has an identity, and there is no password."""
+    release = load(".github/workflows/release.yml")
+    assert release[True] == {"push": {"tags": ["v*"]}}  # YAML reads `on` as a boolean
+    publish = release["jobs"]["publish"]
+    assert publish["needs"] == "build"
+    assert publish["permissions"]["id-token"] == "write"
+    assert publish["environment"] == "release"
+    for path in FILES:
+        assert "secrets." not in path.read_text()
+
+
+@every("name", sorted(path.name for path in (ROOT / ".github" / "workflows").glob("*.yml")))
+def test_workflows_may_read_unless_a_job_says_more_and_every_job_ends(name: str) -> None:
+    workflow = load(f".github/workflows/{name}")
+    assert workflow["permissions"] == {"contents": "read"}
+    for job in workflow["jobs"].values():
+        assert "steps" in job
+    targets = set(re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+    for used in re.findall(r"run: make ([a-z ]+)$", (ROOT / ".github" / "workflows" / name).read_text(), re.MULTILINE):
+        assert set(used.split()) <= targets
+
+
+@every("script", sorted(path.name for path in (ROOT / ".ci").iterdir() if "bash" in path.read_text().splitlines()[0]))
+def test_scripts_are_bash(script: str) -> None:
+    subprocess.run(["bash", "-n", str(ROOT / ".ci" / script)], check=True, timeout=60)
+
+
+def test_the_security_policy_has_dates() -> None:
+    text = (ROOT / "SECURITY.md").read_text()
+    assert re.findall(r"^\| (\d+) days \|", text, re.MULTILINE) == ["3", "10", "30", "90"]

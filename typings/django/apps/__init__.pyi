@@ -1,0 +1,4 @@
+class AppConfig:
+    name: str
+    label: str
+    verbose_name: str

@@ -1,0 +1,87 @@
+"""Define the command that examines a namespace: what is wrong with its servers, and what to do."""
+
+from __future__ import annotations
+
+from argparse import Namespace
+from typing import TYPE_CHECKING
+
+from zkrq.base.version import __version__
+from zkrq.cli.command import Command, Incomplete, Line, Lines, count, setting, settings_of
+from zkrq.client.connecting import read_given
+from zkrq.client.examining.reading import read_facts
+from zkrq.client.examining.rules import Finding, Gravity, examine
+from zkrq.process.exits import Exit
+
+if TYPE_CHECKING:
+    from zkrq.client.examining.facts import Facts, ServerFacts
+
+
+async def _doctor(args: Namespace) -> Lines:
+    given = read_given({**settings_of(args), "found": False, "min_replicas": args.min_replicas})
+    facts = await read_facts(given)
+    findings = examine(facts)
+    yield _summary(facts)
+    for finding in findings:
+        yield Line(f"{_WORDS[finding.gravity]}: {finding.text}", _value(finding))
+    bad = [finding for finding in findings if finding.gravity is not Gravity.WARNING]
+    if bad:
+        wrong = any(finding.gravity is Gravity.WRONG for finding in bad)
+        raise Incomplete(f"{count(len(bad), 'problem')} found", Exit.USAGE if wrong else Exit.TROUBLE)
+    if not findings:
+        yield Line("nothing is wrong", {"kind": "sound"})
+
+
+_WORDS = {Gravity.WRONG: "wrong", Gravity.DOWN: "down", Gravity.WARNING: "warning"}
+
+
+def _value(finding: Finding) -> dict[str, object]:
+    return {
+        "kind": finding.kind,
+        "gravity": finding.gravity.value,
+        "about": list(finding.about),
+        "text": finding.text,
+    }
+
+
+def _summary(facts: Facts) -> Line:
+    """Describe what was examined, in one line; as a value with the figures of each server."""
+    trips = sorted(server.round_trip for server in facts.read.values())
+    answered = [host for host in facts.hosts if not host.reason]
+    parts = [f"zkrq {__version__}, namespace {facts.settings.namespace}"]
+    parts += [f"{name} at epoch {view.epoch}, min_replicas {view.min_replicas}" for name, view in facts.views.items()]
+    parts.append(f"{len(facts.read)} of {count(len(facts.servers), 'Redis server')} answered")
+    if trips:
+        parts.append(f"round trips {1000 * trips[0]:.1f} to {1000 * trips[-1]:.1f} ms")
+    parts.append(f"{len(answered)} of {count(len(facts.hosts), 'ZooKeeper server')} answered")
+    if facts.granted:
+        parts.append(f"session timeout {facts.granted:g} s")
+    servers = {id: _server(server) for id, server in facts.servers.items()}
+    hosts = [host._asdict() for host in facts.hosts]
+    value = {"kind": "examined", "namespace": facts.settings.namespace, "servers": servers, "zookeeper": hosts}
+    return Line("; ".join(parts), value)
+
+
+def _server(server: ServerFacts) -> dict[str, object]:
+    if server.refusal is not None:
+        return {"url": server.url, "answered": False, "reason": server.refusal.reason}
+    return {
+        "url": server.url,
+        "answered": True,
+        "version": f"{server.product} {server.version}",
+        "round_trip": server.round_trip,
+        "clock_ahead": server.ahead,
+        "used_memory": server.number("used_memory"),
+        "maxmemory": server.number("maxmemory"),
+        "appendonly": server.info.get("aof_enabled") == "1",
+        "appendfsync": server.appendfsync,
+    }
+
+
+COMMANDS = (
+    Command(
+        "doctor",
+        "examine every server and the namespace, and say what is wrong and what to do; changes nothing",
+        _doctor,
+        (setting("min-replicas", "what this client believes; told if the namespace differs", "N"),),
+    ),
+)

@@ -1,0 +1,1 @@
+"""Examine a namespace, also one that cannot be used: `zkrq doctor`."""

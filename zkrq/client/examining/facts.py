@@ -1,0 +1,77 @@
+"""Hold what `zkrq doctor` has read: of each Redis server, of ZooKeeper, of the namespace.  No I/O."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from zkrq.base.settings import Settings
+    from zkrq.coordination.zookeeper.asking import HostReport
+    from zkrq.protocol.replies import Answer
+    from zkrq.protocol.view import ServerId, View
+
+
+@dataclass(frozen=True, slots=True)
+class ServerFacts:
+    """One Redis server.
+
+    ``url``: without its password.  ``refusal``: why nothing could be read of it, None if it could.  ``info``: the
+    fields of INFO.  ``ahead``: seconds by which its clock is ahead of this client's.  ``round_trip``: seconds, the
+    median of some.  ``appendfsync``: None if this user may not read it.  ``lacking``: commands for which the user has
+    no right.  ``generation`` and the fields after it: who enrolled it, empty if no client did.
+    """
+
+    id: ServerId
+    url: str
+    refusal: Answer | None = None
+    info: Mapping[str, str] = field(default_factory=dict[str, str])
+    ahead: float = 0.0
+    round_trip: float = 0.0
+    appendfsync: str | None = None
+    lacking: tuple[str, ...] = ()
+    generation: str = ""
+    epoch: int = 0
+    name: str = ""
+    deployment: str = ""
+    queues: int = 0
+
+    def number(self, name: str) -> int:
+        """Return a field of INFO that is a number; 0 if there is none."""
+        text = self.info.get(name, "")
+        return int(text) if text.isdecimal() else 0
+
+    @property
+    def version(self) -> str:
+        """The version that it reports: Valkey's own, where it is Valkey."""
+        return self.info.get("valkey_version") or self.info.get("redis_version", "")
+
+    @property
+    def product(self) -> str:
+        return "Valkey" if "valkey_version" in self.info else "Redis"
+
+
+class Facts(NamedTuple):
+    """Everything that was read.
+
+    ``given``: the servers of the first shard that this client was given.  ``hosts``: ZooKeeper's servers.  ``session``:
+    why there is no session, or no such namespace; empty if there is one.  ``passing``: whether that may pass by itself.
+    ``granted``: the session timeout that ZooKeeper gives, in seconds, 0: unknown.  ``views``: by shard, empty if the
+    namespace's could not be read.
+    """
+
+    settings: Settings
+    given: tuple[ServerId, ...]
+    servers: Mapping[ServerId, ServerFacts]
+    hosts: tuple[HostReport, ...]
+    session: str = ""
+    passing: bool = False
+    granted: float = 0.0
+    views: Mapping[str, View] = {}
+    unfounded: bool = False
+
+    @property
+    def read(self) -> dict[ServerId, ServerFacts]:
+        """The servers of which something could be read."""
+        return {id: each for id, each in self.servers.items() if each.refusal is None}

@@ -1,0 +1,179 @@
+"""Read the facts for `zkrq doctor`: ask every server by itself, so that one that cannot be used hides no other.
+
+Nothing is written but a session in ZooKeeper, which ends with the reading.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import statistics
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING, cast
+
+from zkrq.base import clock
+from zkrq.base.errors import ConfigError, ZkrqError
+from zkrq.client.examining.facts import Facts, ServerFacts
+from zkrq.coordination.coordinator import VIEW
+from zkrq.coordination.zookeeper.asking import ask_hosts
+from zkrq.producing.placement import MAP
+from zkrq.protocol.replies import Answer, Status, read_error
+from zkrq.protocol.server_info import questions, read_info
+from zkrq.protocol.shards import FIRST
+from zkrq.protocol.shards import decode as decode_map
+from zkrq.protocol.view import ServerId, View
+from zkrq.protocol.view import decode as decode_view
+from zkrq.replication.stream import ErrorReply
+from zkrq.replication.urls import redact, with_credentials_of
+from zkrq.replication.wire import NoConnection, Wire, pack
+
+if TYPE_CHECKING:
+    from zkrq.client.connecting import Given
+
+ROUND_TRIPS = 5
+"""Questions whose median is the round trip of a server."""
+
+LEAST_SECONDS = 2.0
+"""Seconds that each server has at least for its answers, however short ``command_timeout`` is."""
+
+_READS = (
+    "HGET K f", "HMGET K f", "HDEL K f", "HEXISTS K f", "HLEN K", "HSCAN K 0", "HSTRLEN K f", "SREM K f", "SCARD K",
+    "SSCAN K 0", "LLEN K", "LRANGE K 0 0", "LTRIM K 0 0", "ZREM K f", "ZCARD K", "ZCOUNT K 0 0", "ZPOPMIN K",
+    "ZRANGE K 0 0", "ZRANGEBYLEX K - +", "ZRANGEBYSCORE K 0 0", "ZRANK K f", "ZSCAN K 0", "ZSCORE K f", "EXISTS K",
+    "UNLINK K",
+)  # fmt: skip
+"""What scripts call and what changes nothing where K does not exist."""
+
+_REFUSED = ("ZADD K none f", "HSET K f v f", "FUNCTION LOAD none", "FCALL none 0")
+"""What every server refuses for its form, once it has found that the user has the right."""
+
+_ON_A_HASH = ("SADD H f", "RPUSH H f", "HSETNX H generation f")
+"""What changes nothing of an enrolled server's own hash: it is no set, no list, and has a generation."""
+
+
+async def read_facts(given: Given) -> Facts:
+    """Ask everything that can be asked.  Raises ``ConfigError`` for files that cannot be read."""
+    timeout = max(LEAST_SECONDS, given.settings.command_timeout)
+    context = given.tls.context() if given.tls else None
+    urls = {ServerId(id): url for servers in (given.servers, *given.shards.values()) for id, url in servers.items()}
+    hosts, found, servers = await asyncio.gather(
+        ask_hosts(given.hosts, context, timeout), _read_views(given), _read_servers(given, urls, timeout)
+    )
+    facts = found._replace(hosts=tuple(hosts), given=tuple(map(ServerId, given.servers)))
+    first = next(iter(given.servers.values()))
+    known = {id: url for view in facts.views.values() for id, url in view.servers.items() if id not in urls}
+    further = {id: with_credentials_of(url, first) for id, url in known.items()}
+    return facts._replace(servers={**servers, **await _read_servers(given, further, timeout)})
+
+
+async def _read_views(given: Given) -> Facts:
+    """Read the views of all shards, and what the session with ZooKeeper says."""
+    empty = Facts(given.settings, (), {}, ())
+    views: dict[str, View] = {}
+    try:
+        async with given.coordinator() as coordinator:
+            granted = coordinator.granted
+            map = await coordinator.read(MAP)
+            registers = {FIRST: VIEW}
+            if map.data is not None:
+                registers = {name: entry.register for name, entry in decode_map(map.data).shards.items()}
+            for name, register in registers.items():
+                if (stored := await coordinator.read(register)).data is not None:
+                    views[name] = decode_view(stored.data)
+            return empty._replace(granted=granted, views=views)
+    except ZkrqError as error:
+        wrong = isinstance(error, ConfigError)
+        unfounded = wrong and "does not exist here" in str(error)
+        return empty._replace(session=str(error), passing=not wrong, unfounded=unfounded)
+
+
+async def _read_servers(given: Given, urls: Mapping[ServerId, str], timeout: float) -> dict[ServerId, ServerFacts]:
+    found = await asyncio.gather(*(_read_server(given, id, url, timeout) for id, url in urls.items()))
+    return {facts.id: facts for facts in found}
+
+
+async def _read_server(given: Given, id: ServerId, url: str, timeout: float) -> ServerFacts:
+    """Read one server.  What it refuses, or that it does not answer, is a fact like any other."""
+    facts = ServerFacts(id, redact(url))
+    wire = given.dial(url, timeout)()
+    try:
+        async with asyncio.timeout(2 * timeout):
+            await wire.connect()
+            return await _ask(wire, given.settings.namespace, facts)
+    except TimeoutError:
+        return replace(facts, refusal=Answer(Status.TIMEOUT, (), f"no answer within {timeout:g} s"))
+    except NoConnection as error:
+        return replace(facts, refusal=error.answer)
+    except OSError as error:
+        return replace(facts, refusal=Answer(Status.UNREACHABLE, (), str(error) or type(error).__name__))
+    except ValueError as error:
+        return replace(facts, refusal=Answer(Status.BROKEN, (), f"it gave unknown replies about itself: {error}"))
+    finally:
+        wire.close()
+
+
+async def _ask(wire: Wire, namespace: str, facts: ServerFacts) -> ServerFacts:
+    replies: list[object] = []
+    for words in questions(namespace)[:3]:
+        (reply,) = await wire.ask(pack(words))
+        if isinstance(reply, ErrorReply):
+            if replies and (told := read_info(cast("bytes", replies[0]))).get("cluster_enabled") == "1":
+                return replace(facts, info=told)  # it answers for no key of its own, which is why
+            return replace(facts, refusal=read_error(reply.text))
+        replies.append(reply)
+    info, known, queues = replies
+    ahead, round_trip = await _read_clock(wire)
+    generation, epoch, name, deployment = ((word or b"").decode() for word in cast("list[bytes | None]", known))
+    return replace(
+        facts,
+        info=read_info(cast("bytes", info)),
+        ahead=ahead,
+        round_trip=round_trip,
+        appendfsync=await _read_appendfsync(wire),
+        lacking=tuple(await _lacking(wire, namespace, enrolled=bool(generation))),
+        generation=generation,
+        epoch=int(epoch or 0),
+        name=name,
+        deployment=deployment,
+        queues=cast("int", queues),
+    )
+
+
+async def _read_clock(wire: Wire) -> tuple[float, float]:
+    """Return the seconds by which the clock is ahead, and those of a round trip."""
+    trips: list[float] = []
+    ahead = 0.0
+    for _ in range(ROUND_TRIPS):
+        asked_us = clock.now_us()
+        (reply,) = await wire.ask(pack(("TIME",)))
+        answered_us = clock.now_us()
+        trips.append((answered_us - asked_us) / 1e6)
+        if isinstance(reply, list):
+            seconds, us = cast("list[bytes]", reply)
+            clock_us = int(seconds) * 1_000_000 + int(us)
+            ahead = (clock_us - min(max(clock_us, asked_us), answered_us)) / 1e6
+    return ahead, statistics.median(trips)
+
+
+async def _read_appendfsync(wire: Wire) -> str | None:
+    """Return the option, None if this user may not read it, which few may."""
+    (reply,) = await wire.ask(pack(("CONFIG", "GET", "appendfsync")))
+    if not isinstance(reply, list):
+        return None
+    _, value = cast("list[bytes]", reply)
+    return value.decode()
+
+
+async def _lacking(wire: Wire, namespace: str, *, enrolled: bool) -> list[str]:
+    """Return the rights that the user lacks, found by calls that change nothing: rights are checked before arguments.
+
+    One command after the other, since the replies to several end at the first error.
+    """
+    names = {"K": f"{{{namespace}}}:doctor", "H": f"{{{namespace}}}:server", "C": f"{{{namespace}}}:wake:doctor"}
+    found: list[str] = []
+    for text in (*_READS, *_REFUSED, *(_ON_A_HASH if enrolled else ()), "PUBLISH C none", "SUBSCRIBE C"):
+        words = [names.get(word, word) for word in text.split()]
+        (reply,) = await wire.ask(pack(tuple(words)))
+        if isinstance(reply, ErrorReply) and reply.text.startswith("NOPERM"):
+            found.append("|".join(words[: 2 if words[0] == "FUNCTION" else 1]).lower())
+    return found

@@ -1,0 +1,179 @@
+"""Raise the active level when every client speaks a later one, and say which clients do not.
+
+Each client names its release and its levels in a znode that ends with its session, before its first write.  A consumer
+without one is of a release that knows no levels; a producer of such a release cannot be seen.  Either is safe, because
+it is not this list that keeps clients out, but the epoch in which the level is raised (``protocol/levels.py``).
+
+The leader looks at the list now and then: it reports when clients of several releases are there, and if its program
+asks for it (``auto_upgrade``), raises the level when none of an older release was seen for a day.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import secrets
+import socket
+from collections.abc import Mapping
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from zkrq.base import clock
+from zkrq.base.errors import ConfigError, ZkrqError
+from zkrq.base.events import SeveralReleases
+from zkrq.base.version import __version__
+from zkrq.coordination.coordinator import session_of
+from zkrq.protocol import calls
+from zkrq.protocol.levels import RELEASES, SPOKEN, UNNAMED, ClientInfo, decode, encode
+from zkrq.protocol.scripts import LIBRARY
+from zkrq.protocol.view import raise_level
+
+if TYPE_CHECKING:
+    from zkrq.base.events import Events
+    from zkrq.base.settings import Settings
+    from zkrq.client.shards import Shards
+    from zkrq.coordination.coordinator import Coordinator
+
+LOOK_SECONDS = 60.0
+"""Seconds between two looks of the leader at the releases of the clients."""
+
+QUIET_SECONDS = 24 * 3600.0
+"""Seconds for which no client of an older release must have been seen before the level is raised by itself."""
+
+SHOWN = 10
+"""Clients that an error names."""
+
+SEEN = "upgrade"
+"""Register of the moment at which a client of an older release was last seen: seconds since 1970."""
+
+_log = logging.getLogger("zkrq")
+
+
+class Upgrading:
+    """Know the releases of a namespace's clients, and raise its level."""
+
+    def __init__(self, shards: Shards, coordinator: Coordinator, settings: Settings, events: Events) -> None:
+        self._shards = shards
+        self._coordinator = coordinator
+        self._settings = settings
+        self._events = events
+        self._releases: tuple[str, ...] = ()
+
+    @property
+    def level(self) -> int:
+        """The active level: the lowest one of the shards that this client has opened."""
+        return min(shard.view.level for shard in self._shards.open.values())
+
+    async def introduce(self) -> None:
+        """Name the release and the levels of this client.  Raises ``Unavailable``, ``ConfigError``."""
+        host = socket.gethostname()
+        await self._coordinator.introduce(
+            encode(ClientInfo(self._settings.describe(), host, __version__, SPOKEN, LIBRARY.name))
+        )
+
+    async def introduce_again(self) -> None:
+        """Do so in a new session; what fails is only logged, because nothing depends on it."""
+        try:
+            await self.introduce()
+        except ZkrqError as error:
+            _log.info("this client could not name its release: %s", error, extra=self._about)
+
+    async def clients(self) -> Mapping[str, ClientInfo]:
+        """Return what is known of every live client, by its session.  Raises ``Unavailable``."""
+        told, consumers = await self._coordinator.clients(), await self._coordinator.consumers()
+        clients = {session: decode(text) for session, text in sorted(told.items())}
+        for owner, description in sorted(consumers.items()):
+            clients.setdefault(session_of(owner), UNNAMED._replace(description=description))
+        return clients
+
+    async def consumers(self) -> Mapping[str, tuple[str, str]]:
+        """Return the description and the release of every live consumer, by its owner id.  Raises ``Unavailable``."""
+        alive = await self._coordinator.consumers()
+        told = {session: decode(text).version for session, text in (await self._coordinator.clients()).items()}
+        return {owner: (text, told.get(session_of(owner), "")) for owner, text in alive.items()}
+
+    async def late(self, level: int = SPOKEN.highest) -> Mapping[str, ClientInfo]:
+        """Return the live clients that do not speak a level.  Raises ``Unavailable``."""
+        return {session: each for session, each in (await self.clients()).items() if level not in each.levels}
+
+    async def upgrade(self, level: int | None = None, *, force: bool = False) -> int:
+        """Make a level active in every shard, and remove the libraries that no client uses; return the level.
+
+        ``level``: None: the latest.
+        May be repeated, also to continue where it failed.  ``force``: even if clients are there that do not speak it;
+        they are refused from then on.  Raises ``ConfigError``, ``Unavailable``.
+        """
+        level = SPOKEN.highest if level is None else level
+        if level not in SPOKEN:
+            raise ConfigError(f"level {level!r}: this release speaks {SPOKEN}; nothing was changed")
+        if level < self.level:
+            raise ConfigError(
+                f"the namespace is at level {self.level}, and a level is never lowered: what was written since could "
+                "not be read; nothing was changed"
+            )
+        if not force and (late := await self.late(level)):
+            raise ConfigError(
+                f"{len(late)} client(s) do not speak level {level}: {shown(late)}; replace them by zkrq "
+                f"{RELEASES[level]} or later, or have them refused with force=True (--force); nothing was changed"
+            )
+        for shard in await self._shards.all_used():
+            membership = shard.membership
+            while (view := membership.view).level < level:
+                await membership.change(view, partial(raise_level, level=level, release=__version__))
+            # A client that has not read the view is refused by each server from here on.
+            await shard.replicas.tell_all(calls.Seal())
+        await self._remove_libraries()
+        return level
+
+    async def _remove_libraries(self) -> None:
+        """Remove the functions of releases that no client uses.  A client that needs one loads it again."""
+        used = {each.library for each in (await self.clients()).values()} | {LIBRARY.name}
+        if "" in used:  # one that does not name its library
+            return
+        for shard in self._shards.open.values():
+            for id, why in (await shard.fleet.remove_libraries(used)).items():
+                _log.info("server %s: unused libraries of functions stay: %s", id, why, extra=self._about)
+
+    # -- in the background ---------------------------------------------------------------------------------------------
+
+    async def run(self) -> None:
+        """Look now and then, while this client leads, until cancelled."""
+        while True:
+            await asyncio.sleep(LOOK_SECONDS)
+            if self._coordinator.leading:
+                try:
+                    await self.look()
+                except ZkrqError as error:
+                    _log.info("the releases of the clients could not be read: %s", error, extra=self._about)
+
+    async def look(self) -> None:
+        """Report the releases of the clients if they are others than before; upgrade if that is asked for and due."""
+        clients = await self.clients()
+        releases = tuple(sorted({each.version or "older" for each in clients.values()}))
+        if releases != self._releases:
+            self._releases = releases
+            if len(releases) > 1:
+                self._events.tell(SeveralReleases(self._settings.namespace, releases, self.level))
+        if self._settings.auto_upgrade and self.level < SPOKEN.highest:
+            is_late = any(SPOKEN.highest not in each.levels for each in clients.values())
+            if await self._quiet_seconds(is_late) >= QUIET_SECONDS:
+                await self.upgrade()
+
+    async def _quiet_seconds(self, is_late: bool) -> float:
+        """Return for how long no client of an older release was seen, by whichever leader."""
+        now, found = clock.now_ms() / 1000, await self._coordinator.read(SEEN)
+        if found.data and not is_late:
+            return now - float(found.data.partition(b" ")[0])
+        await self._coordinator.swap(SEEN, f"{now} {secrets.token_hex(4)}".encode(), found.version)
+        return 0.0
+
+    @property
+    def _about(self) -> dict[str, Any]:
+        return {"cluster": self._settings.namespace}
+
+
+def shown(clients: Mapping[str, ClientInfo]) -> str:
+    """Name clients for people, by host."""
+    names = [f"{each.description or each.host} ({each.version or 'older than 0.2.0'})" for each in clients.values()]
+    more = len(names) - SHOWN
+    return ", ".join(sorted(names)[:SHOWN]) + (f" and {more} more" if more > 0 else "")

@@ -1,0 +1,123 @@
+"""Define the levels: numbers for what is stored and spoken, of which a namespace has one that is active.
+
+A release speaks a range of levels: the newest one, and at least that of the release before.  It reads all of them and
+writes the active one, which stands in the view.  So clients of two releases share a namespace, and going back is safe,
+until an operator raises the level.  That is a change of the view with a new epoch: every server that hears of it
+refuses the calls of clients that have not read the view since (``_gate.lua``), and these cannot read it if they do not
+speak its level.  No call carries a level, so none costs more for it.
+
+Without the new epoch a client that does not know the new level, and was paused meanwhile, would go on under the view
+that it has: it writes what the others no longer expect, or reads a record that it does not know.
+
+How to change a format stands in docs/design/levels.md.
+"""
+
+from __future__ import annotations
+
+import enum
+import json
+from typing import Any, NamedTuple
+
+FIRST_LEVEL = 1
+"""Level of a view that names none."""
+
+RELEASES = {1: "0.1.0", 2: "0.2.0"}
+"""First release that speaks each level; the last one is of this release."""
+
+
+class Levels(NamedTuple):
+    """The levels that a client speaks, both ends included."""
+
+    lowest: int
+    highest: int
+
+    def __contains__(self, level: object) -> bool:
+        return isinstance(level, int) and self.lowest <= level <= self.highest
+
+    def __str__(self) -> str:
+        return f"level {self.lowest}" if self.lowest == self.highest else f"levels {self.lowest} to {self.highest}"
+
+
+SPOKEN = Levels(1, 2)
+"""What this release speaks."""
+
+
+class Feature(enum.Enum):
+    """What needs a level above the first: its name in errors, and the level at which it began.
+
+    Gate it where a client asks for it, before anything is written (``check_feature``).
+    """
+
+    GROUPS = ("groups", 2)
+    LIMITS = ("limits of a queue", 2)
+    RESULTS = ("results", 2)
+    REPLACE = ("push(replace=True)", 2)
+
+    @property
+    def level(self) -> int:
+        """First level that has it."""
+        return self.value[1]
+
+
+class OtherLevel(ValueError):
+    """The active level is not one that this release speaks."""
+
+    def __init__(self, level: int, raised_by: str) -> None:
+        release = raised_by or RELEASES.get(level, "another release")
+        if level > SPOKEN.highest:
+            step = f"install zkrq {release} or later here"
+        else:
+            step = f"with a release that speaks both, first run `zkrq upgrade --level {SPOKEN.lowest}`"
+        super().__init__(
+            f"it is at level {level}, that of zkrq {release}, and this zkrq {RELEASES[SPOKEN.highest]} speaks "
+            f"{SPOKEN}: {step}; nothing was written"
+        )
+
+
+def check_level(level: int, raised_by: str = "") -> None:
+    """Raise ``OtherLevel`` if this release does not speak the active level."""
+    if level not in SPOKEN:
+        raise OtherLevel(level, raised_by)
+
+
+def missing(feature: Feature, level: int) -> str | None:
+    """Say why a feature cannot be used at this level, and what to do; None if it can."""
+    if level >= feature.level:
+        return None
+    return (
+        f"this needs level {feature.level}, and the namespace is at level {level}: when every client runs zkrq "
+        f"{RELEASES[feature.level]} or later (`zkrq upgrade --check` says which do not), run `zkrq upgrade`; nothing "
+        "was written"
+    )
+
+
+class ClientInfo(NamedTuple):
+    """What a client says of itself: its release, the levels that it speaks, and the library that it calls."""
+
+    description: str
+    host: str
+    version: str
+    levels: Levels
+    library: str
+
+
+def encode(spoken: ClientInfo) -> str:
+    """Encode the entry of a client.  Later releases may add fields; ``decode`` ignores those that it does not know."""
+    return json.dumps({**spoken._asdict(), "levels": list(spoken.levels)}, separators=(",", ":"))
+
+
+UNNAMED = ClientInfo("", "", "", Levels(FIRST_LEVEL, FIRST_LEVEL), "")
+"""What is known of a client that has no entry, or one that cannot be read: it may be of the release without levels."""
+
+
+def decode(text: str) -> ClientInfo:
+    """Decode what ``encode`` made, of this release or another; ``UNNAMED`` for anything else."""
+    try:
+        content: dict[str, Any] = json.loads(text)
+        lowest, highest = content["levels"]
+        description, host, version = (str(content[name]) for name in ("description", "host", "version"))
+        return ClientInfo(
+            description, host, version, Levels(int(lowest), int(highest)), str(content.get("library", ""))
+        )
+    except (KeyError, RecursionError, TypeError, ValueError):
+        return UNNAMED

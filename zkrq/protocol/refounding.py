@@ -1,0 +1,133 @@
+"""Found a namespace again from what its Redis servers hold, after ZooKeeper has lost everything.
+
+ZooKeeper knew which servers were in sync; without it nothing can tell a server that held every item from one that had
+been out for days.  So an operator names the servers to continue with, and all that they hold is merged by version: an
+item whose push had returned is there if any named server was in sync.  If another named one was not, items that were
+acked since it left may come back, because tombstones are not kept for ever.
+
+A wrong address of ZooKeeper looks like a lost one.  So that two ensembles never rule the same servers, each server gets
+a new generation and a new deployment: clients of the former view find no server in sync, and cannot recover it by
+themselves.  Both are made of the old ones alone, so a refounding that was left in the middle is recognised, and the
+register is written last, in one step: clients see no namespace, or the whole one.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from zkrq.protocol.enrolment import enrol, meet, reserve
+from zkrq.protocol.founding import Charter, Location, misnamed
+from zkrq.protocol.recovery import Recovered, Recovery
+from zkrq.protocol.replies import Status
+from zkrq.protocol.steps import Invalid, Log, Nonce, NotNow, Operation, PlaceFailed, ReadRegister, WriteRegister
+from zkrq.protocol.view import FOUNDING, Life, ServerId, View
+
+if TYPE_CHECKING:
+    from zkrq.protocol.server_info import ServerInfo
+
+
+def refounded(nonce: str) -> str:
+    """Return the generation, or the deployment, that follows this one when a namespace is founded again."""
+    return hashlib.blake2b(b"refounded " + nonce.encode(), digest_size=8).hexdigest()
+
+
+class Refounding:
+    """One attempt.  If it is left in the middle, it may be repeated, with the same servers or with others."""
+
+    def __init__(self, charter: Charter, servers: Mapping[ServerId, Location], *, repairer: str) -> None:
+        """``servers``: all that this client was given; ``repairer``: its name in reservations."""
+        self._namespace = charter.namespace
+        self._min_replicas = charter.min_replicas
+        self._servers = servers
+        self._repairer = repairer
+
+    def run_with(self, named: frozenset[ServerId]) -> Operation[Recovered]:
+        """Merge what these servers hold, and write a first view in which those that held something are in sync.
+
+        Raises ``Invalid`` if ZooKeeper knows the namespace or the servers do not belong together, ``NotNow`` if one of
+        them does not answer, or another client was faster.
+        """
+        version = yield from self._check_register()
+        met = yield from self._meet(named)
+        holding = {id: who for id, who in met.items() if who.generation}
+        if not holding:
+            raise Invalid(f"none of {', '.join(sorted(named))} holds anything of namespace {self._namespace!r}")
+        deployment = self._deployment(holding)
+        latest = max(who.epoch for who in holding.values())
+        for id, who in sorted(holding.items()):
+            if who.epoch < latest:
+                text = (
+                    f"server {id} has seen epoch {who.epoch}, others {latest}: if it had been out of sync, items that"
+                )
+                yield Log(f"{text} were acked since may be delivered again", id)
+        view = yield from self._first_view(latest + 1, deployment)
+        yield from reserve(holding, self._repairer)
+        try:
+            # Under the greater epoch: what the servers' former clients still write is refused from here on.
+            yield from Recovery(repairer=self._repairer).merge(view, holding)
+        except PlaceFailed as failure:
+            raise NotNow(str(failure)) from failure
+        lives: dict[ServerId, Life] = {}
+        for id, who in sorted(holding.items()):
+            lives[id] = yield from self._enrol(view, id, who)
+        view = replace(view, members=lives)
+        yield WriteRegister(view, version)
+        written, _ = yield from ReadRegister()
+        if written is None or written.by != view.by:
+            raise NotNow("another client has founded the namespace meanwhile")
+        return Recovered(view, tuple(sorted(self._servers.keys() - lives.keys())))
+
+    def _check_register(self) -> Operation[int]:
+        """Return the version of the register, in which there must be no view."""
+        known, version = yield from ReadRegister()
+        if known is not None and known.epoch != FOUNDING:
+            raise Invalid(
+                f"ZooKeeper knows namespace {self._namespace!r} at epoch {known.epoch}, so it need not be founded "
+                "again: recover its servers without --without-zookeeper"
+            )
+        return version
+
+    def _meet(self, named: frozenset[ServerId]) -> Operation[dict[ServerId, ServerInfo]]:
+        """Ask the named servers for their identity; check that they are those that this client means."""
+        unknown = sorted(named - self._servers.keys())
+        if unknown or not named:
+            raise Invalid(f"not among the servers that were given: {', '.join(unknown) or '(none named)'}")
+        met = yield from meet(sorted(named))
+        runs: dict[str, ServerId] = {}
+        for id, who in met.items():
+            if (twin := runs.setdefault(who.run_id, id)) != id:
+                raise Invalid(f"{twin} and {id} are the same Redis server: N copies need N servers")
+            if text := misnamed(id, who.name, self._servers[id].shown, self._namespace):
+                raise Invalid(text)
+        return met
+
+    def _deployment(self, holding: Mapping[ServerId, ServerInfo]) -> str:
+        """Return the next deployment of these servers, some of which may have it already."""
+        deployments = {who.deployment for who in holding.values()}
+        first = {one for one in deployments if refounded(one) in deployments} or deployments
+        if len(first) > 1 or deployments - {*first, *map(refounded, first)}:
+            raise Invalid(
+                f"{', '.join(sorted(holding))} belong to different deployments of namespace {self._namespace!r}: name "
+                "those of one"
+            )
+        return refounded(first.pop())
+
+    def _first_view(self, epoch: int, deployment: str) -> Operation[View]:
+        needed = min(2, len(self._servers)) if self._min_replicas is None else self._min_replicas
+        urls = {id: self._servers[id].public for id in sorted(self._servers)}
+        return View(epoch, {}, {}, {}, urls, needed, (yield from Nonce()), deployment)
+
+    def _enrol(self, view: View, id: ServerId, who: ServerInfo) -> Operation[Life]:
+        """Give a server its next generation, unless it has it already."""
+        known = who.generation
+        life = Life(who.run_id, known if who.deployment == view.deployment else refounded(known))
+        again = (yield from meet([id]))[id]  # merging took time; see Recovery.renew
+        answer = yield from enrol(
+            id, replace(who, clock_us=again.clock_us), view.epoch, life, deployment=view.deployment, holding=True
+        )
+        if answer.status is not Status.OK:
+            raise NotNow(f"{id} was not enrolled: {answer.reason}")
+        return life

@@ -1,0 +1,41 @@
+"""Fixtures for pytest.  One line in ``conftest.py`` brings them:
+
+    pytest_plugins = ["zkrq.testing.plugin"]
+
+It is a line of yours rather than an entry point, so that pytest imports zkrq only where it is wanted.  The fixtures are
+asynchronous: mark tests with ``pytest.mark.anyio``, or use pytest-asyncio in its mode ``auto``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator
+from typing import TYPE_CHECKING
+
+import pytest
+
+from zkrq.testing.in_process import Servers, TestCluster, cluster, servers
+
+if TYPE_CHECKING:
+    from zkrq.testing.clock import Clock
+
+__all__ = ["zkrq_clock", "zkrq_cluster", "zkrq_servers"]
+
+
+@pytest.fixture
+async def zkrq_servers() -> AsyncGenerator[Servers, None]:
+    """Three servers in the process, which die and return as the test says; ``connect()`` makes clients of them."""
+    async with servers() as running:
+        yield running
+
+
+@pytest.fixture
+async def zkrq_cluster() -> AsyncGenerator[TestCluster, None]:
+    """A cluster on servers in the process, empty for each test."""
+    async with cluster() as opened:
+        yield opened
+
+
+@pytest.fixture
+async def zkrq_clock(zkrq_cluster: TestCluster) -> Clock:
+    """The clock of ``zkrq_cluster``: ``await zkrq_clock.advance(3600)``."""
+    return zkrq_cluster.clock
