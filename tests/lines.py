@@ -5,6 +5,7 @@ from __future__ import annotations
 import struct
 from collections import Counter
 from collections.abc import Iterator, Mapping, Set
+from typing import NamedTuple
 
 from zkrq.protocol.records import Bundle
 
@@ -12,7 +13,36 @@ RANK_BYTES = 10
 """Bytes between a group and an entry in ``members``."""
 
 STATE_BYTES = 5
-"""Bytes of what ``groups`` says of one before its first entry."""
+"""Bytes of what ``groups`` says of one before its first entry, and before what ended last if it keeps the order."""
+
+_ENDED, _ORDER_BYTES = struct.Struct("<H"), 8
+
+
+class Line(NamedTuple):
+    """What ``groups`` says of one.  ``first``: rank and entry; ``ended``: the item that a consumer ended last."""
+
+    claims: int = 0
+    has_members: bool = False
+    keeps_order: bool = False
+    ended: str = ""
+    first: bytes = b""
+
+    @property
+    def is_used(self) -> bool:
+        """Whether it says more than what ended last."""
+        return bool(self.claims or self.has_members or self.first)
+
+
+def line_of(state: bytes) -> Line:
+    """Read what ``groups`` says of one; ``lua/_entries.lua`` does the same."""
+    claims, flags, at = int.from_bytes(state[:4], "little"), state[4], STATE_BYTES
+    ended = ""
+    if flags >= 2:
+        (length,) = _ENDED.unpack_from(state, at)
+        at += _ENDED.size
+        ended = state[at : at + length].decode()
+        at += length + _ORDER_BYTES
+    return Line(claims, flags % 2 == 1, flags >= 2, ended, state[at:])
 
 
 def entry_of(bundle: str, position: int = 0) -> bytes:
@@ -24,13 +54,23 @@ def member_of(bundle: Bundle, entry: bytes) -> bytes:
     """How ``members`` names an entry of a group."""
     assert bundle.group is not None
     kind = b"\0" if entry[-2:-1] == b"\0" else b"\1"
-    rank = bytes([9 - bundle.priority]) + struct.pack(">d", bundle.order or bundle.pushed_at_ms) + kind
+    rank = bytes([9 - bundle.priority]) + struct.pack(">d", abs(bundle.order) or bundle.pushed_at_ms) + kind
     return bundle.group.encode() + b"\0" + rank + entry
 
 
 def entry_in(member: bytes) -> bytes:
     """The entry that ``members`` names."""
     return member.split(b"\0", 1)[1][RANK_BYTES:]
+
+
+def waiting_in_order(bundles: Mapping[str, Bundle]) -> set[bytes]:
+    """The entries that hold their groups: members even while they are scheduled."""
+    return {
+        entry
+        for id, bundle in bundles.items()
+        if bundle.is_ordered and bundle.order >= 0
+        for entry in (id.encode(), *(entry_of(id, at) for at in range(len(bundle.states))))
+    }
 
 
 def faults_of_groups(
@@ -54,28 +94,36 @@ def faults_of_groups(
             claims[bundle.group] += bundle.states.count("C")
             entries = [entry_of(id, at) for at, state in enumerate(bundle.states) if state == "R"]
             entries += [id.encode()] if "Q" in bundle.states else []
-            living = {member_of(bundle, entry) for entry in entries if entry not in scheduled}
+            holds = bundle.is_ordered and bundle.order >= 0
+            living = {member_of(bundle, entry) for entry in entries if holds or entry not in scheduled}
             due.setdefault(bundle.group, set()).update(living)
     for group, demanded in due.items():
-        state = groups.get(group, bytes(STATE_BYTES))
-        first = group.encode() + b"\0" + state[STATE_BYTES:] if state[STATE_BYTES:] else None
+        line = line_of(groups.get(group, bytes(STATE_BYTES)))
+        first = group.encode() + b"\0" + line.first if line.first else None
         named = {member for member in members if member.startswith(group.encode() + b"\0")}
         in_line = {member for member in demanded if entry_in(member) in ready}
-        is_blocked = limited and claims[group] > 0 and not in_line and not first
-        if not is_blocked and (
-            in_line != ({min(demanded)} if demanded else set()) or in_line != ({first} if first else set())
+        is_blocked = (limited or line.keeps_order) and claims[group] > 0 and not in_line and not first
+        waits = line.keeps_order and not in_line and not first and entry_in(min(demanded, default=b"\0")) in scheduled
+        if (
+            not is_blocked
+            and not waits
+            and (in_line != ({min(demanded)} if demanded else set()) or in_line != ({first} if first else set()))
         ):
             yield f"of group {group!r} {in_line} stand in line, the first of {demanded} should; it says {first}"
-        if named != demanded - in_line or (named and not state[STATE_BYTES - 1]):
-            yield f"group {group!r} has members {named}, not {demanded - in_line}; it says {state[STATE_BYTES - 1]}"
-        if int.from_bytes(state[: STATE_BYTES - 1], "little") != claims[group]:
-            yield f"{claims[group]} items of group {group!r} are claimed, it says {state!r}"
+        if named != demanded - in_line or (named and not line.has_members):
+            yield f"group {group!r} has members {named}, not {demanded - in_line}; it says {line}"
+        if line.claims != claims[group]:
+            yield f"{claims[group]} items of group {group!r} are claimed, it says {line}"
+        if line.keeps_order and claims[group] > 0 and in_line:
+            yield f"group {group!r} keeps the order, stands in line, and {claims[group]} of its items are claimed"
+    lines = {group: line_of(state) for group, state in groups.items()}
     used = {group for group, demanded in due.items() if demanded or claims[group]}
-    if used != set(groups):
-        yield f"groups {used} have items, it says {set(groups)}"
+    if used != {group for group, line in lines.items() if line.is_used}:
+        yield f"groups {used} have items, it says {lines}"
     counted = {
-        "in_line": sum(len(state) > STATE_BYTES for state in groups.values()),
-        "blocked": sum(len(state) == STATE_BYTES and state[STATE_BYTES - 1] == 1 for state in groups.values()),
+        "in_line": sum(bool(line.first) for line in lines.values()),
+        "blocked": sum(line.has_members and not line.first for line in lines.values()),
+        "remembered": sum(not line.is_used for line in lines.values()),
     }
     for name, count in counted.items():
         if count != lead[name]:

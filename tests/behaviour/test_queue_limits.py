@@ -206,6 +206,8 @@ async def test_limits_need_a_namespace_of_one_shard() -> None:
                 await queue.set_limits(limits)
         assert await queue.limits() == zkrq.Limits()
         await queue.set_limits(zkrq.Limits())
+        with pytest.raises(zkrq.ConfigError, match=r"several shards \(b, main\)"):
+            await queue.set_groups(zkrq.Groups(ordered=True))
         other = cluster.queue("reports", limits=zkrq.Limits(concurrency=1))
         for call in (other.push("x"), other.pop_one(timeout=0)):
             with pytest.raises(zkrq.ConfigError, match="queue 'reports' cannot have limits"):

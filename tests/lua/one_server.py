@@ -18,7 +18,7 @@ from typing import Any, NamedTuple, Self, TypeVar, cast
 
 import hiredis
 
-from tests.lines import entry_in, entry_of, faults_of_groups
+from tests.lines import entry_in, entry_of, faults_of_groups, waiting_in_order
 from zkrq.protocol import calls
 from zkrq.protocol.keys import key, script_keys
 from zkrq.protocol.payloads import join, payload_at, split
@@ -32,6 +32,7 @@ from zkrq.protocol.records import (
     Version,
     above,
     fresh,
+    in_order,
     pack,
     unpack,
 )
@@ -50,6 +51,7 @@ PAUSE, LIMITS, DELETED = "\1pause", "\1limits", "\1deleted"
 """The ids of the records about the queue itself; no item has such a one."""
 
 COUNTERS = ("queued", "claimed", "dead")
+GROUP_COUNTERS = ("in_line", "blocked", "remembered")
 SHIFT = struct.Struct("<d")
 """Before each stored record: the difference of its moments to this server's clock."""
 
@@ -191,6 +193,7 @@ class Put(NamedTuple):
     ttl_ms: float | None = None
     above_n: int = 1
     group: str | None = None
+    ordered: bool = False
 
     @property
     def call(self) -> calls.Put:
@@ -206,6 +209,8 @@ class Put(NamedTuple):
             ttl_ms=self.ttl_ms or 0,
             group=self.group,
         )
+        if self.ordered:
+            record = in_order(record)
         return calls.Put(self.id, above(record, self.above_n), joined(self.payload))
 
 
@@ -517,7 +522,7 @@ class Contents(NamedTuple):
                 if state in "RD":
                     (queued if state == "R" else dead).add(entry_of(id, position))
         in_line, later = self.entries["ready"], self.entries["scheduled"]
-        behind = set(map(entry_in, self.members))
+        behind = {entry_in(member) for member in self.members} - (waiting_in_order(self.bundles) & later)
         if in_line & later or (in_line | later) & behind or in_line | later | behind != queued:
             yield f"{queued} are queued, the indexes have {in_line}, {behind}, {later}"
         yield from faults_of_groups(
@@ -978,7 +983,7 @@ class OneServer(Connection):
             ("ZRANGE", self.key("expiring"), 0, -1, "WITHSCORES"),
             ("ZRANGE", self.key("holdings"), 0, -1),
             ("ZRANGE", self.key("members"), 0, -1),
-            ("HMGET", self.key("lead"), *COUNTERS, "in_line", "blocked"),
+            ("HMGET", self.key("lead"), *COUNTERS, *GROUP_COUNTERS),
             *(("ZRANGE", self.key(name), 0, -1, "WITHSCORES") for name in INDEXES),
         )
         stored = dict(_pairs(records))
@@ -1020,7 +1025,7 @@ class OneServer(Connection):
             entries={name: set(_scores(index)) for name, index in zip(INDEXES, indexes, strict=True)},
             counters={
                 name: int(count or 0)
-                for name, count in zip((*COUNTERS, "in_line", "blocked"), cast("list[bytes | None]", lead), strict=True)
+                for name, count in zip((*COUNTERS, *GROUP_COUNTERS), cast("list[bytes | None]", lead), strict=True)
             },
             members=set(cast("list[bytes]", members)),
             groups=dict(_pairs(groups)),

@@ -48,6 +48,14 @@ class Draft:
         return self._bundle.pushed_at_ms
 
     @property
+    def group(self) -> str | None:
+        return self._bundle.group
+
+    @property
+    def order(self) -> float:
+        return self._bundle.order
+
+    @property
     def size(self) -> int:
         return len(self.states)
 

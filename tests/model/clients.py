@@ -13,7 +13,7 @@ from tests.model.membership import PAUSE, Steps
 from tests.model.promises import Broken, Promise
 from tests.model.rules import Rule
 from tests.model.runner import Client
-from tests.model.scripts import QUEUE, Item, Token, handed, place_of
+from tests.model.scripts import QUEUE, Item, Token, group_of, handed, place_of
 from tests.model.server import content_of
 from tests.model.world import Trouble, World
 from zkrq.protocol.calls import (
@@ -35,7 +35,7 @@ from zkrq.protocol.deciding import Decided
 from zkrq.protocol.levels import SPOKEN
 from zkrq.protocol.payloads import join
 from zkrq.protocol.pushing import Done, Pushes
-from zkrq.protocol.records import VERSION_BYTES, fresh, is_alone
+from zkrq.protocol.records import VERSION_BYTES, fresh, in_order, is_alone
 from zkrq.protocol.steps import Denied, Failure, Fenced, NothingDone, Operation, StepFailed, Unknown
 from zkrq.protocol.view import ServerId, View, ViewChange, accused, raise_level
 
@@ -63,8 +63,13 @@ class Producer(Client):
         for number in self.numbers:
             ledger.pushing.add(number)
             put = bundle(number, world.below(BUNDLE_MOST + 1))
+            if ledger.clock.ordered:
+                put = ordered(number)
+                ledger.push_begins(put.id.encode())
             pushed = yield from self.push(put)
             ledger.pushed |= pushed
+            for item in pushed:
+                ledger.push_returns(item)
             world.log("pushed", sorted(pushed))
             ledger.pushing.discard(number)
 
@@ -74,6 +79,11 @@ class Producer(Client):
         # Its form is chosen once: what may have been stored in one is not pushed again in another.
         if self.world.levels and self.view.level >= SPOKEN.highest:
             self.world.ledger.later.add(put.id.encode())
+        if self.world.ledger.clock.ordered:
+            for _ in range(self.PUSHES):
+                if not done:
+                    done |= yield from self.attempt([put], partial(self.operations.push_decided, max_size=0))
+            return done
         if is_alone(put.record) or not self.world.chance(self.UNSENT):
             done |= yield from self.attempt([put], self.operations.push_plain)
         for _ in range(self.PUSHES - 1):
@@ -279,9 +289,10 @@ class Consumer(Client):
     def handle(self, held: list[Held], token: Token, *, may_turn: bool) -> Steps[Claimed | None]:
         """Settle all of it, in a turn at last if it may be; return what that claimed."""
         world, ledger = self.world, self.world.ledger
-        for item, *_ in held:
+        for item, _, _, version in held:
             world.log("holds", item, token)
             ledger.hold(item, token)
+            ledger.hold_in_order(item, version)
         while held:
             for _ in range(world.below(5)):
                 yield PAUSE
@@ -363,6 +374,7 @@ class Consumer(Client):
     def redrive(self, dead: list[Item]) -> Steps[None]:
         if not dead or not self.world.chance(self.REDRIVES):
             return
+        self.world.ledger.redriven.update(dead)
         call = Redrive(QUEUE, 0, 0, self.world.nonce(), [item.decode() for item in dead])
         with suppress(Failure):
             yield from self.run(self.operations.decide(call))
@@ -450,3 +462,10 @@ def bundle(number: int, size: int, id: str = "") -> Put:
     id = id or f"zkrq-{number:02}-0-0"
     contents = [content_of(item_id(id, position).encode()) for position in range(size)]
     return Put(id, fresh(0, number, size=size), join(contents))
+
+
+def ordered(number: int) -> Put:
+    """A push of one item into an ordered group."""
+    id = f"{number:02}"
+    record = in_order(fresh(0, number, group=f"{group_of(id.encode())}"))
+    return Put(id, record, join([content_of(id.encode())]))

@@ -47,25 +47,26 @@ def explore(
     limited: bool = False,
     results: bool = False,
     levels: bool = False,
+    ordered: bool = False,
 ) -> Findings:
     """Run a schedule for every seed, without the rules that are off; ``only_first`` ends it at the first violation.
     ``links``: schedules in which one client does not always reach one server; ``shards``: with a second shard;
     ``turns``: in which consumers settle and claim in one decision; ``limited``: of a queue with a limit;
-    ``results``: in which they ack with a result; ``levels``: with clients of two releases."""
+    ``results``: in which they ack with a result; ``levels``: with clients of two releases; ``ordered``: of groups
+    that keep the order of their pushes."""
+    kind = {
+        "links": links,
+        "shards": shards,
+        "turns": turns,
+        "limited": limited,
+        "results": results,
+        "levels": levels,
+        "ordered": ordered,
+    }
     findings = Findings()
     on = ALL_RULES - frozenset(off)
     for seed in seeds:
-        schedule = Schedule(
-            seed,
-            on,
-            faults,
-            links=links,
-            shards=shards,
-            turns=turns,
-            limited=limited,
-            results=results,
-            levels=levels,
-        )
+        schedule = Schedule(seed, on, faults, **kind)
         findings.schedules += 1
         try:
             schedule.run()
@@ -91,22 +92,22 @@ def explore_together(
     limited: bool = False,
     results: bool = False,
     levels: bool = False,
+    ordered: bool = False,
 ) -> Findings:
     """The same, by several processes."""
-    findings = Findings()
-    run = partial(
-        explore,
-        off=tuple(off),
-        faults=faults,
-        links=links,
-        shards=shards,
-        turns=turns,
-        limited=limited,
-        results=results,
-        levels=levels,
-    )
+    kind = {
+        "links": links,
+        "shards": shards,
+        "turns": turns,
+        "limited": limited,
+        "results": results,
+        "levels": levels,
+        "ordered": ordered,
+    }
     if jobs == 1:
-        return run(seeds)
+        return explore(seeds, off=off, faults=faults, **kind)
+    findings = Findings()
+    run = partial(explore, off=tuple(off), faults=faults, **kind)
     with ProcessPoolExecutor(jobs) as pool:
         for found in pool.map(run, [seeds[start::jobs] for start in range(jobs)]):
             findings.add(found)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import enum
 import re
+import struct
 from collections import defaultdict
 from collections.abc import Collection
 from functools import lru_cache
@@ -35,6 +36,8 @@ class Promise(enum.Enum):
     OVER_THE_LIMIT = "more held at once than the limit"
     MISREAD = "a client was let in where there is what it cannot read"
     OVER_THE_LIMIT_OF_A_GROUP = "more of a group held at once than its limit"
+    OUT_OF_ORDER = "out of order in a group"
+    TOKEN_WENT_BACK = "token of a group went back"
 
 
 class Broken(Exception):
@@ -67,6 +70,16 @@ class Ledger:
         """The register of the shard on which a push has returned, where there are several; by ``same``."""
         self.acked: set[Item] = set()
         self.maybe_acked: defaultdict[Item, set[Token]] = defaultdict(set)
+        self.begun_at: dict[Item, int] = {}
+        self.returned_at: dict[Item, int] = {}
+        self._moment = 0
+        """Of pushes into ordered groups."""
+        self.may_have_ended: set[Item] = set()
+        """Items that a consumer may have acked or buried."""
+        self.handed_out: set[Item] = set()
+        self.redriven: set[Item] = set()
+        self.greatest: dict[int, tuple[int, ...]] = {}
+        """The greatest token of each group."""
         self.results: dict[Item, bytes] = {}
         """Of acks that have returned."""
         self.told: dict[Item, tuple[bytes, bytes]] = {}
@@ -121,6 +134,34 @@ class Ledger:
             if held > limit:
                 raise Broken(Promise.OVER_THE_LIMIT_OF_A_GROUP, f"item {item} to token {token}: {held} are held")
 
+    def push_begins(self, item: Item) -> None:
+        self._moment += 1
+        self.begun_at.setdefault(item, self._moment)
+
+    def push_returns(self, item: Item) -> None:
+        self._moment += 1
+        self.returned_at.setdefault(item, self._moment)
+
+    def hold_in_order(self, item: Item, version: bytes) -> None:
+        """A consumer is given an item of an ordered group, by a record of this version."""
+        if not self.clock.ordered or self.pardons:
+            return
+        group = group_of(item)
+        mates = [other for other in self.begun_at if group_of(other) == group and other != item]
+        for other in mates:
+            is_earlier = self.returned_at.get(other, self._moment + 1) < self.begun_at[item]
+            if is_earlier and other not in self.may_have_ended and item not in self.redriven:
+                raise Broken(Promise.OUT_OF_ORDER, f"item {item}, while {other} has not ended")
+            is_later = self.returned_at.get(item, self._moment + 1) < self.begun_at[other]
+            if is_later and other in self.handed_out and item not in self.redriven:
+                raise Broken(Promise.OUT_OF_ORDER, f"item {item}, after {other} was handed out")
+        number = struct.unpack("<II", version)
+        if number <= self.greatest.get(group, (0, 0)):
+            raise Broken(Promise.TOKEN_WENT_BACK, f"item {item}: {number} after {self.greatest[group]}")
+        self.greatest[group] = number
+        self.handed_out.add(item)
+        self.counts["holds in order"] += 1
+
     def let_go(self, item: Item, token: Token) -> None:
         self.holders[same(item)].discard(token)
 
@@ -138,6 +179,8 @@ class Ledger:
     def settling(self, item: Item, token: Token, verb: str) -> None:
         if verb == "ack":
             self.maybe_acked[item].add(token)
+        if verb in ("ack", "bury"):
+            self.may_have_ended.add(item)
 
     def not_settled(self, item: Item, token: Token) -> None:
         """The consumer was told that nothing has happened."""
@@ -297,6 +340,7 @@ class Ledger:
         )
         self.lapsed.update(self.tokens)
         self.clock.limit = self.clock.group_limit = 0
+        self.clock.ordered = False
         for token in sorted(known):
             primary.ask(Fence(QUEUE, owner_of(token)))
         dead = [

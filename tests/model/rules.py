@@ -241,6 +241,32 @@ class Rule(enum.Enum):
         "the one before had decided about some items of the group, and the next one about others",
     )
 
+    ORDER_IS_DECIDED = (
+        0,
+        "the primary gives each push into an ordered group an order above all that it knows",
+        "the producers' clocks reverse pushes that followed one another",
+    )
+    ORDERED_ONE_BY_ONE = (
+        0,
+        "an ordered group hands out nothing while one of its items is claimed",
+        "an item is handed out before an earlier one has ended",
+    )
+    END_TRAVELS_WITH_THE_NEXT = (
+        0,
+        "the end of an item travels with the claim of the next one of its group",
+        "the primary dies, and the next one, which has not heard of that end, delivers the item again",
+    )
+    REPEATED_IN_ORDER = (
+        0,
+        "a repeated request is given an item only if it is the first of its group and the only one claimed",
+        "a server that learned of the claim by another path hands it out, and later the item before",
+    )
+    TOKENS_GROW_IN_A_GROUP = (
+        0,
+        "the n of a claim exceeds that of all claims of ordered items that the server has seen",
+        "a database that fences by the token refuses the write of a later item",
+    )
+
     SILENCE_NEEDS_STANDING = (
         0,
         "a server's silence evicts it only for a client that it has answered in this life; others accuse it first",
@@ -428,6 +454,15 @@ LIMIT_RULES = [
     Rule.REPEATED_WITHIN_THE_GROUP,
 ]
 """Rules about queues with a limit."""
+
+ORDER_RULES = [
+    Rule.ORDER_IS_DECIDED,
+    Rule.ORDERED_ONE_BY_ONE,
+    Rule.END_TRAVELS_WITH_THE_NEXT,
+    Rule.REPEATED_IN_ORDER,
+    Rule.TOKENS_GROW_IN_A_GROUP,
+]
+"""Rules about ordered groups."""
 
 TURN_RULES = [Rule.TURN_FINDS_ITS_OWN, Rule.EACH_PART_HAS_A_VERDICT]
 """Rules about turns alone."""

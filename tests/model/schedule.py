@@ -149,12 +149,22 @@ class Schedule:
         limited: bool = False,
         results: bool = False,
         levels: bool = False,
+        ordered: bool = False,
     ) -> None:
         """``links``: one client does not always reach one server.  ``shards``: a second shard comes and goes.
         ``turns``: consumers settle and claim in one decision.  ``limited``: the queue has a limit of items claimed at
-        once.  ``results``: consumers ack with a result, for which callers ask.
-        ``levels``: clients are of two releases, and the level is raised."""
-        self.world = World(seed, on, links=links, turns=turns, limited=limited, results=results, levels=levels)
+        once.  ``results``: consumers ack with a result, for which callers ask.  ``levels``: clients are of two
+        releases, and the level is raised.  ``ordered``: groups keep the order of their pushes."""
+        self.world = World(
+            seed,
+            on,
+            links=links,
+            turns=turns,
+            limited=limited,
+            results=results,
+            levels=levels,
+            ordered=ordered,
+        )
         self.trace = self.world.trace
         self.counts = self.world.ledger.counts
         self.on = on

@@ -103,6 +103,8 @@ class Clock:
     """Of the queue, as every server knows it: items claimed at once, 0: none."""
     group_limit: int = 0
     """The same of each group."""
+    ordered: bool = False
+    """Whether groups keep the order of their pushes; then every item is alone, and in a group."""
 
 
 @dataclass(slots=True)
@@ -118,12 +120,18 @@ class Content:
     """By bundle and position."""
     owners: dict[str, int] = field(default_factory=dict[str, int])
     fenced: set[str] = field(default_factory=set[str])
+    order: float = 0
+    """The greatest of an item that was ever here."""
+    claim_n: int = 0
+    """The greatest n of a claim of such an item."""
+    ended: dict[str, tuple[float, Item]] = field(default_factory=dict[str, tuple[float, Item]])
+    """What a consumer ended last in each group, and its order."""
 
     def copy(self) -> Content:
         """What a disk has of it."""
         results = {id: dict(texts) for id, texts in self.results.items()}
         copies = dict(self.records), dict(self.payloads), results, dict(self.owners), set(self.fenced)
-        return Content(self.epoch, self.generation, self.known, *copies)
+        return Content(self.epoch, self.generation, self.known, *copies, self.order, self.claim_n, dict(self.ended))
 
 
 class Scripts:
@@ -139,9 +147,11 @@ class Scripts:
         answer: Answer = getattr(self, call.script)(epoch, call)
         return answer
 
-    def keep(self, id: Item, packed: bytes) -> None:
-        """Store a record."""
+    def keep(self, id: Item, packed: bytes, *, is_decided: bool = False) -> None:
+        """Store a record.  ``is_decided``: here, not by another server."""
         held, bundle = self.held, unpack(packed)
+        if bundle.is_ordered:
+            self._follow(id, bundle, is_decided=is_decided)
         if id in held.results and id in held.records:
             before, now = Draft(id, unpack(held.records[id])), Draft(id, bundle)
             for at in [at for at in held.results[id] if at < min(before.size, now.size)]:
@@ -155,6 +165,20 @@ class Scripts:
             held.records[id] = packed
         if id in held.results:
             held.results[id] = {at: text for at, text in held.results[id].items() if at in bundle.own}
+
+    def _follow(self, id: Item, bundle: Bundle, *, is_decided: bool) -> None:
+        """Note what follows from the record of an item in a group that keeps the order."""
+        held = self.held
+        held.order = max(held.order, bundle.order)
+        if bundle.states == CLAIMED:
+            held.claim_n = max(held.claim_n, bundle.version.n)
+        known = held.records.get(id)
+        by_consumer = bundle.rows_of[0] > 0 and bundle.rows[bundle.rows_of[0] - 1].seq > 0
+        if bundle.states in (GONE, DEAD) and by_consumer and (known is None or unpack(known).states != bundle.states):
+            assert bundle.group is not None
+            order, _ = held.ended.get(bundle.group, (0.0, b""))
+            if is_decided or bundle.order >= order:
+                held.ended[bundle.group] = bundle.order, id
 
     def keep_results(self, id: Item, bundle: Bundle, texts: Mapping[int, bytes]) -> None:
         """Store the results that came with a record, of items that have one."""
@@ -288,6 +312,9 @@ class Scripts:
         """Write the item in this state."""
         new, (id, position) = unpack(put.record), place_of(put.id.encode())
         n = max(new.version.n, known.version.n if known else 0)
+        if new.is_ordered and Rule.ORDER_IS_DECIDED in self.on:
+            self.held.order += 1
+            new = new._replace(order=self.held.order)
         if known is None or id == put.id.encode():
             known = work.begin(id, new if id == put.id.encode() else new_bundle(new))
         known.version = known.version._replace(n=n)
@@ -341,7 +368,10 @@ class Scripts:
             held.owners[call.owner] = call.seq
             if Rule.CLAIMS_HAVE_A_DEADLINE in on:
                 self._requeue(work, lambda row: row.token in self.clock.lapsed)
-            self._hand_out(work, call, handed)
+            if self.clock.ordered:
+                self._hand_out_in_order(work, call, handed)
+            else:
+                self._hand_out(work, call, handed)
         return handed
 
     def _slots(self, work: _Work) -> int:
@@ -362,8 +392,60 @@ class Scripts:
         part = put_together([parts[at] if at < len(parts) else None for at in run])
         handed += (draft.id, run.start + 1, len(run), part)
 
+    def _in_order(self, work: _Work) -> dict[str | None, list[Draft]]:
+        """Return the items that are queued or claimed, by group, the first ones first."""
+        groups: dict[str | None, list[Draft]] = {}
+        for draft in sorted(work.open_all(), key=lambda draft: (draft.order or draft.pushed_at_ms, draft.id)):
+            if draft.states[0] in WAITING + CLAIMED:
+                groups.setdefault(draft.group, []).append(draft)
+        return groups
+
+    def _tell_ended(self, work: _Work, draft: Draft) -> None:
+        """Send the end of the item before with a claim."""
+        _, id = self.held.ended.get(draft.group or "", (0.0, draft.id))
+        before = work.open(id) if id != draft.id and Rule.END_TRAVELS_WITH_THE_NEXT in self.on else None
+        if before:
+            self.recall_result(before, 0)
+            work.tell(before)
+
+    def _hand_out_in_order(self, work: _Work, call: calls.Claim | calls.Turn, handed: list[object]) -> None:
+        left = call.count
+        for mates in self._in_order(work).values():
+            is_held = any(draft.states[0] == CLAIMED for draft in mates)
+            draft = next((draft for draft in mates if draft.states[0] in WAITING), None)
+            if draft is None or left == 0 or (is_held and Rule.ORDERED_ONE_BY_ONE in self.on):
+                continue
+            if draft.id not in self.held.payloads:
+                if draft.pushed_at_ms in self.clock.old:
+                    work.touch(draft)
+                    draft.remove(range(1))
+                    draft.set(range(1), GONE, 0)
+                continue
+            work.touch(draft)
+            if Rule.TOKENS_GROW_IN_A_GROUP in self.on:
+                draft.version = draft.version._replace(n=max(draft.version.n, self.held.claim_n + 1))
+            self._tell_ended(work, draft)
+            self._hand(handed, draft, range(1))
+            draft.set(range(1), CLAIMED, draft.add_row(call.owner, call.seq))
+            draft.count_attempts(range(1), 1)
+            left -= 1
+
+    def _take_back_out_of_order(self, work: _Work, draft: Draft, token: Token) -> None:
+        """Queue an item again that this request was given before, unless it is the first of its group and the only one
+        claimed."""
+        mates = self._in_order(work).get(draft.group, [])
+        is_only = [mate for mate in mates if mate.states[0] == CLAIMED] == [draft]
+        if (is_only and mates[0] is draft) or work.is_of_this_epoch(draft):
+            return
+        for run in draft.under(lambda row: row.token == token):
+            work.touch(draft)
+            draft.count_attempts(run, -1)
+            draft.requeue(run)
+
     def _hand_out_again(self, work: _Work, token: Token, handed: list[object], too_many: int) -> None:
         for draft in work.open_all():
+            if self.clock.ordered and Rule.REPEATED_IN_ORDER in self.on:
+                self._take_back_out_of_order(work, draft, token)
             over = max(0, -self._slots_of(work, draft.id)) if Rule.REPEATED_WITHIN_THE_GROUP in self.on else 0
             if (too_many or over) and not work.is_of_this_epoch(draft):
                 for run in draft.under(lambda row: row.token == token):
@@ -378,6 +460,8 @@ class Scripts:
                 mine = [range(at, at + 1) for run in mine for at in run if has_payload(whole, at)]
             for run in mine:
                 self._hand(handed, draft, run)
+            if mine and self.clock.ordered:
+                self._tell_ended(work, draft)
             if mine:
                 work.tell(draft)
 
@@ -752,7 +836,7 @@ class _Work:
         for id, draft in self.opened.items():
             if draft.decided:
                 draft.packed = draft.pack()
-                self._scripts.keep(id, draft.packed)
+                self._scripts.keep(id, draft.packed, is_decided=True)
                 self._scripts.keep_results(id, unpack(draft.packed), draft.notes)
             if draft.decided or draft.told:
                 flat += (id, draft.packed, pack_notes(draft.notes), b"")

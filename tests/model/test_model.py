@@ -16,7 +16,16 @@ import pytest
 
 from tests.model.explore import Findings, explore, explore_together
 from tests.model.promises import Broken, Promise
-from tests.model.rules import ALL_RULES, LEVEL_RULES, LIMIT_RULES, RESULT_RULES, SHARD_RULES, TURN_RULES, Rule
+from tests.model.rules import (
+    ALL_RULES,
+    LEVEL_RULES,
+    LIMIT_RULES,
+    ORDER_RULES,
+    RESULT_RULES,
+    SHARD_RULES,
+    TURN_RULES,
+    Rule,
+)
 from tests.model.schedule import Fault, Schedule
 from tests.model.trace import narrate
 
@@ -160,7 +169,7 @@ SHARDS_SOON = 2
 LOAD_BEARING = [
     rule
     for rule in Rule
-    if rule not in (*SHARD_RULES, *TURN_RULES, *LIMIT_RULES, *RESULT_RULES, *LEVEL_RULES)
+    if rule not in (*SHARD_RULES, *TURN_RULES, *LIMIT_RULES, *ORDER_RULES, *RESULT_RULES, *LEVEL_RULES)
     and not any(
         rule in those for those in (AMONG_MANY_FAULTS, RARE, BEHIND_THE_DEADLINE, BEHIND_A_BROKEN_LINK, NOT_MISSED)
     )
@@ -401,6 +410,46 @@ def test_without_counting_what_is_claimed_of_a_group_more_are_held_than_its_limi
     """What a repeated request may keep shows ``lua/test_groups.py``, as for the limit of the queue."""
     findings = explore(range(SOON), off=[Rule.GROUP_COUNTS_CLAIMED], limited=True, only_first=True)
     assert findings.violations.keys() == {Promise.OVER_THE_LIMIT_OF_A_GROUP}
+
+
+# -- ordered groups ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("turns", [False, True], ids=["claims", "turns"])
+def test_ordered_groups_keep_their_order(turns: bool) -> None:
+    findings = explore(range(SCHEDULES), ordered=True, turns=turns)
+    assert not findings.broken, findings.first
+    assert findings.counts["holds in order"] > SCHEDULES
+
+
+@pytest.mark.chaos
+@pytest.mark.parametrize("turns", [False, True], ids=["claims", "turns"])
+def test_ordered_groups_keep_their_order_in_many_schedules(turns: bool) -> None:
+    findings = explore_together(range(10_000), jobs=JOBS, ordered=True, turns=turns)
+    assert not findings.broken, findings.first
+
+
+@pytest.mark.parametrize(
+    ("rule", "promises"),
+    [
+        (Rule.ORDER_IS_DECIDED, {Promise.OUT_OF_ORDER}),
+        (Rule.ORDERED_ONE_BY_ONE, {Promise.OUT_OF_ORDER, Promise.TOKEN_WENT_BACK}),
+        (Rule.TOKENS_GROW_IN_A_GROUP, {Promise.TOKEN_WENT_BACK}),
+    ],
+    ids=["order", "one by one", "tokens"],
+)
+def test_without_a_rule_of_order_a_group_is_out_of_order(rule: Rule, promises: Collection[Promise]) -> None:
+    """What a repeated request may keep needs two primaries that die within one request: ``lua/test_ordered.py`` shows
+    it."""
+    findings = explore(range(SOON), off=[rule], ordered=True, only_first=True)
+    assert findings.violations.keys() <= set(promises)
+    assert findings.broken
+
+
+def test_without_the_end_of_the_item_before_an_item_comes_back_after_the_next_one() -> None:
+    rule = Rule.END_TRAVELS_WITH_THE_NEXT
+    assert explore([422], off=[rule], ordered=True).violations.keys() == {Promise.OUT_OF_ORDER}
+    assert not explore([422], ordered=True).broken
 
 
 def test_no_turn_is_taken_unless_asked_for_or_without_a_primary(all_rules: Findings) -> None:

@@ -91,16 +91,18 @@ class World:
         limited: bool = False,
         results: bool = False,
         levels: bool = False,
+        ordered: bool = False,
     ) -> None:
         """``turns``: consumers may settle and claim in one decision.  ``limited``: the queue has a limit.
-        ``results``: consumers ack with a result.
-        ``levels``: clients are of two releases, and the level is raised."""
+        ``results``: consumers ack with a result.  ``levels``: clients are of two releases, and the level is raised.
+        ``ordered``: groups keep the order of their pushes."""
         self.on = on
         self.turns = turns and Rule.PRIMARY_DECIDES in on
         trouble = list(Trouble)[seed // 2 // len(SERVERS) % len(Trouble)]
         self.links = Links(SERVERS[seed // 2 % len(SERVERS)], trouble) if links else None
         self.blackouts = seed % 2 == 1
         clock = Clock(limit=LIMIT, group_limit=GROUP_LIMIT) if limited else Clock()
+        clock.ordered = ordered
         self.ledger = Ledger(clock)
         self.ledger.keeps_results = results
         self.levels = levels

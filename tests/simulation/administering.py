@@ -142,6 +142,7 @@ class Administrator:
         ledger.excess += len(concerned)
         for item in concerned:
             item.removal_at = min(item.removal_at, begun_at)
+            item.is_loose = True
             item.begin_removal()
         ended = await self._client.do("clear", queue.clear(), 4 * CALL_LIMIT)
         if ended.outcome in (Outcome.DONE, Outcome.REFUSED):
@@ -153,6 +154,7 @@ class Administrator:
             return
         for item in list(ledger.items.values())[len(concerned) :]:
             item.removal_at = min(item.removal_at, begun_at)
+            item.is_loose = True
             item.begin_removal()
 
     async def _delete(self, queue: Queue[Any]) -> None:

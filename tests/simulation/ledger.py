@@ -103,6 +103,10 @@ class Item:
     priority: int = 0
     group: str | None = None
     """None: it stands in line by itself."""
+    handed_in_order: bool = False
+    """A consumer was given it, in a group that keeps the order."""
+    is_loose: bool = False
+    """Its place in the order is not promised: it was redriven, replaced, cleared or cancelled, or that was begun."""
     removal_at: float = math.inf
     """When the first removal was begun."""
     due: float = 0.0
@@ -295,6 +299,10 @@ class Ledger:
         self.limits = Limits()
         """Those that every client declares before its first claim."""
         self.group_limit: int | None = None
+        self.ordered = False
+        """Whether groups keep the order of their pushes."""
+        self.tokens: dict[str, tuple[int, int]] = {}
+        """The greatest fencing token of each group that keeps the order."""
         self.default_group: str | None = None
         """That of items that are pushed without one."""
         self.begun: dict[tuple[str, int], dict[str, Begun]] = {}
@@ -525,7 +533,8 @@ class Ledger:
 
     # -- removals ------------------------------------------------------------------------------------------------------
 
-    def begin_removal(self, item: Item) -> None:
+    def begin_removal(self, item: Item, *, by_consumer: bool = False) -> None:
+        item.is_loose = item.is_loose or not by_consumer
         item.removal_at = min(item.removal_at, self._loop.now)
         item.begin_removal()
         self.excess += 1
@@ -555,6 +564,7 @@ class Ledger:
     def redrive(self, item: Item) -> None:
         """It may be delivered again from now on, and die again."""
         item.redriven_at = self._loop.now if item.redriven_at is None else item.redriven_at
+        item.is_loose = True
         item.begin_removal()
 
     def discard(self, item: Item) -> None:
@@ -652,6 +662,8 @@ class Ledger:
             self.counts["given out while being fenced"] += 1
         else:
             self._check_is_mine(item, claim, what)
+            if self.ordered and item.group is not None:
+                self._check_order_in(item.group, item, claim, what)
         if not item.may_be_there:
             self.violation(f"phantom: {what}, and every push of it was refused")
         if self._loop.now < item.due - EARLY_SECONDS - item.slack:
@@ -698,6 +710,24 @@ class Ledger:
         self.counts["deliveries at the limit of a group"] += held == most
         if held > most:
             self.violation(f"more than {most} of group {item.group!r} at once: {what}, {held - 1} others are held")
+
+    def _check_order_in(self, group: str, item: Item, claim: Claim[Any], what: str) -> None:
+        """It is neither handed out before an earlier one has ended, nor after a later one was; earlier: its push
+        returned before that of the other began.  Fencing tokens grow."""
+        if claim.token <= self.tokens.get(group, (0, 0)):
+            self.violation(f"fencing token of group {group!r} went back: {what} after {self.tokens[group]}")
+        self.tokens[group] = max(claim.token, self.tokens.get(group, (0, 0)))
+        self.counts["deliveries in order"] += 1
+        for other in self.items.values():
+            if other.group != group or other is item:
+                continue
+            earlier = other.confirmed_at is not None and other.confirmed_at < item.begun_at
+            if earlier and not item.is_loose and not item.keeps_a_place and other.is_live(self._loop.now):
+                self.violation(f"out of order: {what}, while {other.label} of {group!r} has not ended")
+            later = item.confirmed_at is not None and item.confirmed_at < other.begun_at
+            if later and other.handed_in_order and not item.is_loose and not other.keeps_a_place and item.ttl is None:
+                self.violation(f"out of order: {what}, after {other.label} of {group!r} was handed out")
+        item.handed_in_order = True
 
     def check_rate(self, where: str, epoch: int, request: str, begun: Begun) -> None:
         """No more claims begin in a time than the limit, by the clock of the server that counts, and certainly in less

@@ -83,6 +83,9 @@ class Producer:
         if chance.random() < setting.expiring:
             living = chance.choice((chance.uniform(0.2, 5.0), chance.uniform(5.0, 30.0), FOR_EVER))
             options["ttl"] = options.get("delay", 0.0) + living
+        if setting.ordered:
+            options.pop("delay", None)
+            options.pop("priority", None)
         return options
 
     def _group(self) -> dict[str, Any]:

@@ -46,6 +46,8 @@ class Setting:
     """Whether items without a group are one of their own."""
     group_limit: int | None = None
     """Items of each group claimed at once."""
+    ordered: bool = False
+    """Whether groups keep the order of their pushes."""
 
     @property
     def results(self) -> bool:
@@ -123,7 +125,9 @@ def draw(chance: random.Random) -> Setting:
     # Drawn last, so that everything else is as it was without them.  A deletion takes them away.
     limits = chance.choices(_LIMITS, (8, 2, 1, 1))[0]
     group_limit = chance.choice((None, 1, 2)) if drawn.groups else None
+    ordered = drawn.groups > 0 and chance.random() < 0.4
     if drawn.deletes:
         return drawn
-    is_grouped = drawn.all_grouped or group_limit is not None
-    return replace(drawn, limits=limits, group_limit=group_limit, all_grouped=is_grouped)
+    group_limit = None if ordered else group_limit
+    is_grouped = drawn.all_grouped or group_limit is not None or ordered
+    return replace(drawn, limits=limits, group_limit=group_limit, all_grouped=is_grouped, ordered=ordered)

@@ -152,9 +152,7 @@ def more_are_claimed_than_the_limit() -> AbstractContextManager[object]:
 
 def more_of_a_group_are_claimed_than_its_limit() -> AbstractContextManager[object]:
     """No more items of a group are claimed at once than its limit."""
-    return _rewritten(
-        {"if claims < most then best": "if true then best", "grouping.slots_of(r.group)))": "math.huge))"}
-    )
+    return _rewritten({"if claims < most then best": "if true then best", "grouping.slots_of(r)))": "math.huge))"})
 
 
 def more_claims_begin_than_the_rate() -> AbstractContextManager[object]:
@@ -229,6 +227,36 @@ def a_group_keeps_its_turn() -> AbstractContextManager[object]:
     return _rewritten({"redis.call('ZSCORE', ready, places.entry_in(was)) or end_of_line(best)": "nil or text_of(0)"})
 
 
+def the_order_is_the_producers() -> AbstractContextManager[object]:
+    """The order of a push into an ordered group is decided."""
+    return _rewritten({"if places.is_ordered(r) and r.order == 0 then set_order(r) end": ""}, "push_decided")
+
+
+def the_order_is_that_of_one_clock() -> AbstractContextManager[object]:
+    """It exceeds every order that the server knows, whatever its clock says."""
+    return _rewritten({"math.max(number('order') + 0.001, now_us / 1000)": "now_us / 1000"}, "push_decided")
+
+
+def an_ordered_group_goes_on_while_one_is_claimed() -> AbstractContextManager[object]:
+    """An ordered group hands out nothing while one of its items is claimed."""
+    return _rewritten(
+        {
+            "if keeps_order then most = 1 end": "most = math.huge",
+            "local most = places.is_ordered(r) and 1 or limits.of_each_group()": "local most = math.huge",
+        }
+    )
+
+
+def an_ordered_group_does_not_wait() -> AbstractContextManager[object]:
+    """An ordered group hands out nothing while its first item waits."""
+    return _rewritten({"if places.holds_group(r) then\n      grouping.join": "if false then\n      grouping.join"})
+
+
+def tokens_of_a_group_do_not_grow() -> AbstractContextManager[object]:
+    """A claim in an ordered group has a greater token than all before it."""
+    return _rewritten({"r.n = math.max(r.n, number('claim_n') + 1)": ""})
+
+
 class Variant(NamedTuple):
     """What breaks zkrq, the faults that bring it to light soonest, and the seed from which on it is looked for: shortly
     before the one that finds it."""
@@ -264,6 +292,11 @@ VARIANTS: Mapping[str, Variant] = {
         Variant(settling_takes_neighbours_along, "none", first=2),
         Variant(groups_are_not_put_back_in_line, "none"),
         Variant(a_group_keeps_its_turn, "none", first=60),
+        Variant(the_order_is_the_producers, first=10),
+        Variant(the_order_is_that_of_one_clock, first=30),
+        Variant(an_ordered_group_goes_on_while_one_is_claimed, first=8),
+        Variant(an_ordered_group_does_not_wait, first=8),
+        Variant(tokens_of_a_group_do_not_grow, first=8),
     )
 }
 

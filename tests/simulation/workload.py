@@ -259,7 +259,7 @@ class Workload:
         settling = Settling(verb, self._world.loop.now, holder.settling)
         holder.settling = True
         if settling.removes:
-            self._lane.ledger.begin_removal(item)
+            self._lane.ledger.begin_removal(item, by_consumer=True)
         else:
             item.open_calls += 1
         return settling

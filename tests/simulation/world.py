@@ -164,7 +164,7 @@ class Client:
                 retry=Retry(max_attempts=None, backoff=constant(1.0)),
                 dead_letters=lane.setting.dead_letters,
                 max_size=lane.setting.max_size,
-                groups=Groups(lane.setting.group_limit) if lane.setting.all_grouped else None,
+                groups=Groups(lane.setting.group_limit, lane.setting.ordered) if lane.setting.all_grouped else None,
                 results=Results(ttl=500) if lane.setting.results else None,
                 limits=lane.setting.limits,
             )
@@ -303,9 +303,10 @@ class World:
         drawn = setting.draw(self.chance_for(f"setting of {name}"))
         sharded = self.plan is not None
         if sharded:
-            drawn = replace(drawn, limits=None, group_limit=None)  # they need a namespace of one shard
+            drawn = replace(drawn, limits=None, group_limit=None, ordered=False)  # they need a namespace of one shard
         ledger = Ledger(self.loop, self.hub, self.trace, self.found, max_size=drawn.max_size, sharded=sharded)
-        ledger.limits, ledger.group_limit = drawn.limits or Limits(), drawn.group_limit
+        ledger.limits, ledger.group_limit = drawn.limits or Limits(), 1 if drawn.ordered else drawn.group_limit
+        ledger.ordered = drawn.ordered
         ledger.default_group = "" if drawn.all_grouped else None
         return Lane(name, drawn, ledger)
 

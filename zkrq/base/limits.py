@@ -168,23 +168,37 @@ class Groups:
     queue the same option.
 
     ``concurrency``: greatest number of items of each group claimed at the same time, over all workers and processes;
-    None: this program declares no such limit.  Like ``Limits`` it belongs to the queue: the last declaration holds for
-    all, and the namespace must have one shard.
+    None: this program declares no such limit.  ``ordered``: each group keeps the order of its pushes, and has one item
+    claimed at a time; an item that failed holds its group until it has succeeded or is a dead letter (but see
+    ``Retry``).  A push into such a queue has neither ``delay`` nor ``at`` nor ``priority``, and costs a round trip
+    more.
+
+    Like ``Limits`` both belong to the queue: the last declaration holds for all, and the namespace must have one shard.
     Raises ``ConfigError`` for bad values.
     """
 
     concurrency: int | None = None
+    ordered: bool = False
 
     def __post_init__(self) -> None:
         if self.concurrency is not None:
             check_count("concurrency", self.concurrency, least=1, most=CONCURRENCY_MAX)
+            if self.ordered:
+                raise ConfigError(
+                    f"concurrency is {self.concurrency}, but with ordered=True a group has one item claimed at a time: "
+                    "leave concurrency out"
+                )
 
     def __str__(self) -> str:
+        if self.ordered:
+            return "in order within each group"
         return "no limits of groups" if self.concurrency is None else f"{self.concurrency:,} at once in each group"
 
     @property
     def settings(self) -> str:
         """As they are stored (``lua/_limits.lua``)."""
+        if self.ordered:
+            return "ordered=1"
         return "" if self.concurrency is None else f"concurrency={self.concurrency}"
 
     @staticmethod
@@ -195,6 +209,8 @@ class Groups:
     @staticmethod
     def of(settings: str) -> Groups:
         """Read limits of groups as they are stored."""
+        if re.search(r"(?:^|,)ordered=1", settings):
+            return Groups(ordered=True)
         return Groups(_concurrency(settings))
 
 

@@ -115,10 +115,14 @@ class Retry:
     """Policy of a queue: at most ``max_attempts`` deliveries (None: no limit), ``backoff`` between them.
 
     A delivery that its holder released does not count: it did not fail, and the holder is alive.
+
+    ``holds_group``: in a group that keeps the order (``Groups(ordered=True)``), whether later items wait until a failed
+    one has succeeded or is a dead letter; if not, they are delivered while it waits for its next attempt.
     """
 
     max_attempts: int | None = 20
     backoff: Backoff = field(default_factory=lambda: exponential(1.0, maximum=300.0))
+    holds_group: bool = True
 
     def __post_init__(self) -> None:
         if self.max_attempts is not None and self.max_attempts < 1:

@@ -119,8 +119,8 @@ class QueueSettings:
     """Limits of the queue over all processes, which this one declares; None: it declares nothing."""
 
     groups: Groups | None = None
-    """Whether items without a group are a group of their own, and how many items of each group are claimed at once;
-    None: each item without a group stands in line by itself."""
+    """Whether items without a group are a group of their own, how many items of each group are claimed at once, and
+    whether in order; None: each item without a group stands in line by itself."""
 
     results: Results[Any] | None = None
     """How long the results of handlers are kept; None: not at all."""
@@ -139,7 +139,7 @@ class QueueSettings:
     @property
     def declared(self) -> Sequence[Limits | Groups]:
         """What this process declares of the queue for all processes."""
-        groups = self.groups if self.groups and self.groups.concurrency else None
+        groups = self.groups if self.groups and self.groups.settings else None
         return [each for each in (self.limits, groups) if each is not None]
 
     @property

@@ -23,6 +23,10 @@ RELEASE_TIMEOUT = 5.0
 EXTENSION_REFUSED = "its extension was refused"
 
 
+LETS_GO_ON = "pass"
+"""What a nack is to the servers if the group of the item goes on meanwhile (``Retry(holds_group=False)``)."""
+
+
 class Verb(enum.StrEnum):
     """Name what a holder may do with a claim, in the words of ``settle.lua``."""
 

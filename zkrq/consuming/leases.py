@@ -18,7 +18,7 @@ from zkrq.base.log import Log
 from zkrq.base.loop import running_loop
 from zkrq.base.reasons import REASON_MAX
 from zkrq.base.retry import Again
-from zkrq.consuming.lease import EXTENSION_REFUSED, Grant, Lease, Refused, Verb
+from zkrq.consuming.lease import EXTENSION_REFUSED, LETS_GO_ON, Grant, Lease, Refused, Verb
 from zkrq.consuming.pace import CLAIM_MAX
 from zkrq.consuming.reporting import Reporter
 from zkrq.protocol.calls import Settle, Settlement, SettleReply, Turn, TurnReply, runs
@@ -203,7 +203,7 @@ class Leases:
             kept = self._results
             how = _ack_of(lease, ms or kept.ttl_ms) if kept else _ack_of(lease, ms) if ms else _ACK
         else:
-            how = f"{verb} {ms} {text}"
+            how = f"{LETS_GO_ON if verb is Verb.NACK and not self._retry.holds_group else verb} {ms} {text}"
         parts = ((lease.grant, (lease.position,)),)
         return self._batcher.add((parts, how, 1, 0 if verb is Verb.EXTEND else 1), CALL_BYTES + len(how))
 
@@ -392,7 +392,7 @@ class Leases:
                 outcomes["done"] += items - len(result)
                 outcomes["lost"] += len(result)
         for verb, (waits, outcomes) in by_verb.items():
-            self.observers.tell_settled(self.queue, Verb(verb), waits, +outcomes)
+            self.observers.tell_settled(self.queue, Verb.NACK if verb == LETS_GO_ON else Verb(verb), waits, +outcomes)
 
     # -- extension -------------------------------------------------------------------------------------------------
 

@@ -14,7 +14,7 @@ from zkrq.producing.options import PLAIN, Options
 from zkrq.producing.receipts import BundleIds
 from zkrq.protocol.calls import Put
 from zkrq.protocol.payloads import join
-from zkrq.protocol.records import BUNDLE_MAX, fresh
+from zkrq.protocol.records import BUNDLE_MAX, fresh, in_order
 from zkrq.replication.batching import MAX_BATCH, MAX_BATCH_BYTES
 
 PUT_BYTES = 60
@@ -144,6 +144,8 @@ def _bundle(calls: Sequence[Push], ending: str) -> Put:
 
 
 def _alone(id: str, made_ms: int, payload: bytes, options: Options) -> Put:
-    priority, delay_ms, key, ttl_ms, _, group, _ = options
+    priority, delay_ms, key, ttl_ms, _, group, _, ordered = options
     record = fresh(priority, made_ms, delay_ms=delay_ms, key=key, ttl_ms=ttl_ms, group=group)
+    if ordered:
+        record = in_order(record)
     return Put(id, record, join((payload,)))

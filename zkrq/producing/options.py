@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import datetime
 from types import MappingProxyType
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from zkrq.base import clock
 from zkrq.base.checks import (
@@ -21,10 +21,13 @@ from zkrq.base.errors import ConfigError
 from zkrq.protocol.levels import Feature
 from zkrq.protocol.records import PRIORITIES
 
+if TYPE_CHECKING:
+    from zkrq.base.limits import Groups
+
 
 class Options(NamedTuple):
     """Options of a push, checked, in the units of the wire; ``ttl_ms`` 0: no limit.  ``replaces``: in the place of
-    queued items with this key."""
+    queued items with this key; ``ordered``: into a group that keeps the order."""
 
     priority: int = 0
     delay_ms: int = 0
@@ -33,20 +36,33 @@ class Options(NamedTuple):
     headers: Headers = MappingProxyType({})
     group: str | None = None
     replaces: bool = False
+    ordered: bool = False
 
     @property
     def is_plain(self) -> bool:
         """Whether the item may be in a bundle."""
-        return not (self.delay_ms or self.key or self.ttl_ms)
+        return not (self.delay_ms or self.key or self.ttl_ms or self.ordered)
 
     @property
     def feature(self) -> Feature:
         """What a push into a group, or one that replaces others, needs."""
         return Feature.GROUPS if self.group is not None else Feature.REPLACE
 
-    def in_some_group(self) -> Options:
-        """Return the options of an item that is pushed without a group into a queue with groups: their own one."""
-        return self._replace(group="") if self.group is None else self
+    def among(self, groups: Groups | None) -> Options:
+        """Return the options of an item that is pushed into a queue with groups: one without a group belongs to their
+        own one.
+
+        Raises ``ConfigError`` for what would contradict the order of a group.
+        """
+        if groups is None:
+            return self
+        if groups.ordered and (self.delay_ms or self.priority):
+            given = f"priority={self.priority}" if self.priority else f"a delay of {self.delay_ms / 1000:g} s"
+            raise ConfigError(
+                f"groups keep the order of their pushes (Groups(ordered=True)), which {given} would contradict: push "
+                "without it, or into another queue; nothing was written"
+            )
+        return self._replace(group=self.group or "", ordered=groups.ordered)
 
 
 PLAIN = Options()

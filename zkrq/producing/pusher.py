@@ -2,8 +2,8 @@
 
 Pushes of callers that wait at the same time leave together (``batching.py``), in bundles where that is possible
 (``bundling.py``), and go to any shard or to the queue's home (``sending.py``).  A plain push is written to all servers
-of its shard in one round trip.  The primary decides a push with a key, or into a queue with a limit, before it is
-written to the others: one more round trip.
+of its shard in one round trip.  The primary decides a push with a key, into a queue with a limit, or into a group that
+keeps the order, before it is written to the others: one more round trip.
 """
 
 from __future__ import annotations
@@ -68,9 +68,10 @@ class Pusher(Generic[T]):
         self._sender = sender
         self._tasks = context.tasks
         self._max_payload = context.settings.max_payload_bytes
-        self._is_limited = bool(context.settings.max_size)
+        self._groups = groups = context.settings.groups
+        self._is_ordered = groups is not None and groups.ordered
+        self._is_decided = bool(context.settings.max_size) or self._is_ordered
         self._check = placement.check
-        self._has_groups = context.settings.groups is not None
         self._closed = False
         batcher = partial(
             Batcher[Push, Receipt],
@@ -93,8 +94,8 @@ class Pusher(Generic[T]):
 
         ``encoded``: the item as it is stored, instead of ``item``.
         """
-        if self._has_groups:
-            options = options.in_some_group()
+        if self._groups is not None:
+            options = options.among(self._groups)
         if options.group is not None or options.replaces:
             self._check(options.feature)
         payload = self._encode(item, options.headers) if encoded is None else NO_HEADERS + encoded
@@ -102,7 +103,7 @@ class Pusher(Generic[T]):
             call = Push("", 0, payload, options)
         else:
             call = Push(id, check_push_id(id) or clock.now_ms(), payload, options)
-        if self._is_limited or options.key or (id is not None and bundle_and_position(id)[0] != id):
+        if self._is_decided or options.key or (id is not None and bundle_and_position(id)[0] != id):
             batcher = self._decided
         else:
             batcher = self._plain if id is None else self._homed
@@ -129,8 +130,8 @@ class Pusher(Generic[T]):
 
     async def push_many(self, items: Iterable[T], options: Options) -> Receipts:
         """Push many items, in order; see ``Queue.push_many``."""
-        if self._has_groups:
-            options = options.in_some_group()
+        if self._groups is not None:
+            options = options.among(self._groups)
         if options.group is not None or options.replaces:
             self._check(options.feature)
         payloads: Iterable[bytes] = (self._encode(item, options.headers) for item in items)
@@ -151,7 +152,8 @@ class Pusher(Generic[T]):
 
         try:
             for some in chunks(payloads):
-                if len(in_flight) >= MAX_IN_FLIGHT:
+                # In order, or a batch that is tried again would come behind the next one.
+                if len(in_flight) >= (1 if self._is_ordered else MAX_IN_FLIGHT):
                     await land()
                 chunk = Chunk(some, options, [("",)] * len(some))
                 in_flight.append((chunk, self._tasks.start(self._send(chunk), f"push many to {self._queue}")))
@@ -181,10 +183,10 @@ class Pusher(Generic[T]):
 
     async def _send_open(self, chunk: Chunk) -> Sequence[Results]:
         def make(ending: str) -> tuple[Sequence[Put], None]:
-            puts, chunk.ids = puts_of_many(chunk.payloads, chunk.options, ending, are_alone=self._is_limited)
+            puts, chunk.ids = puts_of_many(chunk.payloads, chunk.options, ending, are_alone=self._is_decided)
             return puts, None
 
-        if self._is_limited:
+        if self._is_decided:
             puts, _ = make("")
             results = await self._sender.at_home([Named(put, by_caller=False) for put in puts], decided=True)
             return [(result,) for result in results]

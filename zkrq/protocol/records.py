@@ -13,7 +13,8 @@ rows        of claims: owner, number of the request, lease, deadline
 own         what an item does not share with its bundle: position, moment (due, or died), failures
 tail        only of one item that has a key or a time to live: key, moment at which it expires (0: never), time to live;
             of the queue's limits their text (``lua/_limits.lua``)
-group       only of items in a group: its name, and the order in it (8 bytes; 0: by the moment of the push)
+group       only of items in a group: its name, and the order in it (8 bytes; 0: by the moment of the push;
+            negative: the item does not hold its group while it waits)
 =========== =====================================================================================================
 
 Moments are by the clock of the server that decided, in microseconds; those of a plain push count from its arrival.
@@ -68,6 +69,7 @@ MOVES: Mapping[State, Mapping[str, State]] = {
     State.CLAIMED: {
         "ack": State.GONE,
         "nack": State.QUEUED,
+        "pass": State.QUEUED,
         "release": State.QUEUED,
         "extend": State.CLAIMED,
         "bury": State.DEAD,
@@ -139,7 +141,7 @@ class ItemRecord(NamedTuple):
 
 class Bundle(NamedTuple):
     """A record, unpacked.  ``states``, ``rows_of`` (0: none) and ``attempts`` have one element per item.  ``text``: of
-    the record of the queue's limits."""
+    the record of the queue's limits.  ``is_ordered``: the group keeps the order."""
 
     version: Version
     states: str
@@ -159,6 +161,7 @@ class Bundle(NamedTuple):
     text: str = ""
     group: str | None = None
     order: float = 0
+    is_ordered: bool = False
 
     @property
     def is_alive(self) -> bool:
@@ -210,7 +213,7 @@ _ORDER = struct.Struct("<d")
 _NO_ROW = 127
 _FORMATS = (bytes([FORMAT]), bytes([GROUPED_FORMAT]))
 
-_EXPIRES, _KEYED, _GROUPED = 16, 32, 64
+_EXPIRES, _KEYED, _GROUPED, _ORDERED = 16, 32, 64, 128
 """Flags in the byte of the priority, so that scripts read the tail of few records only."""
 
 
@@ -224,7 +227,7 @@ def pack(bundle: Bundle) -> bytes:
         _HEAD.pack(
             GROUPED_FORMAT if is_grouped else FORMAT,
             *bundle.version,
-            bundle.priority + marks + (_GROUPED if is_grouped else 0),
+            bundle.priority + marks + (_GROUPED if is_grouped else 0) + (_ORDERED if bundle.is_ordered else 0),
             0 if bundle.is_alone else size,
             bundle.pushed_at_ms,
             bundle.due_us,
@@ -297,8 +300,9 @@ def unpack(packed: bytes) -> Bundle:
     )
 
 
-def _tail_at(packed: bytes, at: int, marked: int) -> tuple[str, float, float, str, str | None, float]:
-    """Read what only marked records have: key, end and length of the time to live, text, group, order."""
+def _tail_at(packed: bytes, at: int, marked: int) -> tuple[str, float, float, str, str | None, float, bool]:
+    """Read what only marked records have: key, end and length of the time to live, text, group, order, and whether the
+    group keeps it."""
     key, expires_us, ttl_us = "", 0.0, 0.0
     if marked & (_EXPIRES | _KEYED):
         key, at = _text_at(packed, at)
@@ -307,8 +311,8 @@ def _tail_at(packed: bytes, at: int, marked: int) -> tuple[str, float, float, st
     if marked & _GROUPED:
         group, at = _text_at(packed, at)
         (order,) = _ORDER.unpack_from(packed, at)
-        return key, expires_us, ttl_us, "", group, order
-    return key, expires_us, ttl_us, packed[at:].decode(errors="replace"), None, 0.0
+        return key, expires_us, ttl_us, "", group, order, marked & _ORDERED > 0
+    return key, expires_us, ttl_us, packed[at:].decode(errors="replace"), None, 0.0, False
 
 
 def _text_at(packed: bytes, at: int) -> tuple[str, int]:
@@ -345,6 +349,13 @@ def fresh(
 def _queued(size: int) -> bytes:
     return b"".join((b"Q" * size, bytes([_NO_ROW]) * size, bytes(2 * size), bytes(3)))
 
+
+def in_order(record: bytes) -> bytes:
+    """Make the record of a push of one item into a group that keeps the order."""
+    return b"".join((record[:_MARKED_AT], bytes([record[_MARKED_AT] | _ORDERED]), record[_MARKED_AT + 1 :]))
+
+
+_MARKED_AT = 9
 
 _QUEUED_ALONE = _queued(1)
 _NO_ORDER = _ORDER.pack(0)

@@ -204,7 +204,7 @@ end
 -- clock of a server changes; of unordered items the moment of the push is the order.  nil without a group.
 local function standing_of(r)
   if r.group and not r.standing then
-    local order = r.order > 0 and r.order or r.pushed_at
+    local order = r.order ~= 0 and math.abs(r.order) or r.pushed_at
     r.standing = r.group .. '\0' .. string.char(9 - r.priority) .. struct.pack('>d', order)
   end
   return r.standing
@@ -242,7 +242,7 @@ do
     return {
       states = r.states, named = r.named, row_owners = r.row_owners, rows = r.rows, own = r.own, due = r.due, shift = r.shift,
       soonest = r.soonest, priority = r.priority, size = r.size, pushed_at = r.pushed_at, group = r.group,
-      standing = standing_of(r),
+      standing = standing_of(r), marks = r.marks,
     }
   end
 

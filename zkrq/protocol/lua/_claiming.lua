@@ -53,6 +53,12 @@ do
       r.row = add_row(r, request.owner, request.seq, request.lease_ms, deadline)
       r.soonest = r.soonest > 0 and math.min(r.soonest, deadline) or deadline
     end
+    if places.is_ordered(r) then
+      -- The tokens of such claims grow, so that a database can refuse the late write of an earlier holder.
+      r.n = math.max(r.n, number('claim_n') + 1)
+      set_number('claim_n', r.n)
+      grouping.tell_ended(r)
+    end
     set(r, from, to, CLAIMED, r.row)
     count_attempts(r, from, to, 1)
     return request.handed_count == request.most
@@ -95,7 +101,13 @@ do
     if waits then
       r.waits = not own_position
       redis.call('ZADD', scheduled, rank(r.priority, stands_at(r, now_us - r.shift + put_window_ms * 1000)), entry)
-      if r.group then grouping.leave(r, entry) else append(leaving, ready, entry) end
+      if places.holds_group(r) then
+        grouping.join(r, entry, true)
+      elseif r.group then
+        grouping.leave(r, entry)
+      else
+        append(leaving, ready, entry)
+      end
     end
   end
 
@@ -125,10 +137,11 @@ do
     local most = request.most
     request.has_groups = true
     request.share = request.share or math.ceil((most - request.handed_count) / redis.call('ZCARD', ready))
-    request.most = math.min(most, request.handed_count + math.min(request.share, grouping.slots_of(r.group)))
-    if request.most > request.handed_count and not hand_out(request, r, position, entry) then
+    request.most = math.min(most, request.handed_count + math.min(request.share, grouping.slots_of(r)))
+    if request.most > request.handed_count and not hand_out(request, r, position, entry) and not places.is_ordered(r) then
       each_member(r.group, request.most - request.handed_count, function(next_r, next_position, next_entry)
-        return hand_out(request, next_r, next_position, next_entry)
+        -- What keeps the order comes when it is the first in line (of one group, clients may push both kinds).
+        return places.is_ordered(next_r) or hand_out(request, next_r, next_position, next_entry)
       end)
     end
     request.most = most
@@ -190,9 +203,16 @@ do
     return too_many
   end
 
+  -- The same in a group that keeps the order.  A server may have learned of a claim by another path than others, without the
+  -- end of the item before: then it must not hand out this one, and later that one.
+  local function take_back_out_of_order(r, token)
+    if not grouping.is_first_and_only(r) then take_back(r, token, math.huge) end
+  end
+
   -- The same for the limit of its group, of which as many were taken back as taken says.
   local function take_back_of_group(r, token, taken)
-    local over = -grouping.slots_of(r.group) - (taken[r.group] or 0)
+    if places.is_ordered(r) then return take_back_out_of_order(r, token) end
+    local over = -grouping.slots_of(r) - (taken[r.group] or 0)
     if over > 0 and over < math.huge then
       taken[r.group] = (taken[r.group] or 0) + over - take_back(r, token, over)
     end
@@ -219,6 +239,7 @@ do
         each_run(r, 1, r.size, function(from, to, state, row)
           if state == CLAIMED and token_at(r, row) == token and hand_all(request, r, from, to, is_whole) then mine = true end
         end)
+        if mine and places.is_ordered(r) then grouping.tell_ended(r) end
         if mine and r.epoch < epoch then
           touch(r)
           each_run(r, 1, r.size, function(_, _, state, row)

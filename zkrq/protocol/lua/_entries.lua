@@ -20,12 +20,40 @@ end
 local places = {} -- of entries in groups (_groups.lua)
 do
   local RANK_BYTES, STATE_BYTES = 10, 5
+  local ORDERED = 8 -- a flag of a record
+  local HAS_MEMBERS, KEEPS_ORDER = 1, 2 -- flags of a group
 
-  -- Return what groups says of one: number of claimed items, whether there may be members, rank and entry of the first.
+  -- Tell whether an item was pushed into a group that keeps the order.
+  function places.is_ordered(r)
+    return r.marks >= ORDERED
+  end
+
+  -- Tell whether such an item holds its group while it waits.  The sign of its order says otherwise after a failure whose
+  -- policy lets the group go on.
+  function places.holds_group(r)
+    return r.marks >= ORDERED and r.order >= 0
+  end
+
+  -- Return what groups says of one: number of claimed items, whether there may be members, rank and entry of the first,
+  -- whether it keeps the order, and bundle and order of the item that a consumer ended last, nil if none is known.
   function places.read_state(state)
-    if not state then return 0, false, nil end
-    local claims, may_have = struct.unpack('<I4B', state)
-    return claims, may_have == 1, #state > STATE_BYTES and string.sub(state, STATE_BYTES + 1) or nil
+    if not state then return 0, false, nil, false, nil, 0 end
+    local claims, flags = struct.unpack('<I4B', state)
+    local ended, order, at = nil, 0, STATE_BYTES + 1
+    if flags >= KEEPS_ORDER then
+      ended, order, at = struct.unpack('<Hc0d', state, at)
+      if ended == '' then ended = nil end
+    end
+    return claims, flags % KEEPS_ORDER == HAS_MEMBERS, #state >= at and string.sub(state, at) or nil, flags >= KEEPS_ORDER,
+      ended, order
+  end
+
+  -- Write what read_state reads.
+  function places.write_state(claims, has_members, first, keeps_order, ended, order)
+    local flags = (has_members and HAS_MEMBERS or 0) + (keeps_order and KEEPS_ORDER or 0)
+    local state = struct.pack('<I4B', claims, flags)
+    if keeps_order then state = state .. struct.pack('<H', ended and #ended or 0) .. (ended or '') .. struct.pack('<d', order) end
+    return state .. (first or '')
   end
 
   -- Return the entry after its rank.

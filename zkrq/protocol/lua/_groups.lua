@@ -1,10 +1,13 @@
 -- purpose: keep the line of groups.  Of each group at most one entry, its first, stands in ready: its place in line.
 -- members holds a group's other entries that are due, in a sorted set without scores: group, zero byte, rank, entry.  rank:
 -- priority and order (standing_of), then items with a moment of their own before bundles; Redis orders them by these bytes.
--- groups maps a group to its number of claimed items (four bytes), whether members may have entries of it (a byte), and
--- rank and entry of its first.  A group of which nothing is claimed and nothing is due is not named there.
+-- groups maps a group to its number of claimed items (four bytes), flags (a byte): whether members may have entries of it, and
+-- whether it keeps the order; and rank and entry of its first (_entries.lua).  A group of which nothing is claimed and nothing is due is not named there.
 -- A group of which as many items are claimed as its limit allows has no entry in ready, but all in members: it is blocked,
 -- and costs the requests of others nothing.  When a claim ends, its next entry goes to the end of the line.
+-- A group that keeps the order has one item claimed at a time, and its items that are scheduled are members, too: while the
+-- first of all waits, the group has no entry in ready.  Of such a group the state also says which item a consumer has ended
+-- last, until the tombstone of that is dropped.
 -- A group's place in line is this server's own; the score says since when the group has it.  All else follows from the
 -- records.  A call notes what comes and leaves, and line_up (in commit) writes what follows from it once for each group.
 local grouping = {} -- one name for all, because Lua allows 200 in a library
@@ -12,9 +15,15 @@ do
   local function line_of(group)
     local line = lines.of[group]
     if not line then
-      line = {group = group, came = {}, left = {}, left_count = 0, claims = 0}
+      line = {group = group, came = {}, waits = {}, left = {}, left_count = 0, claims = 0}
       lines.of[group], lines[#lines + 1] = line, line
     end
+    return line
+  end
+
+  local function line_with(r)
+    local line = line_of(r.group)
+    line.keeps_order = line.keeps_order or places.is_ordered(r)
     return line
   end
 
@@ -24,10 +33,10 @@ do
     return string.sub(standing_of(r), #r.group + 2) .. kind .. entry
   end
 
-  -- An entry is due and queued, wherever it was before.
-  function grouping.join(r, entry)
-    local came = line_of(r.group).came
-    came[#came + 1] = placed(r, entry)
+  -- An entry is due and queued, wherever it was before; or it waits (waits: true), and holds its group.
+  function grouping.join(r, entry, waits)
+    local line = line_with(r)
+    line.came[#line.came + 1], line.waits[entry] = placed(r, entry), waits or false
   end
 
   -- An entry is no longer due, or no longer queued.
@@ -46,8 +55,8 @@ do
   end
 
   -- begins: whether claims begin, so that the group has had its turn.
-  function grouping.count_claims(group, by, begins)
-    local line = line_of(group)
+  function grouping.count_claims(r, by, begins)
+    local line = line_with(r)
     line.claims, line.had_turn = line.claims + by, line.had_turn or begins
   end
 
@@ -95,8 +104,21 @@ do
     return best, may_have
   end
 
+  -- Tell whether the first entry of a group that keeps the order is not due yet.
+  local function waits(line, place)
+    local entry = places.entry_in(place)
+    if line.waits[entry] ~= nil then return line.waits[entry] end
+    return redis.call('ZSCORE', scheduled, entry) and true or false
+  end
+
   local function line_up_group(line, known, most)
-    local claims, more, was = places.read_state(known)
+    local claims, more, was, keeps_order, ended, ended_order = places.read_state(known)
+    local was_remembered = known and not was and not more and claims == 0
+    keeps_order = keeps_order or line.keeps_order
+    if keeps_order then most = 1 end
+    if line.ended and (line.ended.decided or line.ended.order >= ended_order) then
+      ended, ended_order = line.ended.bundle, line.ended.order
+    end
     local first, was_blocked, is_fewer = was, more and not was, false
     for entry, place in pairs(line.left) do
       if place == was then
@@ -114,6 +136,9 @@ do
       best, has_more = choose(line, first, more)
     elseif is_fewer then
       has_more = first_member(line) ~= nil -- or the group would count as one that waits
+    end
+    if best and keeps_order and (best ~= was or line.waits[places.entry_in(best)]) and waits(line, best) then
+      best, has_more = nil, true -- nothing of the group is handed out before it
     end
     local moves = best and best ~= first
     for _, place in ipairs(line.came) do
@@ -142,21 +167,62 @@ do
     end
     tally.in_line = tally.in_line + (best and 1 or 0) - (was and 1 or 0)
     tally.blocked = tally.blocked + (has_more and not best and 1 or 0) - (was_blocked and 1 or 0)
-    if best or has_more or claims > 0 then
-      append(new, 'groups', line.group, struct.pack('<I4B', claims, has_more and 1 or 0) .. (best or ''))
+    if keeps_order and best and not was and line.claims < 0 and not line.came[1] and not limits.is_set() then
+      readied = readied + 1 -- a waiter has to come for the next one; under limits all slots that are free are counted (wake)
+    end
+    local is_used = best or has_more or claims > 0
+    tally.remembered = tally.remembered + (not is_used and ended and 1 or 0) - (was_remembered and 1 or 0)
+    if is_used or ended then
+      append(new, 'groups', line.group, places.write_state(claims, has_more, best, keeps_order, ended, ended_order))
     elseif known then
       append(new, 'old_groups', line.group)
     end
   end
 
-  -- Return how many more items of a group may be claimed.  If none may, although the group is in line, the limit was
-  -- lowered: then the line is written again.
-  function grouping.slots_of(group)
-    local most = limits.of_each_group()
+  -- Return how many more items of the group of a bundle may be claimed.  If none may, although the group is in line, the
+  -- limit was lowered: then the line is written again.
+  function grouping.slots_of(r)
+    local most = places.is_ordered(r) and 1 or limits.of_each_group()
     if most == math.huge then return most end
-    local slots = most - places.read_state(redis.call('HGET', groups, group))
-    if slots <= 0 then line_of(group) end
+    local slots = most - places.read_state(redis.call('HGET', groups, r.group))
+    if slots <= 0 then line_of(r.group) end
     return slots
+  end
+
+  -- In a group that keeps the order, the end of an item travels with the claim of the next one.  Otherwise: primary T decides
+  -- the ack of an item, and its client dies; the next item is claimed by another one; T dies, and the next primary, which has
+  -- not heard of that ack, delivers the first item again, after the second.
+  -- What counts is what a consumer has ended last: by a decision of this server, else of the greatest order, because a
+  -- catch-up brings tombstones in any order.  Each server ends by itself what outlives its time or its attempts.
+
+  -- An item of such a group is removed or dead (position: its row says by whom).
+  function grouping.note_ended(r, position)
+    local row = position <= r.size and string.byte(r.named, position) - NONE or 0
+    if row <= 0 or select(2, row_at(r, row)) == 0 then return end
+    local line, own_order = line_with(r), math.abs(r.order)
+    local known = line.ended
+    if known and not r.decided and (known.decided or known.order > own_order) then return end
+    line.ended = {bundle = r.bundle, order = own_order, decided = r.decided}
+  end
+
+  -- Send the end of the item before with the claim of this one.
+  function grouping.tell_ended(r)
+    local _, _, _, _, ended = places.read_state(redis.call('HGET', groups, r.group))
+    local before = ended and ended ~= r.bundle and open(ended)
+    if not before then return end
+    if before.own ~= '' and not before.notes then
+      for position = 1, before.size do results.recall(before, position) end
+    end
+    tell_as_is(before)
+  end
+
+  -- Tell whether a claimed item is the only one of its group that is claimed, and none that is queued comes before it.
+  function grouping.is_first_and_only(r)
+    local claims, _, first_placed = places.read_state(redis.call('HGET', groups, r.group))
+    local standing = standing_of(r)
+    local is_behind = first_placed and is_before(first_placed, string.sub(standing, #r.group + 2))
+    return claims == 1 and not is_behind
+      and not redis.call('ZRANGEBYLEX', members, '[' .. r.group .. '\0', '(' .. standing, 'LIMIT', 0, 1)[1]
   end
 
   local function is_queued(group, entry)
@@ -170,12 +236,17 @@ do
   -- Compare what groups says of one with ready and members (state: nil if it says nothing).  If they contradict each other,
   -- have the line written again, and return true.
   function grouping.repair(group, state)
-    local claims, knows_members, first = places.read_state(state)
+    local claims, knows_members, first, keeps_order, ended = places.read_state(state)
+    local most = keeps_order and 1 or limits.of_each_group()
     local has_members = redis.call('ZRANGEBYLEX', members, '[' .. group .. '\0', '(' .. group .. '\1', 'LIMIT', 0, 1)[1]
     local entry = first and places.entry_in(first)
     local stays = entry and is_queued(group, entry)
     if stays and redis.call('ZSCORE', ready, entry) and (knows_members or not has_members) then return false end
-    if not first and claims > 0 and (not has_members or knows_members and claims >= limits.of_each_group()) then return false end
+    if not first and claims > 0 and (not has_members or knows_members and claims >= most) then return false end
+    if not first and claims == 0 and keeps_order then -- its first item waits, or nothing is left but what has ended last
+      local is_waiting = has_members and redis.call('ZSCORE', scheduled, places.entry_of_member(has_members))
+      if is_waiting and knows_members or ended and not has_members and not knows_members then return false end
+    end
     local line = line_of(group)
     line.has_members = has_members ~= nil
     if stays then
@@ -195,6 +266,7 @@ do
     for i, line in ipairs(lines) do line_up_group(line, known[i], most) end
     add_number('in_line', tally.in_line)
     add_number('blocked', tally.blocked)
+    add_number('remembered', tally.remembered)
     if tally.line_us then set_number('line_us', text_of(tally.line_us)) end
   end
 end

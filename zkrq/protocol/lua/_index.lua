@@ -31,7 +31,11 @@ local function enter(r, entry, due_us, was_queued)
     if was_queued then append(leaving, scheduled, entry) end
   else
     append(entering, scheduled, text_of(rank(r.priority, math.min(due_us, LAST_MOMENT))), entry)
-    if was_queued then grouping.leave(r, entry) end
+    if places.holds_group(r) then
+      grouping.join(r, entry, true)
+    elseif was_queued then
+      grouping.leave(r, entry)
+    end
   end
 end
 
@@ -177,7 +181,7 @@ do
 
   local function count_all_claims(r, by)
     if r.group and string.find(r.states, 'C', 1, true) then
-      grouping.count_claims(r.group, by * select(2, string.gsub(r.states, 'C', '')))
+      grouping.count_claims(r, by * select(2, string.gsub(r.states, 'C', '')))
     end
   end
 
@@ -201,6 +205,8 @@ do
     local b, began, ended, has_turn = r.before or NOTHING, {}, {}, false
     r.is_elsewhere = (b.group or r.group) and b.standing ~= standing_of(r) and string.find(b.states, '[QR]')
     if r.is_elsewhere then change_group(b, r) end
+    local is_ordered = places.is_ordered(r)
+    if is_ordered and math.abs(r.order) > number('order') then set_number('order', math.abs(r.order)) end
     if b.group ~= r.group then
       count_all_claims(b, -1)
       count_all_claims(r, 1)
@@ -217,6 +223,7 @@ do
       if state ~= old_state and not WAITING[state] and number('awaited') > 0 then
         results.note_ended(r, from, math.min(to, r.size))
       end
+      if state ~= old_state and is_ordered and not WAITING[state] then grouping.note_ended(r, from) end
       if state == GONE and old_state == GONE and b.own ~= '' then results.forget_others(b, r, from, to) end
       local old_token = old_state == CLAIMED and token_at(b, old_row)
       local token = state == CLAIMED and token_at(r, row)
@@ -224,15 +231,16 @@ do
       if token then
         began[token] = true
         if token ~= old_token then tally.begun = tally.begun + size end
+        if is_ordered and r.n > number('claim_n') then set_number('claim_n', r.n) end
       elseif old_token then
         freed = freed + size
       end
       if r.group and r.group == b.group then
         if token and token ~= old_token then
           has_turn = true
-          grouping.count_claims(r.group, old_token and 0 or size, true)
+          grouping.count_claims(r, old_token and 0 or size, true)
         elseif old_token and not token then
-          grouping.count_claims(r.group, -size)
+          grouping.count_claims(r, -size)
         end
       end
       if old_state == REQUEUED or old_state == DEAD or state == REQUEUED or state == DEAD then

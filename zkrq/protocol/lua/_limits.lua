@@ -1,6 +1,7 @@
 -- purpose: keep the limits of a queue: the text of its record LIMITS, which place notes in the lead.
 -- The text has a word for each section, which a client declares as a whole: section:name=value,name=value
--- * groups: of each group.  concurrency=N: at most N items of it are claimed at once (_groups.lua).
+-- * groups: of each group.  concurrency=N: at most N items of it are claimed at once.  ordered=1: one at a time, in the
+--   order of their pushes (_groups.lua).
 -- * limits: of all consumers together.  concurrency=N: at most N items are claimed at once.  rate=K/MS: at most K claims
 --   begin within MS milliseconds.
 -- A section or a name that this version does not know stays as it is, and limits nothing.
@@ -97,7 +98,9 @@ do
   -- Return how many items of each group may be claimed at once.
   function limits.of_each_group()
     if not limits.is_set() then return math.huge end
-    return tonumber(string.match(limits.section(numbers.limits, 'groups'), 'concurrency=(%d+)') or math.huge)
+    local own = limits.section(numbers.limits, 'groups')
+    if string.find(own, 'ordered=1', 1, true) then return 1 end
+    return tonumber(string.match(own, 'concurrency=(%d+)') or math.huge)
   end
 
   function limits.is_set()

@@ -23,7 +23,7 @@ local QUEUED, REQUEUED, CLAIMED, DEAD, GONE, REFUSED = 81, 82, 67, 68, 88, 70 --
 
 local read_record, write_record, has_tail, has_key
 do
-  local KEYED, GROUPED = 2, 4 -- further flags
+  local KEYED, GROUPED = 2, 4 -- further flags; that of an order is in _entries.lua
   local FORMAT = 2
   local GROUPED_FORMAT = 3 -- of a record that ends with its group: clients that know none fail loudly
   local HEAD = 'I4I4BBdddd'

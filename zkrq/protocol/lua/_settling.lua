@@ -8,17 +8,27 @@ do
     set(r, position, position, REQUEUED)
   end
 
+  local function fail(r, from, to, ms, text)
+    for position = from, to do
+      local _, failures = own_of(r, position)
+      queue_again(r, position, now_us + ms * 1000, failures + 1)
+      if text ~= '' then note(r, position, text) end
+    end
+  end
+
   local VERBS = {
     ack = {became = 'X', settle = function(r, from, to, _, ms, text)
       remove(r, from, to)
       if ms then results.keep(r, from, to, ms, text) end
     end},
     nack = {became = '[QR]', settle = function(r, from, to, _, ms, text)
-      for position = from, to do
-        local _, failures = own_of(r, position)
-        queue_again(r, position, now_us + ms * 1000, failures + 1)
-        if text ~= '' then note(r, position, text) end
-      end
+      fail(r, from, to, ms, text)
+      if places.is_ordered(r) then r.order = math.abs(r.order) end
+    end},
+    -- The same, but the item does not hold its group while it waits (_groups.lua).
+    pass = {became = '[QR]', settle = function(r, from, to, _, ms, text)
+      fail(r, from, to, ms, text)
+      if places.is_ordered(r) then r.order = -math.abs(r.order) end
     end},
     release = {became = '[QR]', settle = function(r, from, to)
       count_attempts(r, from, to, -1)

@@ -16,7 +16,7 @@ local noted -- the last request of each owner that was noted (_owners.lua)
 local taken_now -- keys of items that this call has queued (_taken.lua)
 
 local function nothing_to_write()
-  entering, leaving, new, tally = {}, {}, {}, {bytes = 0, removed = 0, begun = 0, in_line = 0, blocked = 0}
+  entering, leaving, new, tally = {}, {}, {}, {bytes = 0, removed = 0, begun = 0, in_line = 0, blocked = 0, remembered = 0}
   lines = {of = {}, settled = {}}
 end
 

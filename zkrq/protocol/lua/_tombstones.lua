@@ -4,58 +4,83 @@
 -- refused (floor_ms).  One that has a result stays until the time of that is over: it is put behind the others each time
 -- it comes to the front.  If the bytes do not suffice, forgot_ms is the time of the last burial that is forgotten early.
 
--- Return how many were looked at, and dropped or put behind the others.
-local function trim_tombstones(put_window_ms, room)
-  local TOMBSTONES_BYTES = 536870912 -- per queue: of single items 600 s of 4,000 removals a second
-  local LEAST_AGE_MS = 60000 -- younger ones always stay, and no put that is less late is refused
-  local TRIM_MAX = 1000 -- entries read in one call
-  local first_entry = redis.call('LRANGE', tombstones, '0', '0')[1]
-  if not first_entry then return 0 end
-  local excess = number('tombstone_bytes') - TOMBSTONES_BYTES
-  local old_ms, young_ms = now_ms - 2 * put_window_ms, now_ms - math.min(LEAST_AGE_MS, put_window_ms)
-  if struct.unpack('<d', first_entry) > (excess > 0 and math.max(old_ms, young_ms) or old_ms) then return 0 end
-  local ids, named, kept, looked_at, pushed_ms, forgot_ms, freed = {}, {}, {}, 0, 0, 0, 0
-  for i, entry in ipairs(redis.call('LRANGE', tombstones, 0, math.min(room, TRIM_MAX) - 1)) do
-    local removed_ms, pushed_at, e, n, bytes, at = struct.unpack('<ddI4I4I4', entry)
-    if removed_ms > old_ms and (freed >= excess or removed_ms > young_ms) then break end
-    looked_at = i
-    if pushed_at > young_ms then
-      append(kept, tombstones, entry) -- pushed by a clock that is ahead: dropping it would refuse the pushes of others
-    else
-      ids[#ids + 1], freed = string.sub(entry, at), freed + bytes
-      named[#ids] = {epoch = e, n = n, pushed_at = pushed_at, bytes = bytes, removed_ms = removed_ms, entry = entry}
-    end
-  end
-  freed = 0
-  if #ids > 0 then
-    local forgotten, texts, dropped = {}, {}, 0
-    for i, packed in ipairs(redis.call('HMGET', records, unpack(ids))) do
-      local tombstone, r = named[i], packed and read_record(packed)
-      local is_latest = r and not string.find(r.states, ALIVE) and not newer(r, tombstone)
-      if is_latest and r.own ~= '' and freed >= excess and not is_expired(r, put_window_ms) then
-        -- Looked at again when it has come to the front once more.
-        append(kept, tombstones, struct.pack('<d', now_ms) .. string.sub(tombstone.entry, 9))
+local trim_tombstones
+do
+  -- A group that keeps the order says what has ended last, until the tombstone of that is dropped.  ordered: bundles of such
+  -- groups that are dropped.
+  local function forget_ended(ordered)
+    local names, kept, old = {}, {}, {}
+    for i, r in ipairs(ordered) do names[i] = r.group end
+    for i, state in ipairs(names[1] and redis.call('HMGET', groups, unpack(names)) or {}) do
+      local claims, has_members, first_placed, keeps_order, ended = places.read_state(state)
+      if ended ~= ordered[i].bundle then
+        -- something else has ended since
+      elseif claims > 0 or has_members or first_placed then
+        append(kept, groups, names[i], places.write_state(claims, has_members, first_placed, keeps_order, nil, 0))
       else
-        dropped, freed = dropped + 1, freed + tombstone.bytes
-        pushed_ms = math.max(pushed_ms, tombstone.pushed_at)
-        if tombstone.removed_ms > old_ms then forgot_ms = math.max(forgot_ms, tombstone.removed_ms) end
-        if is_latest then
-          r.bundle, forgotten[#forgotten + 1] = ids[i], ids[i]
-          for _, entry in ipairs(r.own ~= '' and results.entries(r) or {}) do append(texts, notes, entry) end
-        end
+        append(old, groups, names[i])
       end
     end
-    if dropped > 0 then set_number('floor_ms', math.max(math.floor(pushed_ms) + 1, number('floor_ms'))) end
-    if forgot_ms > number('forgot_ms') then set_number('forgot_ms', forgot_ms) end
-    add_number('tombstone_bytes', -freed)
-    write_numbers()
-    if #forgotten > 0 then
-      redis.call('HDEL', payloads, unpack(forgotten)) -- left by a client that died before it dropped them (cut.lua)
-      write('HDEL', notes, texts[notes])
-      redis.call('HDEL', records, unpack(forgotten))
-    end
+    write('HSET', groups, kept[groups])
+    write('HDEL', groups, old[groups])
+    if old[groups] then add_number('remembered', -old[groups].n) end
   end
-  write('RPUSH', tombstones, kept[tombstones])
-  redis.call('LTRIM', tombstones, looked_at, -1)
-  return #ids
+
+  -- Return how many were looked at, and dropped or put behind the others.
+  function trim_tombstones(put_window_ms, room)
+    local TOMBSTONES_BYTES = 536870912 -- per queue: of single items 600 s of 4,000 removals a second
+    local LEAST_AGE_MS = 60000 -- younger ones always stay, and no put that is less late is refused
+    local TRIM_MAX = 1000 -- entries read in one call
+    local first_entry = redis.call('LRANGE', tombstones, '0', '0')[1]
+    if not first_entry then return 0 end
+    local excess = number('tombstone_bytes') - TOMBSTONES_BYTES
+    local old_ms, young_ms = now_ms - 2 * put_window_ms, now_ms - math.min(LEAST_AGE_MS, put_window_ms)
+    if struct.unpack('<d', first_entry) > (excess > 0 and math.max(old_ms, young_ms) or old_ms) then return 0 end
+    local ids, named, kept, looked_at, pushed_ms, forgot_ms, freed = {}, {}, {}, 0, 0, 0, 0
+    for i, entry in ipairs(redis.call('LRANGE', tombstones, 0, math.min(room, TRIM_MAX) - 1)) do
+      local removed_ms, pushed_at, e, n, bytes, at = struct.unpack('<ddI4I4I4', entry)
+      if removed_ms > old_ms and (freed >= excess or removed_ms > young_ms) then break end
+      looked_at = i
+      if pushed_at > young_ms then
+        append(kept, tombstones, entry) -- pushed by a clock that is ahead: dropping it would refuse the pushes of others
+      else
+        ids[#ids + 1], freed = string.sub(entry, at), freed + bytes
+        named[#ids] = {epoch = e, n = n, pushed_at = pushed_at, bytes = bytes, removed_ms = removed_ms, entry = entry}
+      end
+    end
+    freed = 0
+    if #ids > 0 then
+      local forgotten, ordered, texts, dropped = {}, {}, {}, 0
+      for i, packed in ipairs(redis.call('HMGET', records, unpack(ids))) do
+        local tombstone, r = named[i], packed and read_record(packed)
+        local is_latest = r and not string.find(r.states, ALIVE) and not newer(r, tombstone)
+        if is_latest and r.own ~= '' and freed >= excess and not is_expired(r, put_window_ms) then
+          -- Looked at again when it has come to the front once more.
+          append(kept, tombstones, struct.pack('<d', now_ms) .. string.sub(tombstone.entry, 9))
+        else
+          dropped, freed = dropped + 1, freed + tombstone.bytes
+          pushed_ms = math.max(pushed_ms, tombstone.pushed_at)
+          if tombstone.removed_ms > old_ms then forgot_ms = math.max(forgot_ms, tombstone.removed_ms) end
+          if is_latest then
+            r.bundle, forgotten[#forgotten + 1] = ids[i], ids[i]
+            if places.is_ordered(r) then ordered[#ordered + 1] = r end
+            for _, entry in ipairs(r.own ~= '' and results.entries(r) or {}) do append(texts, notes, entry) end
+          end
+        end
+      end
+      if dropped > 0 then set_number('floor_ms', math.max(math.floor(pushed_ms) + 1, number('floor_ms'))) end
+      if forgot_ms > number('forgot_ms') then set_number('forgot_ms', forgot_ms) end
+      add_number('tombstone_bytes', -freed)
+      forget_ended(ordered)
+      write_numbers()
+      if #forgotten > 0 then
+        redis.call('HDEL', payloads, unpack(forgotten)) -- left by a client that died before it dropped them (cut.lua)
+        write('HDEL', notes, texts[notes])
+        redis.call('HDEL', records, unpack(forgotten))
+      end
+    end
+    write('RPUSH', tombstones, kept[tombstones])
+    redis.call('LTRIM', tombstones, looked_at, -1)
+    return #ids
+  end
 end

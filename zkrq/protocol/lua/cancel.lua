@@ -45,7 +45,7 @@ local function operation(put_window_ms, trim, wanted, count, call)
 
   for _, id in ipairs(ids) do states[#states + 1] = cancel(id) end
   commit()
-  wake(0) -- for slots that are free now
+  wake(readied) -- for slots that are free now
   if not named and not executed_before then remember_items(call, ids) end
   if trim == '1' and removals > 0 then trim_tombstones(tonumber(put_window_ms), 2 * removals) end
   return {'OK', states, decisions()}

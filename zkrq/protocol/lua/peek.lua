@@ -62,7 +62,9 @@ local function operation(state, count, only)
     local r = open(bundle, held[i])
     local shown = own_position and (state == 'dead' and DEAD or REQUEUED) or state == 'claimed' and CLAIMED or QUEUED
     for position = own_position or 1, r and (own_position or r.size) or 0 do
-      if string.byte(r.states, position) == shown then
+      -- A member of a group that keeps the order may be scheduled.
+      local is_later = state == 'ready' and own_position and (own_of(r, position) or 0) + r.shift > now_us
+      if string.byte(r.states, position) == shown and not is_later then
         see(r, position)
       end
     end

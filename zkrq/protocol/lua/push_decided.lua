@@ -1,7 +1,8 @@
 #!lua
 -- purpose: decide pushes that only the primary can decide: of an item with a key, which is pushed only while no other
 -- item with that key is queued or claimed; into a queue that has a limit; and of an item whose id some server knows to
--- be gone (push_plain.lua), or which belongs to a bundle: it was pushed before, without an answer.  A known item is left
+-- be gone (push_plain.lua), or which belongs to a bundle: it was pushed before, without an answer; and of an item of a group
+-- that keeps the order, behind all others of such groups.  A known item is left
 -- unchanged.  A tombstone does not count if it has expired, or only says that a push was refused, or if the queue was
 -- deleted between the removal of the item and this push: the item begins a new life, above every tombstone of the
 -- former one.
@@ -39,7 +40,7 @@ local function replace(rivals, bundle, r)
     if not has_delay then
       r.due = math.min(r.due, due_us - now_us)
       if r.group and r.group == rival.group then
-        local order = rival.order > 0 and rival.order or rival.pushed_at
+        local order = rival.order ~= 0 and math.abs(rival.order) or rival.pushed_at
         r.order = r.order > 0 and math.min(r.order, order) or order
       end
     end
@@ -47,6 +48,14 @@ local function replace(rivals, bundle, r)
     ids[i] = rival.bundle
   end
   return table.concat(ids, '\1')
+end
+
+-- Put an item behind all others of ordered groups.  The order is decided, because producers' clocks, arrivals on followers and
+-- converted moments each reverse pushes that followed one another.  Like the moment of a push it is in milliseconds; a
+-- microsecond is the least step.
+local function set_order(r)
+  r.order = math.max(number('order') + 0.001, now_us / 1000)
+  set_number('order', r.order)
 end
 
 -- Have an item name those in whose place it was put, for as long as it is known: whoever pushes it again must have their
@@ -177,6 +186,7 @@ local function operation(again, queue, put_window_ms, max_size, replacing)
     local rivals = replacing == '1' and queued_with((read_tail(r.tail))) or {}
     if most > 0 and size >= most + #rivals then return refuse('F') end
     local named = replace(rivals, bundle, r)
+    if places.is_ordered(r) and r.order == 0 then set_order(r) end
     r = enter(bundle, position, bundle == id, before, r, QUEUED)
     if bundle ~= id then
       payload = payloads_of(r.size, function(at)

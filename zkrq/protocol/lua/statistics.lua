@@ -37,5 +37,5 @@ local function operation()
   local claim_ms = slots <= 0 and -1 or starts <= 0 and math.ceil((starts_at - now_us) / 1000) or 0
   return {'OK', ready_now, later, held, died, over, paused, waited_us < 0 and -1 or math.floor(waited_us / 1000),
     redis.call('HLEN', keys), redis.call('ZCARD', expiring), redis.call('LLEN', tombstones), number('removed'), is_deleted or 0,
-    numbers.limits or '', claim_ms, redis.call('HLEN', groups), number('in_line'), number('blocked')}
+    numbers.limits or '', claim_ms, redis.call('HLEN', groups) - number('remembered'), number('in_line'), number('blocked')}
 end

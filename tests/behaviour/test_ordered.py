@@ -1,0 +1,126 @@
+"""``Groups(ordered=True)``: each group keeps the order of its pushes, one item at a time."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+
+import zkrq
+from tests.behaviour.helpers import working
+
+pytestmark = pytest.mark.anyio
+
+
+@pytest.fixture
+async def queue(cluster: zkrq.Cluster, name: str) -> zkrq.Queue[Any]:
+    return cluster.queue(name, groups=zkrq.Groups(ordered=True), retry=zkrq.Retry(backoff=zkrq.constant(0.05)))
+
+
+async def first(queue: zkrq.Queue[Any]) -> zkrq.Claim[Any]:
+    claim = await queue.pop_one(timeout=30)
+    assert claim
+    return claim
+
+
+async def test_items_come_in_order_and_one_at_a_time(queue: zkrq.Queue[Any]) -> None:
+    await queue.push_many([f"a{n}" for n in range(5)], group="a")
+    for n in range(3):
+        await queue.push(f"b{n}", group="b")
+    tokens: dict[str, list[tuple[int, int]]] = {"a": [], "b": []}
+    for n in range(5):
+        claims = await queue.pop_many(9, timeout=0)
+        assert sorted(claim.item for claim in claims) == [f"a{n}", f"b{n}"][: 2 if n < 3 else 1]
+        for claim in claims:
+            tokens[str(claim.group)].append(claim.token)
+        assert await queue.ack_many(claims) == []
+    assert all(each == sorted(set(each)) for each in tokens.values())
+
+
+async def test_a_failing_item_holds_its_group_until_it_is_a_dead_letter(cluster: zkrq.Cluster, name: str) -> None:
+    policy = zkrq.Retry(max_attempts=3, backoff=zkrq.constant(0.01))
+    queue = cluster.queue(name, groups=zkrq.Groups(ordered=True), retry=policy)
+    await queue.push_many(["bad", "good", "better"], group="a")
+    seen: list[str] = []
+
+    async def handle(item: str) -> None:
+        seen.append(item)
+        if item == "bad":
+            raise ValueError(item)
+
+    async with working(queue, handle, concurrency=5):
+        while len(seen) < 5:
+            await asyncio.sleep(0.01)
+    assert seen == ["bad", "bad", "bad", "good", "better"]
+    assert [letter.item for letter in await queue.peek(state="dead")] == ["bad"]
+    await queue.clear()
+
+
+async def test_a_policy_may_let_the_group_go_on(cluster: zkrq.Cluster, name: str) -> None:
+    policy = zkrq.Retry(backoff=zkrq.constant(60), holds_group=False)
+    queue = cluster.queue(name, groups=zkrq.Groups(ordered=True), retry=policy)
+    await queue.push_many(["first", "second"], group="a")
+    claim = await first(queue)
+    await claim.nack(reason="later")
+    assert claim.settled == "nack"
+    assert (await first(queue)).item == "second"
+    assert await queue.clear() == 1
+
+
+async def test_a_released_item_comes_first_again(queue: zkrq.Queue[Any]) -> None:
+    await queue.push_many(["a0", "a1"])
+    claim = await first(queue)
+    assert await queue.pop_many(1, timeout=0) == []
+    await claim.release()
+    again = await first(queue)
+    assert again.item == "a0"
+    assert again.token > claim.token
+    await again.ack()
+    assert (await first(queue)).item == "a1"
+
+
+async def test_what_contradicts_the_order_is_refused(queue: zkrq.Queue[Any]) -> None:
+    every: list[dict[str, Any]] = [{"delay": 5}, {"at": datetime.now(UTC) + timedelta(hours=1)}, {"priority": 3}]
+    for options in every:
+        with pytest.raises(zkrq.ConfigError, match="nothing was written"):
+            await queue.push("x", group="a", **options)
+        with pytest.raises(zkrq.ConfigError, match="nothing was written"):
+            await queue.push_many(["x"], group="a", **options)
+    assert sum((await queue.statistics()).sizes) == 0
+
+
+def test_an_order_has_no_other_limit() -> None:
+    with pytest.raises(zkrq.ConfigError, match="one item claimed at a time"):
+        zkrq.Groups(concurrency=2, ordered=True)
+
+
+async def test_the_order_belongs_to_the_queue(queue: zkrq.Queue[Any]) -> None:
+    await queue.push("x", group="a")
+    assert (await queue.statistics()).group_limits == zkrq.Groups(ordered=True)
+    assert str(zkrq.Groups(ordered=True)) == "in order within each group"
+    await queue.set_groups(zkrq.Groups())
+    assert (await queue.statistics()).group_limits == zkrq.Groups()
+    assert (await first(queue)).item == "x"
+
+
+async def test_a_key_takes_the_place_of_the_item_that_it_replaces(queue: zkrq.Queue[Any]) -> None:
+    await queue.push("old", key="k")
+    await queue.push("next")
+    assert (await queue.push("new", key="k", replace=True)).replaced
+    assert (await queue.push("newer", key="k")).duplicate
+    claim = await first(queue)
+    assert claim.item == "new"
+    await claim.ack()
+    assert (await first(queue)).item == "next"
+
+
+async def test_a_redriven_letter_comes_before_all_others(queue: zkrq.Queue[Any]) -> None:
+    await queue.push_many(["a0", "a1", "a2"])
+    await (await first(queue)).bury("no")
+    second = await first(queue)
+    assert second.item == "a1"
+    await queue.redrive()
+    await second.ack()
+    assert (await first(queue)).item == "a0"
