@@ -9,6 +9,7 @@ import pytest
 from tests.every import every
 from tests.lua.one_server import GENERATION, OneServer, Refused, ScriptFailed, put_and_claim
 from zkrq.protocol import calls
+from zkrq.protocol.calls.reporting import Report, ToldReports
 from zkrq.protocol.payloads import join
 from zkrq.protocol.records import VERSION_BYTES, fresh
 from zkrq.protocol.scripts import SCRIPTS
@@ -64,6 +65,8 @@ CALLS: dict[str, AnyCall] = {
         calls.Turn("q", "ann", 1, 1, 1000, "", 0, "X", 0, 0, items=[SETTLEMENT]),
         calls.Wipe("q"),
         calls.Results("q", "", ["a"]),
+        Report("q", "id", "1-ann/1", "half"),
+        ToldReports("q", ["id"]),
     )
 }
 """A call of every script that has the gate."""

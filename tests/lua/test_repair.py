@@ -1056,6 +1056,7 @@ def fill_every_key(server: OneServer) -> None:
     server.push(Put("keyed", b"K", key="k", ttl_ms=60_000))
     server.put(Put("first", group="g"), Put("second", group="g"))
     server.command("ZADD", server.key("waiting"), server.now_ms(), "eve")
+    server.command("HSET", server.key("reports"), "entry", "a report")
 
 
 def keys_of(server: OneServer) -> set[str]:
