@@ -34,7 +34,7 @@ ELSEWHERE = {
     ("migrating.md", "# arq"): "a program of arq",
     ("security.md", "files = zkrq.TLS("): "tests/security/test_tls.py",
     ("frameworks.md", ""): "tests/frameworks/test_page.py",
-    ("outbox.md", "with transaction.atomic():"): "tests/outbox/by_django.py",
+    ("outbox.md", "from zkrq.outbox.django import push"): "tests/outbox/by_django.py",
     ("testing.md", "pytest_plugins"): "tests/unit/test_plugin.py",
     ("testing.md", "@pytest.mark.anyio"): "tests/unit/test_plugin.py",
 }

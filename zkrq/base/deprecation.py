@@ -12,6 +12,9 @@ NOTICE = 2
 class ZkrqDeprecated(DeprecationWarning):
     """What was used works for now, and goes in the release that the text names, with what to use in its place."""
 
+    def __init__(self, message: str) -> None:
+        super().__init__(message)
+
 
 @dataclass(frozen=True, slots=True)
 class Deprecation:

@@ -47,7 +47,7 @@ def _summary(facts: Facts) -> Line:
     """Describe what was examined, in one line; as a value with the figures of each server."""
     trips = sorted(server.round_trip for server in facts.read.values())
     answered = [host for host in facts.hosts if not host.reason]
-    parts = [f"zkrq {__version__}, namespace {facts.settings.namespace}"]
+    parts = [f"examined namespace {facts.settings.namespace} by zkrq {__version__}"]
     parts += [f"{name} at epoch {view.epoch}, min_replicas {view.min_replicas}" for name, view in facts.views.items()]
     parts.append(f"{len(facts.read)} of {count(len(facts.servers), 'Redis server')} answered")
     if trips:
