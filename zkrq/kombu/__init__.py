@@ -135,7 +135,8 @@ class Clients:
             client.portal.close()
 
 
-_clients = Clients()
+clients = Clients()
+"""Clients of this process."""
 
 
 class Reader(NamedTuple):
@@ -610,11 +611,11 @@ class Transport(virtual.Transport):
         """Connect.  Raises ``ConfigError`` for problems to correct, ``Unavailable`` for problems that may pass."""
         if self._zkrq is None:
             _check(self.client)
-            client = _clients.enter(self._options)
+            client = clients.enter(self._options)
             try:
                 client.portal.open()
             except BaseException:
-                _clients.leave(self._options)
+                clients.leave(self._options)
                 raise
             self._zkrq = client
         return super().establish_connection()
@@ -624,7 +625,7 @@ class Transport(virtual.Transport):
         self.mailboxes.close()
         if self._zkrq is not None:
             self._zkrq = None
-            _clients.leave(self._options)
+            clients.leave(self._options)
         if self._bell is not None:
             for end in self._bell:
                 end.close()

@@ -69,7 +69,7 @@ from zkrq.protocol.calls.inspection import (
     StatisticsReply,
 )
 from zkrq.protocol.calls.producing import DecidedReply, PlainReply, PushDecided, PushPlain
-from zkrq.protocol.calls.results import Results, ResultsReply, Told
+from zkrq.protocol.calls.results import Results, ResultsReply, Store, Stored, StoredRow, StoreReply, Told
 from zkrq.protocol.calls.rows import (
     Copied,
     Copies,
@@ -180,6 +180,10 @@ __all__ = [
     "Settlement",
     "Statistics",
     "StatisticsReply",
+    "Store",
+    "StoreReply",
+    "Stored",
+    "StoredRow",
     "Told",
     "Trim",
     "TrimReply",
