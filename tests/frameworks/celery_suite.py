@@ -34,7 +34,7 @@ KILL_SECONDS = 20.0
 DOWN_SECONDS = 4.0
 """Seconds for which a killed server stays down."""
 
-END_SECONDS = 10.0
+END_SECONDS = 60.0
 """Seconds that pytest has to end after SIGINT."""
 
 
@@ -57,7 +57,7 @@ def environment(servers: local.Servers, store: local.LocalRedis, broker: str, re
         "PYTHONPATH": f"{ROOT}:{os.environ.get('PYTHONPATH', '')}",
         "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
         "TEST_BROKER": f"{store.url}/1" if broker == "redis" else "zkrq://",
-        "TEST_BACKEND": f"{store.url}/2" if results == "redis" else "zkrq://",
+        "TEST_BACKEND": f"{store.url}/2" if results == "redis" else "zkrq.kombu.results:ZkrqBackend",
         "REDIS_HOST": store.host,
         "REDIS_PORT": str(store.port),
         "ZKRQ_REDIS": ",".join(f"{name}={url}" for name, url in servers.redis_urls.items()),
@@ -72,7 +72,7 @@ async def run(plan: Plan, file: str, broker: str, variables: Mapping[str, str]) 
     report = plan.out / f"{broker}-{file}.xml"
     report.unlink(missing_ok=True)
     command = [sys.executable, "-m", "pytest", f"t/integration/{file}", "-p", "no:cacheprovider", "-p", "no:xdist"]
-    command += ["-q", "-p", "celery.contrib.pytest", "-p", "zkrq.kombu", f"--junitxml={report}", *plan.rest]
+    command += ["-v", "-p", "celery.contrib.pytest", "-p", "zkrq.kombu", f"--junitxml={report}", *plan.rest]
     with (plan.out / f"{broker}-{file}.log").open("wb") as log:
         process = await asyncio.create_subprocess_exec(
             *command, cwd=plan.folder, env=variables, stdout=log, stderr=log, start_new_session=True

@@ -50,9 +50,12 @@ def test_a_result_is_kept_and_replaced(server: OneServer) -> None:
     assert (contents.counters["queued"], contents.counters["claimed"], contents.counters["dead"]) == (0, 0, 0)
 
 
-def test_an_earlier_result_does_not_replace_the_last_one(server: OneServer) -> None:
-    server.store(row("a", "done"))
+def test_a_result_of_less_rank_replaces_none_of_greater(server: OneServer) -> None:
+    server.store(row("a", "failed"))
     server.store(started("a", "started"))
+    assert server.stored("a")[0] == [("A", "failed")]
+    server.store(row("a", "done", f"set {TTL_MS} 2"))
+    server.store(row("a", "failed"), started("a", "started"))
     assert server.stored("a")[0] == [("A", "done")]
 
 

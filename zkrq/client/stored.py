@@ -8,6 +8,7 @@ each under an id that nobody has used, and then what names them, so a reader fin
 from __future__ import annotations
 
 import asyncio
+import enum
 import hashlib
 import secrets
 import struct
@@ -49,6 +50,17 @@ _WAITS = "\0stored"
 """Name of the wait in ``QueueParts.waits``, beside those of shards."""
 
 
+class Rank(enum.IntEnum):
+    """How far a result is; one of greater rank is not replaced."""
+
+    PRESENT = 0
+    """The task has not ended."""
+    FAILED = 1
+    """It has, and may be done again."""
+    DONE = 2
+    """It is done."""
+
+
 class StoredResult(NamedTuple):
     """A result that is kept.  ``is_last``: whether it ends the task."""
 
@@ -64,11 +76,11 @@ class StoredResults:
         self._parts = queue._parts  # pyright: ignore[reportPrivateUsage]
         self._queue = queue
 
-    async def store(self, id: str, value: bytes, *, ttl: Duration, is_last: bool = True) -> None:
+    async def store(self, id: str, value: bytes, *, ttl: Duration, rank: Rank = Rank.DONE) -> None:
         """Keep a result in place of the present one, for ``ttl`` seconds.  When this returns, every in-sync server has
         it.
 
-        One that is not the last is ignored while a last one is kept.  Raises ``PayloadTooLarge`` beyond 1 MiB,
+        It is ignored while one of greater rank is kept.  Raises ``PayloadTooLarge`` beyond 1 MiB,
         ``Unavailable``: nothing was kept; ``OutcomeUnknown``: it may be kept, store it again.
         """
         how = f"set {_ttl_ms(ttl)}"
@@ -80,13 +92,18 @@ class StoredResults:
             token = secrets.token_bytes(16)
             count = -(-len(value) // PART_BYTES)
             rows = [
-                StoredRow(_part(token, at), _new_call(), f"{how} 1", value[at * PART_BYTES : (at + 1) * PART_BYTES])
+                StoredRow(
+                    _part(token, at),
+                    _new_call(),
+                    f"{how} {Rank.DONE:d}",
+                    value[at * PART_BYTES : (at + 1) * PART_BYTES],
+                )
                 for at in range(count)
             ]
             for start in range(0, count, PARTS_AT_ONCE):
                 await self._decide(rows[start : start + PARTS_AT_ONCE])
             head = _IN_PARTS + _NAMES_PARTS.pack(count, token)
-        await self._decide([StoredRow(_id(id), _new_call(), f"{how} {is_last:d}", head)])
+        await self._decide([StoredRow(_id(id), _new_call(), f"{how} {rank:d}", head)])
 
     async def count(self, id: str, counter: str, *, ttl: Duration) -> int:
         """Count a result once, whatever calls it how often; return the value of the counter, 0 if that was forgotten.

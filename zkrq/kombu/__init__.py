@@ -45,7 +45,7 @@ try:
     from kombu.utils.json import dumps, loads
 
     from zkrq.kombu.mailboxes import POST, Letter, Mailboxes, Message, Posted, as_message, topic_of
-    from zkrq.kombu.options import split_options
+    from zkrq.kombu.options import KOMBU_OPTIONS, split_options
 except ModuleNotFoundError as error:
     raise ConfigError("zkrq.kombu needs kombu: pip install 'zkrq[celery]'") from error
 
@@ -118,7 +118,7 @@ class Clients:
 
     def enter(self, options: Mapping[str, Any]) -> Client:
         """Return the client, for one connection more.  Raises ``ConfigError``."""
-        key = repr(sorted(options.items()))
+        key = _key(options)
         with self._lock:
             client, uses = self._used[key] if key in self._used else (Client(options), 0)
             self._used[key] = client, uses + 1
@@ -126,13 +126,18 @@ class Clients:
 
     def leave(self, options: Mapping[str, Any]) -> None:
         """Close the client if this was its last connection."""
-        key = repr(sorted(options.items()))
+        key = _key(options)
         with self._lock:
             client, uses = self._used.pop(key)
             if uses > 1:
                 self._used[key] = client, uses - 1
         if uses == 1:
             client.portal.close()
+
+
+def _key(options: Mapping[str, Any]) -> str:
+    """Name a client by its options; those that Celery adds for kombu make no other one."""
+    return repr(sorted((name, value) for name, value in options.items() if name not in KOMBU_OPTIONS))
 
 
 clients = Clients()

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from zkrq.base.codecs import RAW
 from zkrq.base.errors import ConfigError, NotEnoughReplicas, OutcomeUnknown, Unavailable, ZkrqError
 from zkrq.base.limits import RESULT_TTL_LEAST, RESULT_TTL_MAX
-from zkrq.client.stored import StoredResult, StoredResults
+from zkrq.client.stored import Rank, StoredResult, StoredResults
 from zkrq.kombu import BROKER_URL, Client, clients
 
 if TYPE_CHECKING:
@@ -64,6 +64,7 @@ class ZkrqBackend(BaseKeyValueStoreBackend, SyncBackendMixin):
                 f"result_backend is {BROKER_URL!r}: servers and namespace are result_backend_transport_options, or "
                 "come from the environment"
             )
+        self.thread_safe = True  # which Celery leaves to a setting
         options = _options_of(self.app.conf)
         self._client: Client = clients.enter(options)
         self._close = weakref.finalize(self, clients.leave, options)
@@ -101,8 +102,18 @@ class ZkrqBackend(BaseKeyValueStoreBackend, SyncBackendMixin):
         self._set_with_state(key, value, states.SUCCESS)
 
     def _set_with_state(self, key: str | bytes, value: str | bytes, state: str) -> None:
-        id, text, is_last = bytes_to_str(key), ensure_bytes(value), state in states.READY_STATES
-        self._call(lambda stored: stored.store(id, text, ttl=self._ttl, is_last=is_last))
+        id, text = bytes_to_str(key), ensure_bytes(value)
+        rank = Rank.DONE if state == states.SUCCESS else Rank.FAILED if state in states.READY_STATES else Rank.PRESENT
+        self._call(lambda stored: stored.store(id, text, ttl=self._ttl, rank=rank))
+
+    def _store_result(
+        self, task_id: str, result: Any, state: str, traceback: Any = None, request: Any = None, **kwargs: Any
+    ) -> Any:
+        """Store a result without looking at the present one, as the base class does: the servers keep a success."""
+        meta = self._get_result_meta(result=result, state=state, traceback=traceback, request=request)
+        meta["task_id"] = bytes_to_str(task_id)
+        self._set_with_state(self.get_key_for_task(task_id), self.encode(meta), state)
+        return result
 
     def delete(self, key: str | bytes) -> None:
         self._call(lambda stored: stored.forget([bytes_to_str(key)]))

@@ -2,17 +2,17 @@
 -- purpose: keep results that belong to no item of the queue, under ids of the caller's: a tombstone with a note, as the
 -- result of an item is (_results.lua), so it travels, merges and goes as that does.
 -- call: id of this call, the row of the record.  A repetition finds it there, and changes nothing.
--- how: set and the milliseconds for which it is kept and 0 or 1; text is the result, 1 says that it is the last one, which
--- no earlier one replaces; count and the milliseconds, text is the id of a counter: it is incremented if this result was
+-- how: set and the milliseconds for which it is kept and its rank; text is the result, which replaces none of greater
+-- rank: 0 not the last one, 1 a failure, 2 a success; count and the milliseconds, text is the id of a counter: it is incremented if this result was
 -- not counted before, which the result remembers; forget.
--- A record's attempts tell how far it is: 0, 1 the last result, plus 2 counted.
+-- A record's attempts tell how far it is: its rank, plus 4 if it was counted.
 -- KEYS: server queues records payloads ready scheduled members groups claimed holdings dead tombstones keys expiring notes lead
 -- ARGV: epoch generation queue put_window_ms trim / id call how text
 -- reply: OK [number; the counter's value, 0 without one] [id record notes since; of all that is there]
 -- reply: NOTINSYNC generation
 -- reply: STALE epoch
 
-local LAST, COUNTED = 1, 2
+local COUNTED = 4
 
 -- Return the record of an id, its text and its attempts; nil, 0 where nothing is kept.
 local function kept_of(id)
@@ -54,15 +54,15 @@ end
 
 local VERBS = {}
 
-function VERBS.set(id, call, text, ttl_ms, is_last)
+function VERBS.set(id, call, text, ttl_ms, rank)
   local r, kept, attempts = kept_of(id)
   local row = r and string.byte(r.named) - NONE or 0
   local is_repeated = row > 0 and token_at(r, row) == call
-  if kept and (is_repeated or is_last == 0 and attempts % COUNTED == LAST) then
+  if kept and (is_repeated or rank < attempts % COUNTED) then
     tell_kept(r, kept)
     return 0
   end
-  keep(r, id, call, ttl_ms, text, (attempts >= COUNTED and COUNTED or 0) + is_last)
+  keep(r, id, call, ttl_ms, text, (attempts >= COUNTED and COUNTED or 0) + rank)
   return 0
 end
 
@@ -98,11 +98,11 @@ end
 local function operation(queue, put_window_ms, trim)
   local counted = {}
   for i = first, last, 4 do
-    local verb, ttl_ms, is_last = string.match(ARGV[i + 2], '^(%a+) ?(%d*) ?(%d*)$')
+    local verb, ttl_ms, rank = string.match(ARGV[i + 2], '^(%a+) ?(%d*) ?(%d*)$')
     local item = is_item(ARGV[i]) or verb == 'count' and is_item(ARGV[i + 3])
     if item then tell_as_is(item) end
     counted[#counted + 1] = (item or ARGV[i] == ARGV[i + 3]) and 0
-      or VERBS[verb](ARGV[i], ARGV[i + 1], ARGV[i + 3], tonumber(ttl_ms), tonumber(is_last))
+      or VERBS[verb](ARGV[i], ARGV[i + 1], ARGV[i + 3], tonumber(ttl_ms), tonumber(rank))
   end
   list_queue(queue)
   commit()
