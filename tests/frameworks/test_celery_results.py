@@ -85,6 +85,8 @@ async def test_results_of_every_kind(stage: Stage, app: Any) -> None:
         assert app.AsyncResult(done.id).state == "PENDING"
         with pytest.raises(CeleryTimeout):
             app.AsyncResult("unknown").get(timeout=0.2)
+        with pytest.raises(ValueError, match="first"):
+            chain(fails.s("first"), group(add.s(1), add.s(2))).delay().get(timeout=HANG)
         broken = chord([add.s(1, 1), fails.si("part")], total.s()).delay()
         with pytest.raises(Exception, match="part"):
             broken.get(timeout=HANG)

@@ -158,6 +158,8 @@ class ZkrqBackend(BaseKeyValueStoreBackend, SyncBackendMixin):
         try:
             while waiting:
                 done, _ = wait(waiting, _left(until, WAIT_SECONDS), FIRST_COMPLETED)
+                if on_interval:  # before a failure is raised: it raises that of a parent, which is the cause
+                    on_interval()
                 for future in done:
                     id, meta = waiting.pop(future), self._meta_of(future)
                     if meta is not None:
@@ -167,11 +169,23 @@ class ZkrqBackend(BaseKeyValueStoreBackend, SyncBackendMixin):
                         yield id, meta
                     else:
                         raise CeleryTimeout(f"Operation timed out ({timeout})")
-                if on_interval and waiting:
-                    on_interval()
         finally:
             for future in waiting:
                 future.cancel()
+
+    def iter_native(self, result: Any, on_interval: Callable[[], object] | None = None, **kwargs: Any) -> Iterator[Any]:
+        """Yield the results of a set as they come; raise the failure of a task before it, after which none comes."""
+        parent = getattr(result, "parent", None)
+
+        def look() -> None:
+            if on_interval:
+                on_interval()
+            node = parent
+            while node is not None:
+                node.maybe_throw()
+                node = node.parent
+
+        return super().iter_native(result, on_interval=look if parent is not None else on_interval, **kwargs)
 
     def _meta_of(self, future: Future[StoredResult | None]) -> Mapping[str, Any] | None:
         """Return the meta of a task that has ended, None if its caller's time is over first."""
