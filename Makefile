@@ -6,7 +6,7 @@ SCHEDULES ?= 100000
 # Hundreds of Python processes are started; compiling everything anew in each would take longer than what they do.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo dev bench test long chaos turns simulate mutants model fuzz http soak oldest valkey wheel release docs lint format setup clean
+.PHONY: demo dev bench test long chaos turns simulate mutants model celery fuzz http soak oldest valkey wheel release docs lint format setup clean
 
 demo: setup    ## Three Redis and three ZooKeeper servers, workers, and failures: watch that nothing gets lost.
 	$(PYTHON) -m zkrq demo $(ARGS)
@@ -37,6 +37,9 @@ mutants: setup ## Mistakes of one line each, in a copy of the tree: each must be
 
 model: setup   ## The protocol's rules as a random-schedule model, 100,000 schedules, about 7 minutes on two cores; ARGS=--shards, ARGS=--turns.
 	$(PYTHON) -m tests.model --schedules $(SCHEDULES) $(ARGS)
+
+celery: setup  ## Celery's own integration tests over Redis and over zkrq, about 50 minutes; CELERY=folder of its repository, see docs/celery.md.
+	$(PYTHON) -m tests.frameworks.celery_suite "$(CELERY)" $(ARGS)
 
 fuzz: setup    ## Hostile input of every kind, and generated histories, FUZZ_EXAMPLES=5000 of each by default, about 40 minutes.
 	FUZZ_EXAMPLES=$(or $(FUZZ_EXAMPLES),5000) $(PYTHON) -m pytest -n 2 tests/security/test_fuzz.py tests/lua/test_histories.py tests/lua/test_repair.py $(ARGS)

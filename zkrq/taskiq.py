@@ -1,4 +1,4 @@
-"""Run taskiq's tasks over zkrq: a broker, and a source of schedules.  Needs the extra ``taskiq``.
+"""Run taskiq's tasks over zkrq: a broker, a source of schedules, and a result backend.  Needs the extra ``taskiq``.
 
 ::
 
@@ -27,13 +27,15 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar, Unpack, cast
 from weakref import WeakValueDictionary
 
-from zkrq.base.checks import check_name
+from zkrq.base.checks import Duration, check_name
 from zkrq.base.codecs import RAW
-from zkrq.base.errors import ClaimLost, Closed, ConfigError
+from zkrq.base.errors import ClaimLost, Closed, ConfigError, NoResult
+from zkrq.base.limits import Results
 from zkrq.base.settings import QUEUE_DEFAULTS, QueueOptions
 from zkrq.client.connecting import connect
 from zkrq.client.moments import MAX_CATCH_UP, Period, id_of, latest
 from zkrq.client.queue import Queue, check_pop
+from zkrq.client.stored import StoredResult, StoredResults
 from zkrq.working.delivery import ack_while_held, settle_while_held
 
 if TYPE_CHECKING:
@@ -41,16 +43,23 @@ if TYPE_CHECKING:
     from zkrq.consuming.claims import Claim
 
 try:
-    from taskiq import AckableMessage, AsyncBroker, BrokerMessage, ScheduledTask
+    from taskiq import AckableMessage, AsyncBroker, AsyncResultBackend, BrokerMessage, ScheduledTask, TaskiqResult
+    from taskiq.abc.serializer import TaskiqSerializer
+    from taskiq.depends.progress_tracker import TaskProgress  # pyright: ignore[reportMissingTypeStubs]
     from taskiq.exceptions import ScheduledTaskCancelledError
     from taskiq.kicker import AsyncKicker
     from taskiq.schedule_sources import LabelScheduleSource
+    from taskiq.serializers import JSONSerializer
 except ModuleNotFoundError as error:
     raise ConfigError("zkrq.taskiq needs taskiq: pip install 'zkrq[taskiq]'") from error
 
-__all__ = ["ZkrqBroker", "ZkrqScheduleSource"]
+__all__ = ["ZkrqBroker", "ZkrqResultBackend", "ZkrqScheduleSource"]
 
 T = TypeVar("T")
+R = TypeVar("R")
+
+RESULTS = "taskiq-results"
+"""Name under which results are kept, as of a queue without items."""
 
 TASK_ID = "taskiq-id"
 """Header with the id of the task."""
@@ -297,6 +306,96 @@ class ZkrqScheduleSource(LabelScheduleSource):
         ``Queue.cancel`` does."""
         for name in self._broker.queue_names:
             await self._broker.queue(name).cancel(_item_id(schedule_id))
+
+
+class ZkrqResultBackend(AsyncResultBackend[R]):
+    """Keep the results of tasks on every in-sync server, so that no single one can lose them.
+
+    ``broker.with_result_backend(ZkrqResultBackend(broker))`` uses the broker's connection.
+    """
+
+    def __init__(
+        self,
+        source: ZkrqBroker | Callable[[], AbstractAsyncContextManager[Cluster]] = connect,
+        *,
+        ttl: Duration = 3600.0,
+        keep_results: bool = True,
+        serializer: TaskiqSerializer | None = None,
+    ) -> None:
+        """Connect to nothing yet.
+
+        ``source``: the broker, or what makes a cluster, as for ``ZkrqBroker``.  ``ttl``: seconds for which a result is
+        kept, 1 second to 30 days.  ``keep_results``: False: forget a result when it is read.  ``serializer``: how
+        results become bytes, at most 1 MiB, None: JSON.  Raises ``ConfigError`` for a bad ``ttl``.
+        """
+        self._source = source
+        self._ttl = Results(ttl=ttl).ttl
+        self._keeps = keep_results
+        self._serializer = serializer or JSONSerializer()
+        self._context: AbstractAsyncContextManager[Cluster] | None = None
+        self._cluster: Cluster | None = None
+
+    async def startup(self) -> None:
+        """Open a cluster, unless the broker has one.  Raises as ``ZkrqBroker.startup`` does."""
+        if not isinstance(self._source, ZkrqBroker) and self._cluster is None:
+            context = self._source()
+            self._cluster = await context.__aenter__()
+            self._context = context
+
+    async def shutdown(self) -> None:
+        """Close the cluster, unless it is the broker's.  The backend may be started again."""
+        context, self._context, self._cluster = self._context, None, None
+        if context is not None:
+            await context.__aexit__(None, None, None)
+
+    async def set_result(self, task_id: str, result: TaskiqResult[R]) -> None:
+        """Keep a result; when this returns, every in-sync server has it.
+
+        Raises ``PayloadTooLarge``, ``Unavailable``, ``OutcomeUnknown``: it may be kept.
+        """
+        value = self._serializer.dumpb(result.model_dump(mode="json"))
+        await self._stored.store(task_id, value, ttl=self._ttl)
+
+    async def is_result_ready(self, task_id: str) -> bool:
+        """Tell whether a task has ended and its result is kept.  Raises ``Unavailable``, ``OutcomeUnknown``."""
+        return await self._find(task_id) is not None
+
+    async def get_result(self, task_id: str, with_logs: bool = False) -> TaskiqResult[R]:
+        """Return the result of a task.  Raises ``NoResult`` if none is kept, ``Unavailable``, ``OutcomeUnknown``."""
+        found = await self._find(task_id)
+        if found is None:
+            raise NoResult(f"task {task_id} has no result: it has not ended, or its result is not kept", id=task_id)
+        if not self._keeps:
+            await self._stored.forget([task_id])
+        result = TaskiqResult[R].model_validate(self._serializer.loadb(found.value))
+        if not with_logs:
+            result.log = None
+        return result
+
+    async def set_progress(self, task_id: str, progress: TaskProgress[Any]) -> None:
+        """Keep the progress of a task, as a result is kept.  Raises as ``set_result`` does."""
+        value = self._serializer.dumpb(progress.model_dump(mode="json"))
+        await self._stored.store(_progress_id(task_id), value, ttl=self._ttl)
+
+    async def get_progress(self, task_id: str) -> TaskProgress[Any] | None:
+        """Return the progress of a task, None if it has told none.  Raises ``Unavailable``, ``OutcomeUnknown``."""
+        found = await self._find(_progress_id(task_id))
+        return TaskProgress[Any].model_validate(self._serializer.loadb(found.value)) if found else None
+
+    async def _find(self, id: str) -> StoredResult | None:
+        return (await self._stored.get([id]))[0]
+
+    @property
+    def _stored(self) -> StoredResults:
+        """The results in the open cluster.  Raises ``Closed`` unless it is started."""
+        cluster = self._source.cluster if isinstance(self._source, ZkrqBroker) else self._cluster
+        if cluster is None:
+            raise Closed("the result backend is not started: `await broker.startup()`")
+        return StoredResults(cluster.queue(RESULTS, codec=RAW))
+
+
+def _progress_id(task_id: str) -> str:
+    return f"{task_id}:progress"
 
 
 async def _nack(reason: str, claim: Claim[bytes]) -> None:

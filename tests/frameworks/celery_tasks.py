@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 
 from celery import Celery
@@ -10,6 +11,8 @@ from tests.frameworks.diary import note
 from zkrq.kombu import BROKER_URL
 
 app = Celery("tests", broker=BROKER_URL, task_acks_late=True, worker_hijack_root_logger=False)  # from the environment
+app.conf.broker_connection_retry_on_startup = os.environ.get("CELERY_RETRY_ON_STARTUP") != "0"
+app.conf.broker_transport_options = {os.environ["CELERY_LEFT_OVER"]: 1} if "CELERY_LEFT_OVER" in os.environ else {}
 
 
 @app.task(name="sleep")

@@ -8,8 +8,11 @@ import subprocess
 import sys
 import threading
 import time
+import tomllib
 from collections.abc import Callable, Generator
 from datetime import UTC, datetime, timedelta, timezone
+from importlib import import_module
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -21,6 +24,9 @@ import zkrq
 from tests.harness import HANG, SESSION_TIMEOUT, new_namespace
 from zkrq import local, sync
 from zkrq.kombu import BROKER_URL, TASK_ID
+from zkrq.kombu.options import LEFT_OVER
+
+ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture
@@ -302,11 +308,61 @@ def test_what_is_given_in_vain_is_refused(options: dict[str, Any], url: str, oth
 
 def test_an_option_of_another_broker_is_refused_by_name(options: dict[str, Any]) -> None:
     for left_over, text in (
-        ({"visibility_timeout": 3600}, r"zkrq has no visibility_timeout: remove it \(a task is held"),
-        ({"queue_order_strategy": "priority", "sep": ":"}, "zkrq has no queue_order_strategy, sep: remove them$"),
+        ({"visibility_timeout": 3600}, "no visibility_timeout: remove it\n  visibility_timeout: a task is held"),
+        ({"max_conections": 9, "sep": ":"}, "no max_conections, sep: remove them\n  sep: a priority"),
+        ({"drop_expired": 1}, "drop_expired is 1"),
     ):
         with pytest.raises(zkrq.ConfigError, match=text):
             Connection(BROKER_URL, transport_options={**options, **left_over}).connect()
+
+
+def test_each_option_of_redis_that_may_be_left_over_is_explained() -> None:
+    """kombu's own transport for Redis says which there are."""
+    redis: Any = import_module("kombu.transport.redis")
+    theirs = {*redis.Channel.from_transport_options, *redis.SentinelChannel.from_transport_options}
+    every_transport_has = set(redis.virtual.Channel.from_transport_options)
+    assert theirs - every_transport_has <= LEFT_OVER.keys()
+
+
+@pytest.fixture
+def installed(tmp_path: Path) -> dict[str, str]:
+    """The environment of a program where zkrq is installed with its entry points."""
+    (tmp_path / "zkrq-9.dist-info").mkdir()
+    (tmp_path / "zkrq-9.dist-info" / "METADATA").write_text("Metadata-Version: 2.1\nName: zkrq\nVersion: 9\n")
+    points = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["entry-points"]
+    lines = [f"[{group}]\n" + "".join(f"{n} = {v}\n" for n, v in named.items()) for group, named in points.items()]
+    (tmp_path / "zkrq-9.dist-info" / "entry_points.txt").write_text("".join(lines))
+    return {**os.environ, "PYTHONPATH": f"{tmp_path}:{ROOT}"}
+
+
+def test_settings_need_no_import(installed: dict[str, str]) -> None:
+    code = """
+import sys
+from celery import Celery
+app = Celery("shop", broker="zkrq://", broker_transport_options={"redis": ["redis://a"]})
+assert "zkrq" not in sys.modules
+print(app.connection_for_write().get_transport_cls().__module__, app.connection_for_write().as_uri())
+"""
+    told = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, env=installed)
+    assert told.stdout.split() == ["zkrq.kombu", BROKER_URL]
+
+
+def test_settings_of_django_need_no_import(installed: dict[str, str], tmp_path: Path) -> None:
+    (tmp_path / "shop_settings.py").write_text(
+        "SECRET_KEY = 'x'\nCELERY_BROKER_URL = 'zkrq://'\nCELERY_BROKER_TRANSPORT_OPTIONS = {'redis': ['redis://a']}\n"
+    )
+    code = """
+import os
+os.environ["DJANGO_SETTINGS_MODULE"] = "shop_settings"
+import django
+django.setup()
+from celery import Celery
+app = Celery("shop")
+app.config_from_object("django.conf:settings", namespace="CELERY")
+print(app.connection_for_write().get_transport_cls().__module__)
+"""
+    told = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, env=installed)
+    assert told.stdout.split() == ["zkrq.kombu"]
 
 
 def test_settings_name_the_transport_without_importing_anything() -> None:
@@ -381,12 +437,24 @@ def test_celery_sends_what_is_due_later(options: dict[str, Any], jobs: sync.Queu
     assert item.seconds_left is not None
     assert item.seconds_left > 6 * 86400, "which no visibility time-out bears"
     remind.apply_async(("bob",), expires=86400)
-    remind.apply_async(("eve",), expires=-1)  # for the worker to revoke, as the next one
-    remind.apply_async(("eve",), expires=60, countdown=61)
-    assert sorted(item.expires_in is None for item in jobs.scan()) == [False, True, True, True]
+    assert [item.expires_in for item in jobs.scan()] == [None, None], "a worker revokes it"
     with pytest.raises(zkrq.ConfigError, match="no queue to the exchange 'elsewhere'"):
         app.send_task("remind", exchange="elsewhere", routing_key="remind")
     assert app.control.ping(timeout=0.1) == [], "no worker"
+    app.pool.force_close_all()
+
+
+def test_servers_drop_expired_tasks_where_they_are_told_to(options: dict[str, Any], jobs: sync.Queue[bytes]) -> None:
+    app = Celery(
+        "shop",
+        broker=BROKER_URL,
+        broker_transport_options={**options, "drop_expired": True},
+        task_default_queue="jobs",
+    )
+    app.send_task("remind", expires=86400)
+    app.send_task("remind", expires=-1)  # for the worker to revoke, as the next one
+    app.send_task("remind", expires=60, countdown=61)
+    assert sorted(item.expires_in is None for item in jobs.scan()) == [False, True, True]
     app.pool.force_close_all()
 
 

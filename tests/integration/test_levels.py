@@ -18,6 +18,7 @@ from zkrq import local
 from zkrq.base.version import __version__
 from zkrq.client import upgrading
 from zkrq.client.inner import client_of
+from zkrq.client.stored import StoredResults
 from zkrq.coordination.coordinator import VIEW
 from zkrq.coordination.memory import Hub
 from zkrq.protocol.levels import SPOKEN, ClientInfo, Levels, encode
@@ -42,6 +43,10 @@ FEATURES: dict[str, Callable[[zkrq.Cluster], Awaitable[object]]] = {
     "results": lambda cluster: cluster.queue("sums", results=zkrq.Results()).push("a"),
     "results of a consumer": lambda cluster: cluster.queue("sums", results=zkrq.Results()).pop_one(timeout=0),
     "a result": lambda cluster: cluster.queue("sums", results=zkrq.Results()).result("x", timeout=0),
+    "ordered groups": lambda cluster: cluster.queue("ordered", groups=zkrq.Groups(ordered=True)).push("a", group="g"),
+    "a result of a framework": lambda cluster: StoredResults(cluster.queue("tasks", codec=zkrq.RAW)).store(
+        "x", b"1", ttl=60
+    ),
     "replace": lambda cluster: cluster.queue("q").push("a", key="k", replace=True),
 }
 

@@ -768,6 +768,18 @@ class OneServer(Connection):
         told, records = self._ask(calls.Results(self.queue, waiter, ids), options)
         return [(each.letter.decode(), each.text.decode()) for each in told], read_decided(records.flat)
 
+    def store(self, *rows: calls.StoredRow, **options: Argument) -> tuple[Sequence[int], dict[str, Decided]]:
+        """Returns the counters' values, and the decided records."""
+        counted, records = self._ask(calls.Store(self.queue, rows), options)
+        return counted, read_decided(records.flat)
+
+    def stored(
+        self, *ids: str, waiter: str = "", **options: Argument
+    ) -> tuple[list[tuple[str, str]], dict[str, Decided]]:
+        """Returns the reply about each id, and the decided records."""
+        told, records = self._ask(calls.Stored(self.queue, waiter, ids), options)
+        return [(each.letter.decode(), each.text.decode()) for each in told], read_decided(records.flat)
+
     def trim(self, **options: Argument) -> int:
         """Returns how many tombstones were dropped."""
         return self._ask(calls.Trim(self.queue), options).dropped

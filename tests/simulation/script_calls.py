@@ -339,7 +339,13 @@ class Load:
         tokens = [row.token for row in known.rows] if known else []
         return self._mostly(self.rng.choice(tokens) if tokens else "", "ann/1")
 
+    def draw_text(self) -> Word:
+        """Of a result, or the id of a counter."""
+        return self.rng.choice(["started", "done", "counter", *SINGLES])
+
     def draw_how(self) -> Word:
+        if self._script == "store":
+            return self.rng.choice(["set 60000 0", "set 60000 1", "set 5 1", "count 60000", "forget"])
         verb, ms = self.rng.choice(["nack", "release", "bury", "extend"]), self.rng.choice([0, 1, 2_000])
         text = self.rng.choice(["", "boom", "\xe4" * 600, "two\nlines \0 and more"])
         return self.rng.choice(["ack", f"{verb} {ms} {text}"])

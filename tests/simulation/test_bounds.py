@@ -324,6 +324,13 @@ CALLS: dict[str, dict[str, Callable[[Large], object]]] = {
         for verb in ("ack", "nack", "release", "bury", "extend")
     }
     | {"mixed": settle_mixed},
+    "store": {
+        how: asking(
+            calls.Store("q", [calls.StoredRow(f"s{n}", f"c{n}", f"{how} 1000 1".strip(), b"all") for n in range(BATCH)])
+        )
+        for how in ("set", "count", "forget")
+    },
+    "stored": {"": asking(calls.Stored("q", "channel", [f"s{n}" for n in range(BATCH)]))},
     "metadata": {"": asking(calls.Metadata("q")), "fenced": asking(calls.Metadata("q", b"f0"))},
     "statistics": {"": lambda s: s.statistics(), "of expired items": later(3600, lambda s: s.statistics())},
     "turn": {"ack": take_turn("ack"), "release": take_turn("release"), "after an hour": later(3600, take_turn("ack"))},

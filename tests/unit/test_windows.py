@@ -11,7 +11,8 @@ ROOT = Path(__file__).parents[2]
 
 HIDING = """
 import asyncio, importlib, multiprocessing, os, pkgutil, signal, subprocess, sys, threading
-import aiozk, anyio.from_thread, anyio._backends._asyncio, redis.asyncio, rich.live  # which know Windows by themselves
+# These know Windows by themselves.
+import aiozk, anyio.from_thread, anyio._backends._asyncio, celery.result, redis.asyncio, rich.live
 for module, names in {
     os: "fork forkpty register_at_fork getpgid getpgrp setpgid setpgrp setsid killpg getuid geteuid getgid getegid "
     "uname wait waitid WNOHANG chown chroot sched_getaffinity posix_spawn openpty mkfifo nice statvfs getloadavg",

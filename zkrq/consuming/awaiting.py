@@ -16,7 +16,7 @@ from itertools import islice
 from typing import TYPE_CHECKING
 
 from zkrq.base.errors import Closed, ZkrqError
-from zkrq.protocol.calls import Read, Results, Told, stored_at
+from zkrq.protocol.calls import Read, Results, Stored, Told, stored_at
 from zkrq.protocol.replies import Status
 
 if TYPE_CHECKING:
@@ -53,8 +53,11 @@ class Awaiting:
         cluster: str,
         queue: str,
         tasks: Tasks,
+        question: Callable[[str, str, Sequence[str]], Results | Stored] = Results,
     ) -> None:
+        """``question``: makes the call that asks, of queue, channel and ids."""
         self.replicas = replicas
+        self._question = question
         self._ask_followers = ask_followers
         self._wakeups = wakeups
         self._queue = queue
@@ -101,7 +104,7 @@ class Awaiting:
 
     async def ask(self, ids: Sequence[str], waiter: str = "") -> list[Told]:
         """Ask what became of items now.  Raises ``Unavailable``, ``OutcomeUnknown``: ask again."""
-        decided = await self.replicas.decide(Results(self._queue, waiter, ids))
+        decided = await self.replicas.decide(self._question(self._queue, waiter, ids))
         told = list(decided.reply.told)
         for at, id in enumerate(ids) if decided.superseded else ():
             # Some server knows of a later decision about this item: what was told may not be the last word.

@@ -2,9 +2,7 @@
 
 ::
 
-    from zkrq.kombu import BROKER_URL  # importing it makes the scheme zkrq:// known
-
-    app = Celery(broker=BROKER_URL, broker_transport_options={"redis": [...], "zookeeper": "zk1,zk2,zk3"})
+    app = Celery(broker="zkrq://", broker_transport_options={"redis": [...], "zookeeper": "zk1,zk2,zk3"})
 
 A queue of kombu is a queue of zkrq, a message an item.  All connections of a process share one cluster, on an event
 loop in a thread of its own (``zkrq.sync``); a forked process opens its own.  Claims travel from that thread to the
@@ -25,7 +23,6 @@ from concurrent.futures import Future, wait
 from contextlib import suppress
 from datetime import UTC, datetime
 from functools import partial
-from inspect import signature
 from queue import Empty
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -48,6 +45,7 @@ try:
     from kombu.utils.json import dumps, loads
 
     from zkrq.kombu.mailboxes import POST, Letter, Mailboxes, Message, Posted, as_message, topic_of
+    from zkrq.kombu.options import KOMBU_OPTIONS, split_options
 except ModuleNotFoundError as error:
     raise ConfigError("zkrq.kombu needs kombu: pip install 'zkrq[celery]'") from error
 
@@ -70,23 +68,6 @@ WINDOW = 100
 
 CLOSE_SECONDS = 10.0
 """Seconds that closing a channel waits for the acks in flight."""
-
-QUEUE_OPTIONS = frozenset({"claim_timeout", "retry", "dead_letters", "max_size", "max_payload_bytes"})
-
-KOMBU_OPTIONS = frozenset(
-    {
-        "body_encoding",
-        "connect_retries_timeout",
-        "deadletter_queue",
-        "interval_max",
-        "interval_start",
-        "interval_step",
-        "max_retries",
-    }
-)
-
-OTHERS = {"visibility_timeout": " (a task is held for as long as its worker lives, however long it takes)"}
-"""Options of other transports that are often left over, and why zkrq needs none."""
 
 _log = logging.getLogger("zkrq.kombu")
 
@@ -111,14 +92,8 @@ class Client:
 
     def __init__(self, options: Mapping[str, Any]) -> None:
         """Connect to nothing yet.  Raises ``ConfigError`` for options that are wrong."""
-        self._queue_options = {name: value for name, value in options.items() if name in QUEUE_OPTIONS}
-        settings = {name: value for name, value in options.items() if name not in QUEUE_OPTIONS | KOMBU_OPTIONS}
-        unknown = sorted(settings.keys() - signature(connect).parameters.keys())
-        if unknown:
-            raise ConfigError(
-                f"broker_transport_options: zkrq has no {', '.join(unknown)}: remove "
-                f"{'it' if len(unknown) == 1 else 'them'}{''.join(OTHERS.get(name, '') for name in unknown)}"
-            )
+        self.options = split_options(options)
+        settings = self.options.settings
         try:
             connect(**settings)
         except TypeError as error:
@@ -127,7 +102,7 @@ class Client:
 
     def find(self, cluster: Cluster, name: str) -> Queue[Message]:
         """Return the queue in an open cluster.  Raises ``ConfigError`` for a name that zkrq does not allow."""
-        return cluster.queue(name, codec=CODEC, **self._queue_options)
+        return cluster.queue(name, codec=CODEC, **self.options.queue)
 
     def call(self, name: str, act: Callable[[Queue[Message]], Awaitable[Any]]) -> Any:
         """Await ``act(queue)`` on the event loop; return its result."""
@@ -143,7 +118,7 @@ class Clients:
 
     def enter(self, options: Mapping[str, Any]) -> Client:
         """Return the client, for one connection more.  Raises ``ConfigError``."""
-        key = repr(sorted(options.items()))
+        key = _key(options)
         with self._lock:
             client, uses = self._used[key] if key in self._used else (Client(options), 0)
             self._used[key] = client, uses + 1
@@ -151,7 +126,7 @@ class Clients:
 
     def leave(self, options: Mapping[str, Any]) -> None:
         """Close the client if this was its last connection."""
-        key = repr(sorted(options.items()))
+        key = _key(options)
         with self._lock:
             client, uses = self._used.pop(key)
             if uses > 1:
@@ -160,7 +135,13 @@ class Clients:
             client.portal.close()
 
 
-_clients = Clients()
+def _key(options: Mapping[str, Any]) -> str:
+    """Name a client by its options; those that Celery adds for kombu make no other one."""
+    return repr(sorted((name, value) for name, value in options.items() if name not in KOMBU_OPTIONS))
+
+
+clients = Clients()
+"""Clients of this process."""
 
 
 class Reader(NamedTuple):
@@ -335,10 +316,8 @@ class Channel(virtual.Channel):
         eta, expiration, id = headers.get("eta"), properties.get("expiration"), headers.get("id")
         at = _moment(eta) if eta else None
         ttl = float(expiration) / 1000 if expiration else None
-        if ttl is not None and headers.get("expires"):
-            wait = (at - datetime.now(UTC)).total_seconds() if at else 0.0
-            if ttl <= max(wait, 0.0):  # the worker revokes it, so that its result says so
-                ttl = None
+        if ttl is not None and headers.get("expires") and not self._drops(ttl, at):
+            ttl = None  # a worker revokes it, so that its result says so
         push = partial(
             Queue[Message].push,
             item=message,
@@ -349,6 +328,11 @@ class Channel(virtual.Channel):
             group=headers.get(GROUP) or None,
         )
         self._client.call(queue, push)
+
+    def _drops(self, ttl: float, at: datetime | None) -> bool:
+        """Tell whether servers are to drop a task when its time is over: not one that could never begin in time."""
+        wait = (at - datetime.now(UTC)).total_seconds() if at else 0.0
+        return self._client.options.drop_expired and ttl > max(wait, 0.0)
 
     def queue_declare(self, queue: str | None = None, passive: bool = False, **kwargs: Any) -> Any:
         """Declare a queue; one that ends with this process becomes a mailbox when it is bound to an exchange."""
@@ -632,11 +616,11 @@ class Transport(virtual.Transport):
         """Connect.  Raises ``ConfigError`` for problems to correct, ``Unavailable`` for problems that may pass."""
         if self._zkrq is None:
             _check(self.client)
-            client = _clients.enter(self._options)
+            client = clients.enter(self._options)
             try:
                 client.portal.open()
             except BaseException:
-                _clients.leave(self._options)
+                clients.leave(self._options)
                 raise
             self._zkrq = client
         return super().establish_connection()
@@ -646,7 +630,7 @@ class Transport(virtual.Transport):
         self.mailboxes.close()
         if self._zkrq is not None:
             self._zkrq = None
-            _clients.leave(self._options)
+            clients.leave(self._options)
         if self._bell is not None:
             for end in self._bell:
                 end.close()

@@ -125,7 +125,7 @@ class Deciding(Attempts):
             records = call.decided(reply, view.epoch)
             so_far.carry(records)
             answers, superseded = yield from self.spread(view, call, records, so_far, answers)
-            gone = [removed for removed in records.gone() if removed.id not in superseded]
+            gone = [each for each in records.gone() if each.id not in superseded] if call.has_payloads else []
             repeated = (primary, view.members[primary]) in so_far.unanswered
             carried = dict(so_far.carried)
             copies = len(view.members)

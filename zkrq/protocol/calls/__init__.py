@@ -70,7 +70,7 @@ from zkrq.protocol.calls.inspection import (
 )
 from zkrq.protocol.calls.producing import DecidedReply, PlainReply, PushDecided, PushPlain
 from zkrq.protocol.calls.reporting import Report, ToldReport, ToldReports
-from zkrq.protocol.calls.results import Results, ResultsReply, Told
+from zkrq.protocol.calls.results import Results, ResultsReply, Store, Stored, StoredRow, StoreReply, Told
 from zkrq.protocol.calls.rows import (
     Copied,
     Copies,
@@ -182,6 +182,10 @@ __all__ = [
     "Settlement",
     "Statistics",
     "StatisticsReply",
+    "Store",
+    "StoreReply",
+    "Stored",
+    "StoredRow",
     "Told",
     "ToldReport",
     "ToldReports",

@@ -222,6 +222,9 @@ class Decision(Call[R]):
     always_told: ClassVar[bool] = True
     """Whether the other servers are called even if nothing was decided: they know whether this is still the primary."""
 
+    has_payloads: ClassVar[bool] = True
+    """Whether what it removes may have payloads, which are dropped later."""
+
     @property
     def fenced(self) -> str:
         """Owner that every server refuses from then on, or empty."""

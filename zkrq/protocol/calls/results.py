@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar, NamedTuple
 
-from zkrq.protocol.calls.call import Body, Decision, Records
+from zkrq.protocol.calls.call import Body, Decision, Records, Trimming
 
 
 class Told(NamedTuple):
@@ -18,7 +18,7 @@ class Told(NamedTuple):
     @property
     def has_ended(self) -> bool:
         """Whether the item has ended, or is not known."""
-        return self.letter not in (b"Q", b"C")
+        return self.letter not in (b"Q", b"C", b"P")
 
 
 class ResultsReply(NamedTuple):
@@ -36,6 +36,58 @@ class Results(Decision[ResultsReply]):
     """
 
     script: ClassVar[str] = "results"
+    queue: str
+    waiter: str
+    items: Sequence[str]
+
+    def read(self, body: Body) -> ResultsReply:
+        flat, records = body
+        return ResultsReply([Told(*pair) for pair in zip(flat[::2], flat[1::2], strict=True)], Records(records))
+
+
+class StoredRow(NamedTuple):
+    """One result to keep, to count, or to forget.
+
+    ``call``: id of this call, the same in a repetition.  ``how``, ``text``: see ``lua/store.lua``.
+    """
+
+    id: str
+    call: str
+    how: str
+    text: bytes = b""
+
+
+class StoreReply(NamedTuple):
+    """``counted``: the value of the counter of each, 0 without one."""
+
+    counted: Sequence[int]
+    records: Records
+
+
+@dataclass(frozen=True, slots=True)
+class Store(Trimming[StoreReply]):
+    """Keep results under ids of the caller's, which belong to no item."""
+
+    script: ClassVar[str] = "store"
+    has_payloads: ClassVar[bool] = False
+    queue: str
+    items: Sequence[StoredRow]
+    trim: bool = False
+
+    def read(self, body: Body) -> StoreReply:
+        counted, records = body
+        return StoreReply(counted, Records(records))
+
+
+@dataclass(frozen=True, slots=True)
+class Stored(Decision[ResultsReply]):
+    """Ask for results that are kept under ids of the caller's.
+
+    ``waiter``: channel to notify of the next result of those whose last one is not there; empty: none.
+    """
+
+    script: ClassVar[str] = "stored"
+    has_payloads: ClassVar[bool] = False
     queue: str
     waiter: str
     items: Sequence[str]

@@ -1,0 +1,168 @@
+"""``store`` and ``stored``: results that belong to no item, and counters of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.every import every
+from tests.lua.one_server import Listener, OneServer, wait_ms
+from zkrq.protocol import calls
+from zkrq.protocol.calls import StoredRow
+from zkrq.protocol.records import State
+
+TTL_MS = 3_600_000
+
+
+def row(id: str, text: str = "", how: str = f"set {TTL_MS} 1", call: str | None = None) -> StoredRow:
+    return StoredRow(id, call or f"call of {id} {text}", how, text.encode())
+
+
+def started(id: str, text: str) -> StoredRow:
+    """A result before the last one."""
+    return row(id, text, f"set {TTL_MS} 0")
+
+
+def counted(id: str, counter: str = "all", call: str | None = None) -> StoredRow:
+    return row(id, counter, f"count {TTL_MS}", call or f"count of {id}")
+
+
+@pytest.fixture
+def follower(server: OneServer) -> Iterator[OneServer]:
+    """Another server with the same clock."""
+    with OneServer(server.host, server.port, database=1) as other:
+        other.enrol()
+        yield other
+
+
+def test_a_result_is_kept_and_replaced(server: OneServer) -> None:
+    server.store(started("a", "started"), row("b", "b's"))
+    assert server.stored("a", "b", "c")[0] == [("P", "started"), ("A", "b's"), ("Q", "")]
+    server.store(started("a", "retried"))
+    assert server.stored("a")[0] == [("P", "retried")]
+    server.store(row("a", "done"))
+    assert server.stored("a")[0] == [("A", "done")]
+    server.store(row("a", "done again"))
+    assert server.stored("a")[0] == [("A", "done again")]
+    contents = server.contents()
+    assert contents.faults == []
+    assert (contents.counters["queued"], contents.counters["claimed"], contents.counters["dead"]) == (0, 0, 0)
+
+
+def test_a_result_of_less_rank_replaces_none_of_greater(server: OneServer) -> None:
+    server.store(row("a", "failed"))
+    server.store(started("a", "started"))
+    assert server.stored("a")[0] == [("A", "failed")]
+    server.store(row("a", "done", f"set {TTL_MS} 2"))
+    server.store(row("a", "failed"), started("a", "started"))
+    assert server.stored("a")[0] == [("A", "done")]
+
+
+def test_a_repeated_call_changes_nothing(server: OneServer) -> None:
+    (decided,) = server.store(row("a", "done"))[1].values()
+    (again,) = server.store(row("a", "done"))[1].values()
+    assert again.record.version == decided.record.version
+    assert again.note == "done"
+
+
+def test_it_ends_with_its_time(server: OneServer) -> None:
+    server.store(row("a", "done", "set 1 1"))
+    wait_ms(5)
+    assert server.stored("a")[0] == [("Q", "")]
+    server.store(started("a", "again"))
+    assert server.stored("a")[0] == [("P", "again")]
+    assert server.contents().faults == []
+
+
+def test_what_is_forgotten_may_be_stored_again(server: OneServer, follower: OneServer) -> None:
+    for one in server.store(row("a", "done"))[1].values():
+        follower.apply(one.apply())
+    for one in server.store(row("a", how="forget"))[1].values():
+        follower.apply(one.apply())
+    for each in (server, follower):
+        assert each.stored("a")[0] == [("Q", "")]
+        assert each.contents().notes == {}
+        assert each.contents().faults == []
+    server.store(started("a", "again"))
+    assert server.stored("a")[0] == [("P", "again")]
+
+
+def test_follower_has_it(server: OneServer, follower: OneServer) -> None:
+    for text in ("started", "done"):
+        for one in server.store(row("a", text))[1].values():
+            follower.apply(one.apply())
+        assert follower.stored("a")[0] == [("A", text)]
+    assert follower.contents().faults == []
+    assert follower.contents().notes == server.contents().notes
+
+
+def test_copy_has_it(server: OneServer, follower: OneServer) -> None:
+    server.store(row("a", "done"), started("b", "started"))
+    for copied in server.page()[1].found.values():
+        follower.apply(copied.applied)
+    assert follower.stored("a", "b")[0] == [("A", "done"), ("P", "started")]
+
+
+def test_a_new_primary_decides_it_again_with_its_text(server: OneServer, follower: OneServer) -> None:
+    server.store(row("a", "done"))
+    _, decided = server.stored("a", epoch=2)
+    assert decided["a"].record.version > (2, 0)
+    follower.apply(decided["a"].apply())
+    assert follower.stored("a", epoch=2)[0] == [("A", "done")]
+
+
+def test_each_result_is_counted_once(server: OneServer, follower: OneServer) -> None:
+    ids = [f"task-{n}" for n in range(5)]
+    server.store(*(row(id, "done") for id in ids))
+    assert server.store(*map(counted, ids))[0] == [1, 2, 3, 4, 5]
+    assert server.store(counted("task-0"))[0] == [5], "repeated"
+    server.store(counted("task-1", call="another"), row("task-1", "again"))
+    assert server.store(counted("task-1", call="after another result"))[0] == [5]
+    assert server.stored("task-0", "all")[0] == [("A", "done"), ("P", "5")]
+    for one in server.store(*(counted(id, call="to all") for id in ids))[1].values():
+        follower.apply(one.apply())
+    assert follower.store(counted("task-3"))[0] == [5], "another primary knows it"
+    assert follower.store(counted("late"))[0] == [6]
+    assert follower.stored("task-3", "late")[0] == [("A", "done"), ("P", "")]
+    assert server.contents().faults == follower.contents().faults == []
+
+
+def test_a_counter_that_was_forgotten_counts_no_result_again(server: OneServer) -> None:
+    server.store(row("a", "done"), counted("a"), row("all", how="forget"))
+    assert server.store(counted("a", call="again"))[0] == [0]
+    assert server.stored("all")[0] == [("Q", "")]
+
+
+@every("before", ["none", "started", "forgotten"])
+def test_a_waiting_caller_is_told(server: OneServer, before: str) -> None:
+    id = f"after {before}"
+    if before != "none":
+        server.store(started(id, "x"))
+    if before == "forgotten":
+        server.store(row(id, how="forget"))
+    with Listener(server.host, server.port, "mine") as listener:
+        server.stored(id, "other", waiter="mine")
+        server.store(row("b", before))
+        assert listener.told_nothing()
+        server.store(row(id, "done"))
+        assert listener.heard().endswith(f" {id}")
+
+
+def test_tombstones_of_results_go_with_them(server: OneServer) -> None:
+    server.store(row("a", "done", "set 100 1"), row("b", "done"))
+    wait_ms(200)
+    server.trim(put_window_ms=1)
+    wait_ms(5)
+    assert server.contents().records.keys() <= {"a", "b"}
+    assert server.stored("b")[0] == [("A", "done")]
+    server.ask(calls.Trim(server.queue))
+    assert server.contents().faults == []
+
+
+def test_an_item_is_left_alone(server: OneServer) -> None:
+    server.put("item")
+    server.store(row("item", "done"), counted("item"), counted("a", "item"), row("item", how="forget"))
+    assert server.stored("item", "a")[0] == [("Q", ""), ("Q", "")]
+    assert server.contents().ids(State.QUEUED) == {"item"}
+    assert server.contents().faults == []

@@ -1,0 +1,212 @@
+"""Keep results under ids of the caller's, for frameworks whose tasks have ids of their own.
+
+Such a result belongs to no item: a tombstone with a note (``lua/store.lua``), replicated and merged as the result of
+an item is, in the namespace's first shard.  One of more than ``RESULT_BYTES`` is kept in parts: they are stored first,
+each under an id that nobody has used, and then what names them, so a reader finds all of them or the result before.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import enum
+import hashlib
+import secrets
+import struct
+from collections.abc import Iterable, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, NamedTuple
+
+from zkrq.base.checks import Duration, check_duration, check_feature
+from zkrq.base.errors import ConfigError, PayloadTooLarge
+from zkrq.base.limits import RESULT_BYTES, RESULT_TTL_LEAST, RESULT_TTL_MAX
+from zkrq.consuming.awaiting import Awaiting
+from zkrq.protocol.calls import Store, Stored, StoredRow
+from zkrq.protocol.levels import Feature
+
+if TYPE_CHECKING:
+    from zkrq.client.queue import Queue
+    from zkrq.client.shard import Shard
+    from zkrq.protocol.calls import Read, Told
+    from zkrq.protocol.replies import Answer
+
+STORED_MAX = 1048576
+"""Bytes of one result, with all its parts."""
+
+PART_BYTES = RESULT_BYTES - 1
+"""Bytes of a part, beside the byte that tells what it is."""
+
+PARTS_AT_ONCE = 8
+"""Parts that one call stores: a quarter of a mebibyte."""
+
+ASKED_AT_ONCE = 30
+"""Results that one call reads: a mebibyte at most."""
+
+ID_BYTES = 128
+"""Bytes of an id; a longer one is known by its hash."""
+
+_WHOLE, _IN_PARTS = b"\0", b"\1"
+_NAMES_PARTS = struct.Struct("<I16s")
+
+_WAITS = "\0stored"
+"""Name of the wait in ``QueueParts.waits``, beside those of shards."""
+
+
+class Rank(enum.IntEnum):
+    """How far a result is; one of greater rank is not replaced."""
+
+    PRESENT = 0
+    """The task has not ended."""
+    FAILED = 1
+    """It has, and may be done again."""
+    DONE = 2
+    """It is done."""
+
+
+class StoredResult(NamedTuple):
+    """A result that is kept.  ``is_last``: whether it ends the task."""
+
+    value: bytes
+    is_last: bool
+
+
+class StoredResults:
+    """Results under ids of the caller's, beside the items of a queue, which usually has none."""
+
+    def __init__(self, queue: Queue[bytes]) -> None:
+        """``queue``: its name is what the results are known by.  All calls belong to the cluster's event loop."""
+        self._parts = queue._parts  # pyright: ignore[reportPrivateUsage]
+        self._queue = queue
+
+    async def store(self, id: str, value: bytes, *, ttl: Duration, rank: Rank = Rank.DONE) -> None:
+        """Keep a result in place of the present one, for ``ttl`` seconds.  When this returns, every in-sync server has
+        it.
+
+        It is ignored while one of greater rank is kept.  Raises ``PayloadTooLarge`` beyond 1 MiB,
+        ``Unavailable``: nothing was kept; ``OutcomeUnknown``: it may be kept, store it again.
+        """
+        how = f"set {_ttl_ms(ttl)}"
+        if len(value) > STORED_MAX:
+            said = f"the result has {len(value)} bytes, at most {STORED_MAX} are kept"
+            raise PayloadTooLarge(len(value), STORED_MAX, said)
+        head = _WHOLE + value
+        if len(value) > PART_BYTES:
+            token = secrets.token_bytes(16)
+            count = -(-len(value) // PART_BYTES)
+            rows = [
+                StoredRow(
+                    _part(token, at),
+                    _new_call(),
+                    f"{how} {Rank.DONE:d}",
+                    value[at * PART_BYTES : (at + 1) * PART_BYTES],
+                )
+                for at in range(count)
+            ]
+            for start in range(0, count, PARTS_AT_ONCE):
+                await self._decide(rows[start : start + PARTS_AT_ONCE])
+            head = _IN_PARTS + _NAMES_PARTS.pack(count, token)
+        await self._decide([StoredRow(_id(id), _new_call(), f"{how} {rank:d}", head)])
+
+    async def count(self, id: str, counter: str, *, ttl: Duration) -> int:
+        """Count a result once, whatever calls it how often; return the value of the counter, 0 if that was forgotten.
+
+        Raises as ``store`` does.
+        """
+        how = f"count {_ttl_ms(ttl)}"
+        return (await self._decide([StoredRow(_id(id), _new_call(), how, _id(counter).encode())]))[0]
+
+    async def forget(self, ids: Iterable[str]) -> None:
+        """Forget these results.  Raises as ``store`` does."""
+        rows = [StoredRow(_id(id), _new_call(), "forget") for id in ids]
+        for start in range(0, len(rows), ASKED_AT_ONCE):
+            await self._decide(rows[start : start + ASKED_AT_ONCE])
+
+    async def get(self, ids: Sequence[str]) -> list[StoredResult | None]:
+        """Return the present results, None for an id without one.  Raises ``Unavailable``, ``OutcomeUnknown``."""
+        told = await self._ask([_id(id) for id in ids])
+        return list(await asyncio.gather(*map(self._read, told)))
+
+    async def wait(self, id: str, *, timeout: Duration | None = None) -> StoredResult | None:
+        """Wait for the last result of an id; return the present one after ``timeout`` seconds (None: no limit).
+
+        The wait survives the death of servers.  Raises ``Unavailable``, ``OutcomeUnknown``.
+        """
+        seconds = None if timeout is None else check_duration("timeout", timeout)
+        try:
+            async with asyncio.timeout(seconds):
+                return await self._read(await self._awaiting().wait(_id(id)))
+        except TimeoutError:
+            return (await self.get([id]))[0]
+
+    async def _decide(self, rows: Sequence[StoredRow]) -> Sequence[int]:
+        self._parts.check_open()
+        check_feature(Feature.RESULTS, self._shard.replicas.level)
+        return (await self._shard.replicas.decide(Store(self._queue.name, rows))).reply.counted
+
+    async def _ask(self, ids: Sequence[str]) -> list[Told]:
+        self._parts.check_open()
+        awaiting = self._awaiting()
+        starts = range(0, len(ids), ASKED_AT_ONCE)
+        pages = await asyncio.gather(*(awaiting.ask(ids[start : start + ASKED_AT_ONCE]) for start in starts))
+        return [told for page in pages for told in page]
+
+    async def _read(self, told: Told) -> StoredResult | None:
+        """Return a result with all its parts; None if a part is no longer kept."""
+        if told.letter == b"Q" or not told.text:
+            return None
+        kind, value = told.text[:1], told.text[1:]
+        if kind not in (_WHOLE, _IN_PARTS):  # a counter's value
+            value = told.text
+        if kind == _IN_PARTS:
+            count, token = _NAMES_PARTS.unpack(value)
+            parts = await self._ask([_part(token, at) for at in range(count)])
+            if any(part.letter != b"A" for part in parts):
+                return None
+            value = b"".join(part.text for part in parts)
+        return StoredResult(value, told.letter == b"A")
+
+    @property
+    def _shard(self) -> Shard:
+        return self._parts.everywhere.shards.first
+
+    def _awaiting(self) -> Awaiting:
+        """Return the wait of this process for results under these ids."""
+        shard, known = self._shard, self._parts.waits.get(_WAITS)
+        if known is None or known.replicas is not shard.replicas:
+            if known is not None:
+                known.close()
+            known = self._parts.waits[_WAITS] = Awaiting(
+                shard.replicas,
+                shard.wakeups,
+                _ask_nobody,
+                cluster=self._queue.cluster,
+                queue=self._queue.name,
+                tasks=self._parts.context.tasks,
+                question=Stored,
+            )
+        return known
+
+
+async def _ask_nobody(call: Read) -> Sequence[Answer]:
+    """No id is unknown here: one without a result may have one later."""
+    return ()
+
+
+def _id(id: str) -> str:
+    """Return the id by which a result is kept."""
+    return id if len(id.encode()) <= ID_BYTES else f"sha256-{hashlib.sha256(id.encode()).hexdigest()}"
+
+
+def _part(token: bytes, at: int) -> str:
+    return f"part-{token.hex()}-{at}"
+
+
+_new_call = partial(secrets.token_hex, 8)
+
+
+def _ttl_ms(ttl: Duration) -> int:
+    seconds = check_duration("the ttl of a result", ttl)
+    if not RESULT_TTL_LEAST <= seconds <= RESULT_TTL_MAX:
+        raise ConfigError(
+            f"the ttl of a result is {seconds:g} s: must be {RESULT_TTL_LEAST:g} s to {RESULT_TTL_MAX:.0f} s"
+        )
+    return round(seconds * 1000)

@@ -1,0 +1,99 @@
+"""Sort the options of the transport: for the cluster, for its queues, for kombu; and explain those of other brokers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from inspect import signature
+from typing import Any
+
+from zkrq.base.errors import ConfigError
+from zkrq.client.connecting import connect
+
+QUEUE_OPTIONS = frozenset({"claim_timeout", "retry", "dead_letters", "max_size", "max_payload_bytes"})
+
+DROP_EXPIRED = "drop_expired"
+
+KOMBU_OPTIONS = frozenset(
+    {
+        "body_encoding",
+        "connect_retries_timeout",
+        "deadletter_queue",
+        "interval_max",
+        "interval_start",
+        "interval_step",
+        "max_retries",
+    }
+)
+
+_RESTORING = "no task is kept beside its queue to be restored: a killed worker's are ready again when its session ends"
+_CONNECTION = "the timeouts of zkrq are command_timeout, operation_timeout and session_timeout"
+_KEYS = "all keys of a namespace begin with its name: give namespace"
+_URLS = "give a URL for each server in redis"
+_POLLING = "no server is polled: a worker is woken when a task arrives"
+
+LEFT_OVER: Mapping[str, str] = {
+    "visibility_timeout": "a task is held for as long as its worker lives, however long it takes",
+    "ack_emulation": "acks are always kept by the servers",
+    "unacked_key": _RESTORING,
+    "unacked_index_key": _RESTORING,
+    "unacked_mutex_key": _RESTORING,
+    "unacked_mutex_expire": _RESTORING,
+    "unacked_restore_limit": _RESTORING,
+    "unacked_restore_interval": _RESTORING,
+    "unacked_restore_throttle": _RESTORING,
+    "sep": "a priority is no part of a queue's name",
+    "priority_steps": "there are ten priorities, 0 to 9, in one queue; a higher one is served first",
+    "queue_order_strategy": "priorities go first, and queues take turns",
+    "fanout_prefix": "fanout exchanges are topics of the namespace",
+    "fanout_patterns": "fanout exchanges are topics of the namespace",
+    "sentinel_fanout_compat": "fanout exchanges are topics of the namespace",
+    "global_keyprefix": _KEYS,
+    "socket_timeout": _CONNECTION,
+    "socket_connect_timeout": _CONNECTION,
+    "socket_keepalive": _CONNECTION,
+    "socket_keepalive_options": _CONNECTION,
+    "health_check_interval": "an idle server is asked every ten seconds, a busy one answers all the time",
+    "reauth_check_interval": "a server that refuses its password is reported: give the new redis_password",
+    "retry_on_timeout": "calls are retried for operation_timeout, without doing anything twice",
+    "max_connections": "a process needs few connections to each server, whatever it does",
+    "client_name": "give description",
+    "master_name": f"there are no sentinels: {_URLS}",
+    "min_other_sentinels": f"there are no sentinels: {_URLS}",
+    "sentinel_kwargs": f"there are no sentinels: {_URLS}",
+    "polling_interval": _POLLING,
+    "wait_time_seconds": _POLLING,
+    "confirm_publish": "a push that returned is always confirmed by every in-sync server",
+}
+"""Options of other transports that are often left over, and why zkrq needs none."""
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """Options of the transport, by use."""
+
+    settings: Mapping[str, Any]
+    """Arguments of ``zkrq.connect``."""
+    queue: Mapping[str, Any]
+    """Arguments of ``Cluster.queue``."""
+    drop_expired: bool
+    """Whether servers drop a task whose ``expires`` is over before a worker has it; its result stays PENDING then."""
+
+
+def split_options(options: Mapping[str, Any]) -> Options:
+    """Sort options.  Raises ``ConfigError`` for those that zkrq does not have, with a line for each."""
+    settings = {
+        name: value for name, value in options.items() if name not in QUEUE_OPTIONS | KOMBU_OPTIONS | {DROP_EXPIRED}
+    }
+    unknown = sorted(settings.keys() - signature(connect).parameters.keys())
+    if unknown:
+        reasons = [f"\n  {name}: {LEFT_OVER[name]}" for name in unknown if name in LEFT_OVER]
+        raise ConfigError(
+            f"broker_transport_options: zkrq has no {', '.join(unknown)}: remove "
+            f"{'it' if len(unknown) == 1 else 'them'}{''.join(reasons)}"
+        )
+    drop_expired = options.get(DROP_EXPIRED, False)
+    if not isinstance(drop_expired, bool):
+        raise ConfigError(f"broker_transport_options: {DROP_EXPIRED} is {drop_expired!r:.99}, must be true or false")
+    queue = {name: value for name, value in options.items() if name in QUEUE_OPTIONS}
+    return Options(settings, queue, drop_expired)

@@ -1,0 +1,111 @@
+#!lua flags=allow-oom
+-- purpose: keep results that belong to no item of the queue, under ids of the caller's: a tombstone with a note, as the
+-- result of an item is (_results.lua), so it travels, merges and goes as that does.
+-- call: id of this call, the row of the record.  A repetition finds it there, and changes nothing.
+-- how: set and the milliseconds for which it is kept and its rank; text is the result, which replaces none of greater
+-- rank: 0 not the last one, 1 a failure, 2 a success; count and the milliseconds, text is the id of a counter: it is incremented if this result was
+-- not counted before, which the result remembers; forget.
+-- A record's attempts tell how far it is: its rank, plus 4 if it was counted.
+-- KEYS: server queues records payloads ready scheduled members groups claimed holdings dead tombstones keys expiring notes lead
+-- ARGV: epoch generation queue put_window_ms trim / id call how text
+-- reply: OK [number; the counter's value, 0 without one] [id record notes since; of all that is there]
+-- reply: NOTINSYNC generation
+-- reply: STALE epoch
+
+local COUNTED = 4
+
+-- Return the record of an id, its text and its attempts; nil, 0 where nothing is kept.
+local function kept_of(id)
+  local r = open(id)
+  local removed_at, ttl_ms = nil, 0
+  if r then removed_at, ttl_ms = own_of(r, 1) end
+  if not removed_at or removed_at + r.shift + ttl_ms * 1000 <= now_us then return r, nil, 0 end
+  -- What this call has written is not in Redis yet.
+  return r, r.notes and r.notes[1][2] or redis.call('HGET', notes, entry_of(r, 1)) or '', attempts_at(r, 1)
+end
+
+-- Write a result; return its record.
+local function keep(r, id, call, ttl_ms, text, attempts)
+  -- Ends of items are noted where a state changes (place).  This one may be gone before and after.
+  local was_gone = r ~= nil
+  if not r then
+    r = begin_itself(id)
+    r.states = 'X'
+  end
+  touch(r)
+  r.due, r.attempts = now_us, struct.pack('<H', attempts)
+  set(r, 1, 1, GONE, row_of_call(r, call))
+  r.notes = nil
+  results.keep(r, 1, 1, ttl_ms, text)
+  if was_gone and number('awaited') > 0 then results.note_ended(r, 1, 1) end
+end
+
+-- Every server must have what is reported, and its text with it.
+local function tell_kept(r, text)
+  if not r.notes then note(r, 1, text) end
+  tell_as_is(r)
+end
+
+-- An id that belongs to an item keeps nothing, and nothing counts itself: only a tombstone of one that is alone may become a result.
+local function is_item(id)
+  local r = open(id)
+  if r and (r.count ~= 0 or string.find(r.states, ALIVE)) then return r end
+end
+
+local VERBS = {}
+
+function VERBS.set(id, call, text, ttl_ms, rank)
+  local r, kept, attempts = kept_of(id)
+  local row = r and string.byte(r.named) - NONE or 0
+  local is_repeated = row > 0 and token_at(r, row) == call
+  if kept and (is_repeated or rank < attempts % COUNTED) then
+    tell_kept(r, kept)
+    return 0
+  end
+  keep(r, id, call, ttl_ms, text, (attempts >= COUNTED and COUNTED or 0) + rank)
+  return 0
+end
+
+function VERBS.count(id, call, counter, ttl_ms)
+  local r, kept, attempts = kept_of(id)
+  local c, counted = kept_of(counter)
+  local value = tonumber(counted or '') or 0
+  if attempts < COUNTED then
+    value = value + 1
+    keep(r, id, call, ttl_ms, kept or '', attempts + COUNTED)
+    keep(c, counter, call, ttl_ms, string.format('%.0f', value), 0)
+  else
+    tell_kept(r, kept)
+    if counted then tell_kept(c, counted) end
+  end
+  return value
+end
+
+function VERBS.forget(id, call)
+  local r, kept = kept_of(id)
+  if kept then
+    touch(r)
+    drop_own(r, 1, 1)
+    r.notes = nil
+    r.attempts = '\0\0'
+    set(r, 1, 1, GONE, row_of_call(r, call))
+  elseif r then
+    tell_as_is(r)
+  end
+  return 0
+end
+
+local function operation(queue, put_window_ms, trim)
+  local counted = {}
+  for i = first, last, 4 do
+    local verb, ttl_ms, rank = string.match(ARGV[i + 2], '^(%a+) ?(%d*) ?(%d*)$')
+    local item = is_item(ARGV[i]) or verb == 'count' and is_item(ARGV[i + 3])
+    if item then tell_as_is(item) end
+    counted[#counted + 1] = (item or ARGV[i] == ARGV[i + 3]) and 0
+      or VERBS[verb](ARGV[i], ARGV[i + 1], ARGV[i + 3], tonumber(ttl_ms), tonumber(rank))
+  end
+  list_queue(queue)
+  commit()
+  if trim == '1' and removals > 0 then trim_tombstones(tonumber(put_window_ms), 2 * removals) end
+  return {'OK', counted, decisions()}
+end
