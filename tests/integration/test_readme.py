@@ -25,6 +25,7 @@ from zkrq.cli import running
 from zkrq.cli.parsing import make_parser
 from zkrq.client.cluster import Cluster
 from zkrq.client.queue import Queue
+from zkrq.client.scheduling import StoredSchedules
 from zkrq.consuming.claims import Claim
 
 TEXT = "".join(page.read_text() for page in PAGES)
@@ -78,6 +79,8 @@ def test_calls_fit_the_real_signatures(block: Block) -> None:
         assert isinstance(call.func, ast.Attribute)
         of_cluster = isinstance(call.func.value, ast.Name) and call.func.value.id == "cluster"
         own = methods(Queue, Claim, Cluster) if of_cluster else methods(Cluster, Queue, Claim)
+        if isinstance(call.func.value, ast.Name) and call.func.value.id == "schedules":
+            own = methods(StoredSchedules)
         of_zkrq = isinstance(call.func.value, ast.Name) and call.func.value.id == "zkrq"
         signature = (known if of_zkrq else own).get(call.func.attr)
         if signature is None:

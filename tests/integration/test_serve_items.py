@@ -81,12 +81,18 @@ async def test_an_item_tells_all_that_is_known(stage: Stage) -> None:
     for told in ("ready in told", "under the key order-1", "traceparent 00-x", '"customer": "acme"', '"sum": 1.1'):
         assert told in text
     claim = await take(queue)
+
+    async def is_known() -> bool:
+        """Whether the page has looked at the consumers since."""
+        return "it has just come" not in await page(stage, "/queues/told/item?id=a%2Fb%3Fc")
+
+    await settled(is_known)
     text = await page(stage, "/queues/told/item?id=a%2Fb%3Fc")
     assert re.search(r"Worked on by worker <1> , seen since [\d:]+ UTC or longer\. The claim ends in", text)
     assert "Delivered 1 time; none of these failed." in text
     owner = re.search(r'href="/consumers/([^"]+)"', (await stage.http.client.get("/queues/told?tab=claimed")).text)
     assert owner
-    assert re.search(r"worker <1> Session .* told .* a/b\?c", await page(stage, f"/consumers/{owner[1]}"))
+    assert re.search(r"worker <1> zkrq [\d.]+ Session .* told .* a/b\?c", await page(stage, f"/consumers/{owner[1]}"))
     await claim.nack(reason="no answer", delay=3600)
     text = await page(stage, "/queues/told/item?id=a%2Fb%3Fc")
     for told in ("scheduled in told", "The last failure: no answer", "1 of these failed"):

@@ -21,7 +21,6 @@ import sqlalchemy as sa
 from sqlalchemy import orm
 
 import zkrq
-import zkrq.kombu  # makes zkrq:// known
 import zkrq.testing
 from tests.harness import HANG, new_namespace, settled, take, until
 from tests.snippets import blocks, execute, pointed, snippet

@@ -65,6 +65,8 @@ CALLS: dict[str, AnyCall] = {
         calls.Turn("q", "ann", 1, 1, 1000, "", 0, "X", 0, 0, items=[SETTLEMENT]),
         calls.Wipe("q"),
         calls.Results("q", "", ["a"]),
+        calls.Store("q", [calls.StoredRow("a", "call", "forget")]),
+        calls.Stored("q", "", ["a"]),
         Report("q", "id", "1-ann/1", "half"),
         ToldReports("q", ["id"]),
     )

@@ -222,6 +222,18 @@ def test_tokens_grow_within_a_group(server: OneServer) -> None:
     assert len(set(versions)) == len(versions)
 
 
+def test_tokens_grow_past_a_claim_that_is_decided_again(server: OneServer) -> None:
+    """Simulation, seed 900910: its holder had learned of it by the number that it got under the new epoch."""
+    push(server, "a1", "a2")
+    server.claim("ann", seq=1)
+    server.epoch = 2
+    first = server.claim("ann", seq=1)
+    server.settle(only(first))
+    second = server.claim("ann", seq=2)
+    assert second.ids == ["a2"]
+    assert second.only.bundle.version > first.only.bundle.version
+
+
 def test_the_end_of_a_claim_wakes_a_waiter(server: OneServer) -> None:
     push(server, "a1", "a2")
     claimed = server.claim()

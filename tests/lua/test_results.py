@@ -172,6 +172,23 @@ def test_result_of_a_decision_that_is_replaced_is_forgotten(server: OneServer, f
     assert follower.results(item_id(BUNDLE, 0), epoch=2)[0] == [("L", "")]
 
 
+def test_reason_of_a_failure_is_not_told_as_a_result_that_has_not_come(server: OneServer, follower: OneServer) -> None:
+    """Simulation, seed 900911: the item had failed before, and its record arrives without the result."""
+    claim = bundle_of_two(server)
+    follower.apply(claim.apply([b"one", b"two"]), payloads=True)
+    failed = server.settle(claim.settle("nack", 0, "refused", [0])).decided[BUNDLE]
+    follower.apply(failed.apply())
+    again = server.claim(owner="bob").decided[BUNDLE]
+    follower.apply(again.apply())
+    acked = server.settle(again.settle("result", TTL_MS, "1", [0])).decided[BUNDLE]
+    overtaking = server.settle(claim.settle("result", TTL_MS, "2", [1])).decided[BUNDLE]
+    ids = [item_id(BUNDLE, 0), item_id(BUNDLE, 1)]
+    follower.apply(overtaking.apply())
+    assert follower.results(*ids)[0] == [("L", ""), ("A", "2")]
+    follower.apply_told(acked.apply())
+    assert follower.results(*ids)[0] == [("A", "1"), ("A", "2")]
+
+
 # -- how long ------------------------------------------------------------------------------------------------------
 
 

@@ -315,6 +315,8 @@ CALLS: dict[str, dict[str, Callable[[Large], object]]] = {
         state: asking(calls.Results("q", "channel", [*named(state), *bundled(state)]))
         for state in ("ready", "claimed", "dead", "gone")
     },
+    "report": {"": lambda s: [s.ask(calls.Report("q", id, "nobody/1", "half")) for id in named("claimed")]},
+    "told_reports": {"": asking(calls.ToldReports("q", named("claimed")))},
     "retire": {"": asking(calls.Retire("q", "ann"))},
     "broadcast": {"": asking(calls.Broadcast("topic", b"message"))},
     "room": {"": asking(calls.Room())},

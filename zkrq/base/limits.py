@@ -51,7 +51,7 @@ RESULT_TTL_LEAST, RESULT_TTL_MAX = 1.0, 30 * 86400.0
 _DEFAULT_CODEC: Any = JSON
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)  # not slots: Python 3.11 fails on ``Results[int](...)`` with both
 class Results(Generic[R]):
     """Keep what the handlers of a queue return, for callers of ``queue.result``.
 

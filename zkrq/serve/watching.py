@@ -213,8 +213,11 @@ class Watching:
                 self.note_claims(name, await self._queues[name].peek(CLAIMS_NOTED, "claimed"))
 
     def note_claims(self, queue: str, items: Iterable[Item[bytes]]) -> None:
-        """Remember who has these items of a queue."""
-        self.claims_seen.note(clock.now(), (claim_of(queue, item) for item in items if item.state == "claimed"))
+        """Remember who has these items of a queue.  If a consumer has come since, the next look reads them again."""
+        held = [item for item in items if item.state == "claimed"]
+        self.claims_seen.note(clock.now(), (claim_of(queue, item) for item in held))
+        if any(item.owner and item.owner not in self._look.consumers for item in held):
+            self._consumers_at = -math.inf
 
     async def _read_reports(self, look: Look) -> Mapping[str, ServerInfo]:
         """Read the servers' reports about themselves; keep the last ones if these do not come in time."""

@@ -21,7 +21,7 @@ class Report(Call[bool]):
 
     def read(self, body: Body) -> bool:
         (kept,) = body
-        return kept > 0
+        return kept == 1
 
 
 class ToldReport(NamedTuple):

@@ -206,7 +206,11 @@ do
     r.is_elsewhere = (b.group or r.group) and b.standing ~= standing_of(r) and string.find(b.states, '[QR]')
     if r.is_elsewhere then change_group(b, r) end
     local is_ordered = places.is_ordered(r)
-    if is_ordered and math.abs(r.order) > number('order') then set_number('order', math.abs(r.order)) end
+    if is_ordered then
+      if math.abs(r.order) > number('order') then set_number('order', math.abs(r.order)) end
+      -- Also a claim that is only decided anew: its holder may learn of it by that number.
+      if r.n > number('claim_n') and string.find(r.states, 'C', 1, true) then set_number('claim_n', r.n) end
+    end
     if b.group ~= r.group then
       count_all_claims(b, -1)
       count_all_claims(r, 1)
@@ -224,14 +228,13 @@ do
         results.note_ended(r, from, math.min(to, r.size))
       end
       if state ~= old_state and is_ordered and not WAITING[state] then grouping.note_ended(r, from) end
-      if state == GONE and old_state == GONE and b.own ~= '' then results.forget_others(b, r, from, to) end
+      if state == GONE and b.own ~= '' then results.forget_others(b, r, from, to, old_state == GONE) end
       local old_token = old_state == CLAIMED and token_at(b, old_row)
       local token = state == CLAIMED and token_at(r, row)
       if old_token then ended[old_token] = true end
       if token then
         began[token] = true
         if token ~= old_token then tally.begun = tally.begun + size end
-        if is_ordered and r.n > number('claim_n') then set_number('claim_n', r.n) end
       elseif old_token then
         freed = freed + size
       end

@@ -24,12 +24,13 @@ do
     if row > 0 and token_at(r, row) == token then redis.call('HSETNX', notes, entry_of(r, position), text) end
   end
 
-  -- Forget the results of a run that another request has left, by a decision that the greater one replaces.
-  function results.forget_others(b, r, from, to)
+  -- Forget the results of a run that another request has left, by a decision that the greater one replaces; was_gone: false:
+  -- the reasons of failures.  The record may have arrived without the result, and the reason would be told as that.
+  function results.forget_others(b, r, from, to, was_gone)
     for position = from, math.min(to, r.size, b.size) do
       local old_row, row = string.byte(b.named, position) - NONE, string.byte(r.named, position) - NONE
       local old_token, token = old_row > 0 and token_at(b, old_row) or '', row > 0 and token_at(r, row) or ''
-      local is_same = old_token == token
+      local is_same = was_gone and old_token == token
       local is_fresh = is_same or not own_of(b, position)
       for _, noted in ipairs(r.notes or {}) do is_fresh = is_fresh or noted[1] == position end
       if not is_fresh then append(new, 'old_notes', entry_of(r, position)) end
