@@ -2,7 +2,8 @@
 
     python -m tests.chaos.turns --seconds 600
 
-For each promise a run of its own: at most so many items of each group, at most so many of all, so many in a second.
+For each promise a run of its own: at most so many items of each group, at most so many of all, the order of each
+group, so many in a second.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from typing import Any
 
 import zkrq
 from tests.chaos.record import CONTROLLER, Entry, Journal, Kind
-from tests.chaos.turns_checker import Findings, check_concurrency, check_lost, check_rate, merged, named
+from tests.chaos.turns_checker import Findings, check_concurrency, check_lost, check_order, check_rate, merged, named
 from tests.chaos.turns_process import QUEUE, Orders
 from tests.harness import new_namespace
 from zkrq import local
@@ -65,6 +66,7 @@ PLANS: Mapping[str, Plan] = {
             lambda entries, _: check_concurrency(entries, QUEUE_MOST, of_each_group=False),
             limits={"concurrency": QUEUE_MOST},
         ),
+        Plan("ordered", lambda entries, _: check_order(entries), group_options={"ordered": True}, groups=40),
         Plan(
             "rate",
             lambda entries, workers: check_rate(entries, RATE_MOST, 1.0, in_flight=workers),
