@@ -406,8 +406,9 @@ async def test_result_of_an_item(shell: Shell, servers: local.Servers) -> None:
         await (await take(cluster.queue("sums", results=zkrq.Results()))).ack(result={"sum": 3})
     code, out, _ = await shell.run("result", "sums", pushed["id"])
     assert (code, out) == (0, 'done  {"sum":3}\n')
-    (told,) = await shell.value("result", "sums", "no-such-item")
-    assert told["state"] == "unknown"
+    code, out, complaint = await shell.run("result", "sums", "no-such-item")
+    assert (code, out) == (2, "unknown\n")
+    assert "queue 'sums' has no item 'no-such-item', or it ended too long ago" in complaint
 
 
 async def test_looking_and_administering(shell: Shell) -> None:

@@ -808,7 +808,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "ordered-greatest-is-not-kept",
         _LUA + "_index.lua",
-        "if is_ordered and math.abs(r.order) > number('order') then",
+        "if math.abs(r.order) > number('order') then",
         "if false then",
         "every server keeps the greatest order that it has seen",
         Suite("tests/lua/test_ordered.py"),
@@ -884,6 +884,22 @@ MUTANTS: tuple[Mutant, ...] = (
         "if false then",
         "a repeated request is given an item only if it is the first and the only one claimed",
         Suite("tests/lua/test_ordered.py"),
+    ),
+    Mutant(
+        "ordered-decided-again-is-not-counted",
+        _LUA + "_index.lua",
+        "if r.n > number('claim_n') and string.find(r.states, 'C', 1, true) then",
+        "if false then",
+        "a claim that is decided again has a number that the next one is above",
+        Suite("tests/lua/test_ordered.py"),
+    ),
+    Mutant(
+        "a-reason-stays-a-result",
+        _LUA + "_results.lua",
+        "was_gone and old_token == token",
+        "old_token == token",
+        "the reason of a failure is not told as a result that has not come",
+        Suite("tests/lua/test_results.py"),
     ),
     Mutant(
         "ordered-tokens-do-not-grow",
