@@ -8,7 +8,6 @@ from argparse import Namespace
 from typing import TYPE_CHECKING, Any
 
 from zkrq.base.errors import ConfigError
-from zkrq.base.results import ResultState
 from zkrq.cli.command import QUEUE, Command, Flag, Line, Lines, open_cluster
 from zkrq.client.results import reading
 
@@ -34,7 +33,7 @@ async def _result(args: Namespace) -> Lines:
     told = {"id": result.id, "state": result.state.value, "has_result": result.has_value, "result": shown}
     told |= {"reason": result.reason, "owner": result.owner, "progress": _value(result.progress)}
     yield Line(f"{result.state}{held}{_progress(result.progress)}  {shown}".rstrip(), told)
-    if result.state is ResultState.UNKNOWN:
+    if result.state == "unknown":
         raise ConfigError(f"queue {args.queue!r} has no item {args.id!r}, or it ended too long ago")
 
 
