@@ -161,6 +161,10 @@ class Line(Generic[T]):
         # last ack, and another one would double the cost of a queue that has less than a batch.
         if not drawn or len(drawn) == want or not (within or self._has_more):
             return drawn
+        # If the session may be over, a claim that waits here may be another client's by the time (``Supplier.draw``).
+        is_certain = self._identity.is_certain
+        if not is_certain():
+            return drawn
         loop = asyncio.get_running_loop()
         until = loop.time() + within
         # Nobody has begun with them: closing the cluster meanwhile hands them back.
@@ -178,6 +182,9 @@ class Line(Generic[T]):
         except BaseException:
             self.give_back(drawn)
             raise
+        if not is_certain():
+            self.give_back(drawn)
+            return await self.take_batch(want, patient=patient, within=within)
         # Their deadlines may have passed while the batch waited, if the event loop was blocked.
         held = _held_at(loop.time(), [claim for claim in drawn if lease_of(claim).holds])
         for claim in held:
