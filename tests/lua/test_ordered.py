@@ -381,6 +381,29 @@ def test_a_repeated_request_is_not_given_an_item_behind_another(
     assert follower.contents().faults == []
 
 
+@pytest.mark.parametrize("how", ["pushed", "affirmed"])
+def test_a_repeated_request_is_not_given_what_was_decided_for_another_reason(
+    server: OneServer, follower: OneServer, how: str
+) -> None:
+    """Rule 7: the next primary has sent the claim on under its own epoch before the request is repeated."""
+    copy(push(server, "a1", "a2"), follower, payloads=True)
+    first = server.claim("ann")
+    copy(first.decided, follower)
+    server.settle(only(first))
+    second = server.claim("bob", seq=1)
+    copy({"a2": second.decided["a2"]}, follower)
+    follower.epoch = 2
+    if how == "pushed":
+        assert follower.push(ordered("a2"))[0] == ["K"]
+    else:
+        follower.affirm("a2")
+    assert follower.claim("bob", seq=1).ids == []
+    assert follower.contents().faults == []
+    follower.fence("ann")
+    follower.fence("bob")
+    assert follower.claim("eve").ids == ["a1"]
+
+
 def test_a_repeated_request_tells_the_end_of_the_item_before(server: OneServer, follower: OneServer) -> None:
     """Rule 6 for rule 7: the next primary has both, and a third server neither."""
     copy(push(server, "a1", "a2"), follower, payloads=True)
