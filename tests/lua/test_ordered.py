@@ -243,6 +243,24 @@ def test_the_end_of_a_claim_wakes_a_waiter(server: OneServer) -> None:
         assert waiting.heard()
 
 
+@pytest.mark.parametrize("declared", [False, True])
+@pytest.mark.parametrize("how", ["cancel", "clear"])
+def test_a_waiter_is_woken_when_what_held_the_group_is_removed(server: OneServer, how: str, declared: bool) -> None:
+    if declared:
+        server.declare("ordered=1", "groups")
+    push(server, "a1")
+    server.settle(server.claim().only.settle("nack", LATER, "why"))
+    server.push(ordered("a2")._replace(pushed_at_ms=server.now_ms() + LATER))  # after the clearing
+    with server.listen("channel") as waiting:
+        assert server.claim("bob", count=9, waiter="channel").ids == []
+        if how == "cancel":
+            server.cancel("a1")
+        else:
+            server.clear(100)
+        assert set(server.contents().ready) == {"a2"}
+        assert not waiting.told_nothing()
+
+
 def test_what_ended_last_is_forgotten_with_its_tombstone(server: OneServer) -> None:
     push(server, "a1")
     push(server, "b1", "b2", group="b")

@@ -167,8 +167,10 @@ do
     end
     tally.in_line = tally.in_line + (best and 1 or 0) - (was and 1 or 0)
     tally.blocked = tally.blocked + (has_more and not best and 1 or 0) - (was_blocked and 1 or 0)
-    if keeps_order and best and not was and line.claims < 0 and not line.came[1] and not limits.is_set() then
-      readied = readied + 1 -- a waiter has to come for the next one; under limits all slots that are free are counted (wake)
+    if keeps_order and best and not was and not line.came[1] and (line.claims == 0 or line.claims < 0 and not limits.is_set()) then
+      -- A waiter has to come for the next one: the claim before has ended (under limits all slots that are free are counted;
+      -- wake), or what waited before it has gone.
+      readied = readied + 1
     end
     local is_used = best or has_more or claims > 0
     tally.remembered = tally.remembered + (not is_used and ended and 1 or 0) - (was_remembered and 1 or 0)
