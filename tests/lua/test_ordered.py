@@ -277,6 +277,23 @@ def test_what_ended_last_is_forgotten_with_its_tombstone(server: OneServer) -> N
     assert server.claim().ids == ["b2"]
 
 
+@pytest.mark.parametrize(
+    "later", [ordered("x", "b"), Put("x"), Put("x", group="a")], ids=["other group", "no group", "no order"]
+)
+def test_what_ended_last_is_forgotten_with_a_later_life_elsewhere(server: OneServer, later: Put) -> None:
+    """Its tombstone is not dropped then, and the group would be remembered for ever."""
+    push(server, "x", group="a")
+    server.settle(only(server.claim()))
+    wait_ms(20)
+    assert server.push(later, put_window_ms=5)[0] == ["+"]
+    assert server.contents().faults == []
+    server.settle(only(server.claim()))
+    wait_ms(20)
+    server.trim(put_window_ms=5)
+    contents = server.contents()
+    assert (contents.faults, contents.groups) == ([], {})
+
+
 def test_a_waiting_group_needs_no_repair(server: OneServer) -> None:
     push(server, "a1", "a2")
     push(server, "b1", group="b")

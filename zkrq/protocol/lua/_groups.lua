@@ -116,6 +116,7 @@ do
     local was_remembered = known and not was and not more and claims == 0
     keeps_order = keeps_order or line.keeps_order
     if keeps_order then most = 1 end
+    if ended and ended == line.forgotten then ended, ended_order = nil, 0 end
     if line.ended and (line.ended.decided or line.ended.order >= ended_order) then
       ended, ended_order = line.ended.bundle, line.ended.order
     end
@@ -205,6 +206,11 @@ do
     local known = line.ended
     if known and not r.decided and (known.decided or known.order > own_order) then return end
     line.ended = {bundle = r.bundle, order = own_order, decided = r.decided}
+  end
+
+  -- The id of a removed item is used again, elsewhere: its tombstone, with which the group would forget it, is gone.
+  function grouping.forget_ended(b, bundle)
+    line_of(b.group).forgotten = bundle
   end
 
   -- Send the end of the item before with the claim of this one.
