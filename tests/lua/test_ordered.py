@@ -310,6 +310,17 @@ def test_a_group_that_lost_its_place_is_put_in_line_again(server: OneServer) -> 
     assert server.contents().faults == []
 
 
+def test_a_waiting_group_that_was_lost_still_waits(server: OneServer) -> None:
+    """That it keeps the order is read from its first item."""
+    push(server, "a1", "a2")
+    server.settle(server.claim().only.settle("nack", LATER, "why"))
+    server.command("HDEL", server.key("groups"), "a")
+    assert repaired(server) == 1
+    assert server.claim().ids == []
+    hasten(server, "a1")
+    assert server.claim().ids == ["a1"]
+
+
 def repaired(server: OneServer) -> int:
     count, cursor = 0, calls.START
     while True:

@@ -257,6 +257,8 @@ do
     end
     local line = line_of(group)
     line.has_members = has_members ~= nil
+    local next_one = has_members and open((read_entry(places.entry_of_member(has_members))))
+    line.keeps_order = next_one and next_one.group == group and places.is_ordered(next_one)
     if stays then
       line.came[1] = first
     elseif entry then
