@@ -210,6 +210,29 @@ def test_both_kinds_in_one_group(server: OneServer) -> None:
         server.settle(only(claimed))
 
 
+def test_an_order_that_is_no_longer_declared_ends_with_its_items(server: OneServer) -> None:
+    """What is pushed without the option is claimed side by side, and what has an order still comes alone."""
+    server.declare("ordered=1", "groups")
+    push(server, "a1")
+    first, now_ms = server.claim(), server.now_ms()
+    server.put(*(Put(f"p{n}", group="a", pushed_at_ms=now_ms - 1) for n in range(2)))
+    push(server, "a2")
+    server.put(*(Put(f"q{n}", group="a", pushed_at_ms=now_ms + LATER) for n in range(2)))
+    server.declare("", "groups")
+    server.settle(only(first))
+    for expected in (["p0", "p1"], ["a2"], ["q0", "q1"]):
+        held = list[Claimed]()
+        for id in expected:
+            held.append(server.claim(count=1))
+            assert held[-1].ids == [id]
+            assert server.contents().faults == []
+        if expected != ["q0", "q1"]:
+            assert server.claim(count=9).ids == []
+        for each in held:
+            server.settle(only(each))
+            assert server.contents().faults == []
+
+
 def test_tokens_grow_within_a_group(server: OneServer) -> None:
     """Rule 8: also past an item that was decided many times."""
     push(server, "a1", "a2", "a3")

@@ -111,11 +111,18 @@ do
     return redis.call('ZSCORE', scheduled, entry) and true or false
   end
 
+  local function is_ordered(place)
+    local r = open((read_entry(places.entry_in(place))))
+    return r and places.is_ordered(r)
+  end
+
   local function line_up_group(line, known, most)
     local claims, more, was, keeps_order, ended, ended_order = places.read_state(known)
     local was_remembered = known and not was and not more and claims == 0
     keeps_order = keeps_order or line.keeps_order
-    if keeps_order then most = 1 end
+    -- An order that is no longer declared ends with its items: if one without an order was first, none with one is claimed.
+    local has_both = keeps_order and not line.keeps_order and was and most > 1
+    if keeps_order and not has_both then most = 1 end
     if ended and ended == line.forgotten then ended, ended_order = nil, 0 end
     if line.ended and (line.ended.decided or line.ended.order >= ended_order) then
       ended, ended_order = line.ended.bundle, line.ended.order
@@ -138,6 +145,7 @@ do
     elseif is_fewer then
       has_more = first_member(line) ~= nil -- or the group would count as one that waits
     end
+    if best and has_both and claims > 0 and is_ordered(best) then best, has_more = nil, true end
     if best and keeps_order and (best ~= was or line.waits[places.entry_in(best)]) and waits(line, best) then
       best, has_more = nil, true -- nothing of the group is handed out before it
     end
