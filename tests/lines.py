@@ -88,10 +88,11 @@ def faults_of_groups(
     ``limited``: groups have a limit, so one of which items are claimed may be kept out of the line.
     """
     due: dict[str, set[bytes]] = {}
-    claims = Counter[str]()
+    claims, in_order = Counter[str](), Counter[str]()
     for id, bundle in bundles.items():
         if bundle.group is not None:
             claims[bundle.group] += bundle.states.count("C")
+            in_order[bundle.group] += bundle.is_ordered and bundle.states.count("C")
             entries = [entry_of(id, at) for at, state in enumerate(bundle.states) if state == "R"]
             entries += [id.encode()] if "Q" in bundle.states else []
             holds = bundle.is_ordered and bundle.order >= 0
@@ -114,8 +115,8 @@ def faults_of_groups(
             yield f"group {group!r} has members {named}, not {demanded - in_line}; it says {line}"
         if line.claims != claims[group]:
             yield f"{claims[group]} items of group {group!r} are claimed, it says {line}"
-        if line.keeps_order and claims[group] > 0 and in_line:
-            yield f"group {group!r} keeps the order, stands in line, and {claims[group]} of its items are claimed"
+        if line.keeps_order and in_order[group] > 0 and in_line:
+            yield f"group {group!r} keeps the order, stands in line, and {in_order[group]} of its items are claimed"
     lines = {group: line_of(state) for group, state in groups.items()}
     used = {group for group, demanded in due.items() if demanded or claims[group]}
     if used != {group for group, line in lines.items() if line.is_used}:

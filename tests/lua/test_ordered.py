@@ -210,6 +210,29 @@ def test_both_kinds_in_one_group(server: OneServer) -> None:
         server.settle(only(claimed))
 
 
+def test_an_order_that_is_no_longer_declared_ends_with_its_items(server: OneServer) -> None:
+    """What is pushed without the option is claimed side by side, and what has an order still comes alone."""
+    server.declare("ordered=1", "groups")
+    push(server, "a1")
+    first, now_ms = server.claim(), server.now_ms()
+    server.put(*(Put(f"p{n}", group="a", pushed_at_ms=now_ms - 1) for n in range(2)))
+    push(server, "a2")
+    server.put(*(Put(f"q{n}", group="a", pushed_at_ms=now_ms + LATER) for n in range(2)))
+    server.declare("", "groups")
+    server.settle(only(first))
+    for expected in (["p0", "p1"], ["a2"], ["q0", "q1"]):
+        held = list[Claimed]()
+        for id in expected:
+            held.append(server.claim(count=1))
+            assert held[-1].ids == [id]
+            assert server.contents().faults == []
+        assert server.contents().ready == {}  # a waiting request would ask again and again
+        assert server.claim(count=9).ids == []
+        for each in held:
+            server.settle(only(each))
+            assert server.contents().faults == []
+
+
 def test_tokens_grow_within_a_group(server: OneServer) -> None:
     """Rule 8: also past an item that was decided many times."""
     push(server, "a1", "a2", "a3")
@@ -243,6 +266,24 @@ def test_the_end_of_a_claim_wakes_a_waiter(server: OneServer) -> None:
         assert waiting.heard()
 
 
+@pytest.mark.parametrize("declared", [False, True])
+@pytest.mark.parametrize("how", ["cancel", "clear"])
+def test_a_waiter_is_woken_when_what_held_the_group_is_removed(server: OneServer, how: str, declared: bool) -> None:
+    if declared:
+        server.declare("ordered=1", "groups")
+    push(server, "a1")
+    server.settle(server.claim().only.settle("nack", LATER, "why"))
+    server.push(ordered("a2")._replace(pushed_at_ms=server.now_ms() + LATER))  # after the clearing
+    with server.listen("channel") as waiting:
+        assert server.claim("bob", count=9, waiter="channel").ids == []
+        if how == "cancel":
+            server.cancel("a1")
+        else:
+            server.clear(100)
+        assert set(server.contents().ready) == {"a2"}
+        assert not waiting.told_nothing()
+
+
 def test_what_ended_last_is_forgotten_with_its_tombstone(server: OneServer) -> None:
     push(server, "a1")
     push(server, "b1", "b2", group="b")
@@ -259,6 +300,23 @@ def test_what_ended_last_is_forgotten_with_its_tombstone(server: OneServer) -> N
     assert server.claim().ids == ["b2"]
 
 
+@pytest.mark.parametrize(
+    "later", [ordered("x", "b"), Put("x"), Put("x", group="a")], ids=["other group", "no group", "no order"]
+)
+def test_what_ended_last_is_forgotten_with_a_later_life_elsewhere(server: OneServer, later: Put) -> None:
+    """Its tombstone is not dropped then, and the group would be remembered for ever."""
+    push(server, "x", group="a")
+    server.settle(only(server.claim()))
+    wait_ms(20)
+    assert server.push(later, put_window_ms=5)[0] == ["+"]
+    assert server.contents().faults == []
+    server.settle(only(server.claim()))
+    wait_ms(20)
+    server.trim(put_window_ms=5)
+    contents = server.contents()
+    assert (contents.faults, contents.groups) == ([], {})
+
+
 def test_a_waiting_group_needs_no_repair(server: OneServer) -> None:
     push(server, "a1", "a2")
     push(server, "b1", group="b")
@@ -273,6 +331,17 @@ def test_a_group_that_lost_its_place_is_put_in_line_again(server: OneServer) -> 
     assert repaired(server) == 1
     assert server.claim(count=9).ids == ["a1"]
     assert server.contents().faults == []
+
+
+def test_a_waiting_group_that_was_lost_still_waits(server: OneServer) -> None:
+    """That it keeps the order is read from its first item."""
+    push(server, "a1", "a2")
+    server.settle(server.claim().only.settle("nack", LATER, "why"))
+    server.command("HDEL", server.key("groups"), "a")
+    assert repaired(server) == 1
+    assert server.claim().ids == []
+    hasten(server, "a1")
+    assert server.claim().ids == ["a1"]
 
 
 def repaired(server: OneServer) -> int:
@@ -379,6 +448,29 @@ def test_a_repeated_request_is_not_given_an_item_behind_another(
     follower.fence("ann")
     assert follower.claim("bob", seq=2).ids == ["a1"]
     assert follower.contents().faults == []
+
+
+@pytest.mark.parametrize("how", ["pushed", "affirmed"])
+def test_a_repeated_request_is_not_given_what_was_decided_for_another_reason(
+    server: OneServer, follower: OneServer, how: str
+) -> None:
+    """Rule 7: the next primary has sent the claim on under its own epoch before the request is repeated."""
+    copy(push(server, "a1", "a2"), follower, payloads=True)
+    first = server.claim("ann")
+    copy(first.decided, follower)
+    server.settle(only(first))
+    second = server.claim("bob", seq=1)
+    copy({"a2": second.decided["a2"]}, follower)
+    follower.epoch = 2
+    if how == "pushed":
+        assert follower.push(ordered("a2"))[0] == ["K"]
+    else:
+        follower.affirm("a2")
+    assert follower.claim("bob", seq=1).ids == []
+    assert follower.contents().faults == []
+    follower.fence("ann")
+    follower.fence("bob")
+    assert follower.claim("eve").ids == ["a1"]
 
 
 def test_a_repeated_request_tells_the_end_of_the_item_before(server: OneServer, follower: OneServer) -> None:

@@ -430,22 +430,23 @@ class Scripts:
             draft.count_attempts(range(1), 1)
             left -= 1
 
-    def _take_back_out_of_order(self, work: _Work, draft: Draft, token: Token) -> None:
-        """Queue an item again that this request was given before, unless it is the first of its group and the only one
-        claimed."""
+    def _is_in_order(self, work: _Work, draft: Draft, token: Token) -> bool:
+        """Whether an item is the first of its group and the only one claimed; otherwise queue it again if this request
+        was given it before, and this epoch has not decided about it."""
         mates = self._in_order(work).get(draft.group, [])
         is_only = [mate for mate in mates if mate.states[0] == CLAIMED] == [draft]
-        if (is_only and mates[0] is draft) or work.is_of_this_epoch(draft):
-            return
-        for run in draft.under(lambda row: row.token == token):
+        if is_only and mates[0] is draft:
+            return True
+        for run in () if work.is_of_this_epoch(draft) else draft.under(lambda row: row.token == token):
             work.touch(draft)
             draft.count_attempts(run, -1)
             draft.requeue(run)
+        return False
 
     def _hand_out_again(self, work: _Work, token: Token, handed: list[object], too_many: int) -> None:
         for draft in work.open_all():
-            if self.clock.ordered and Rule.REPEATED_IN_ORDER in self.on:
-                self._take_back_out_of_order(work, draft, token)
+            if self.clock.ordered and Rule.REPEATED_IN_ORDER in self.on and not self._is_in_order(work, draft, token):
+                continue
             over = max(0, -self._slots_of(work, draft.id)) if Rule.REPEATED_WITHIN_THE_GROUP in self.on else 0
             if (too_many or over) and not work.is_of_this_epoch(draft):
                 for run in draft.under(lambda row: row.token == token):

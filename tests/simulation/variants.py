@@ -241,7 +241,7 @@ def an_ordered_group_goes_on_while_one_is_claimed() -> AbstractContextManager[ob
     """An ordered group hands out nothing while one of its items is claimed."""
     return _rewritten(
         {
-            "if keeps_order then most = 1 end": "most = math.huge",
+            "if keeps_order and not has_both then most = 1 end": "most = math.huge",
             "local most = places.is_ordered(r) and 1 or limits.of_each_group()": "local most = math.huge",
         }
     )

@@ -203,19 +203,22 @@ do
     return too_many
   end
 
-  -- The same in a group that keeps the order.  A server may have learned of a claim by another path than others, without the
-  -- end of the item before: then it must not hand out this one, and later that one.
-  local function take_back_out_of_order(r, token)
-    if not grouping.is_first_and_only(r) then take_back(r, token, math.huge) end
-  end
-
   -- The same for the limit of its group, of which as many were taken back as taken says.
   local function take_back_of_group(r, token, taken)
-    if places.is_ordered(r) then return take_back_out_of_order(r, token) end
     local over = -grouping.slots_of(r) - (taken[r.group] or 0)
     if over > 0 and over < math.huge then
       taken[r.group] = (taken[r.group] or 0) + over - take_back(r, token, over)
     end
+  end
+
+  -- Tell whether an item may be handed out again in a group that keeps the order.  A server may have learned of a claim by
+  -- another path than others, without the end of the item before: then it must not hand out this one, and later that one.
+  -- If this epoch has decided about such a claim, that may have been something else, as a repeated push: then nobody gets
+  -- it until its lease ends.
+  local function is_in_order(r, token)
+    if grouping.is_first_and_only(r) then return true end
+    take_back(r, token, math.huge)
+    return false
   end
 
   local function over_the_limits()
@@ -232,9 +235,10 @@ do
     for _, entry in ipairs(entries) do
       local r = open(string.sub(entry, #begin_at + 1))
       if r then too_many = take_back(r, token, too_many) end
-      if r and r.group then take_back_of_group(r, token, taken) end
-      local is_whole = r and has_payloads(request, r)
-      if r and r.whole and not request.is_cut then
+      local may_have = r and (not places.is_ordered(r) or is_in_order(r, token))
+      if may_have and r.group and not places.is_ordered(r) then take_back_of_group(r, token, taken) end
+      local is_whole = may_have and has_payloads(request, r)
+      if may_have and r.whole and not request.is_cut then
         local mine = false
         each_run(r, 1, r.size, function(from, to, state, row)
           if state == CLAIMED and token_at(r, row) == token and hand_all(request, r, from, to, is_whole) then mine = true end

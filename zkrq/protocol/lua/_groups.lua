@@ -111,11 +111,19 @@ do
     return redis.call('ZSCORE', scheduled, entry) and true or false
   end
 
+  local function is_ordered(place)
+    local r = open((read_entry(places.entry_in(place))))
+    return r and places.is_ordered(r)
+  end
+
   local function line_up_group(line, known, most)
     local claims, more, was, keeps_order, ended, ended_order = places.read_state(known)
     local was_remembered = known and not was and not more and claims == 0
     keeps_order = keeps_order or line.keeps_order
-    if keeps_order then most = 1 end
+    -- An order that is no longer declared ends with its items: if one without an order was first, none with one is claimed.
+    local has_both = keeps_order and not line.keeps_order and was and most > 1
+    if keeps_order and not has_both then most = 1 end
+    if ended and ended == line.forgotten then ended, ended_order = nil, 0 end
     if line.ended and (line.ended.decided or line.ended.order >= ended_order) then
       ended, ended_order = line.ended.bundle, line.ended.order
     end
@@ -137,6 +145,7 @@ do
     elseif is_fewer then
       has_more = first_member(line) ~= nil -- or the group would count as one that waits
     end
+    if best and has_both and claims > 0 and is_ordered(best) then best, has_more = nil, true end
     if best and keeps_order and (best ~= was or line.waits[places.entry_in(best)]) and waits(line, best) then
       best, has_more = nil, true -- nothing of the group is handed out before it
     end
@@ -167,8 +176,10 @@ do
     end
     tally.in_line = tally.in_line + (best and 1 or 0) - (was and 1 or 0)
     tally.blocked = tally.blocked + (has_more and not best and 1 or 0) - (was_blocked and 1 or 0)
-    if keeps_order and best and not was and line.claims < 0 and not line.came[1] and not limits.is_set() then
-      readied = readied + 1 -- a waiter has to come for the next one; under limits all slots that are free are counted (wake)
+    if keeps_order and best and not was and not line.came[1] and (line.claims == 0 or line.claims < 0 and not limits.is_set()) then
+      -- A waiter has to come for the next one: the claim before has ended (under limits all slots that are free are counted;
+      -- wake), or what waited before it has gone.
+      readied = readied + 1
     end
     local is_used = best or has_more or claims > 0
     tally.remembered = tally.remembered + (not is_used and ended and 1 or 0) - (was_remembered and 1 or 0)
@@ -203,6 +214,11 @@ do
     local known = line.ended
     if known and not r.decided and (known.decided or known.order > own_order) then return end
     line.ended = {bundle = r.bundle, order = own_order, decided = r.decided}
+  end
+
+  -- The id of a removed item is used again, elsewhere: its tombstone, with which the group would forget it, is gone.
+  function grouping.forget_ended(b, bundle)
+    line_of(b.group).forgotten = bundle
   end
 
   -- Send the end of the item before with the claim of this one.
@@ -249,6 +265,8 @@ do
     end
     local line = line_of(group)
     line.has_members = has_members ~= nil
+    local next_one = has_members and open((read_entry(places.entry_of_member(has_members))))
+    line.keeps_order = next_one and next_one.group == group and places.is_ordered(next_one)
     if stays then
       line.came[1] = first
     elseif entry then

@@ -211,6 +211,9 @@ do
       -- Also a claim that is only decided anew: its holder may learn of it by that number.
       if r.n > number('claim_n') and string.find(r.states, 'C', 1, true) then set_number('claim_n', r.n) end
     end
+    if b.marks and places.is_ordered(b) and not (is_ordered and b.group == r.group) then
+      grouping.forget_ended(b, r.bundle)
+    end
     if b.group ~= r.group then
       count_all_claims(b, -1)
       count_all_claims(r, 1)

@@ -9,7 +9,7 @@
 -- before_ms: the moment; on the first page, whose cursor is empty, this server's clock if that is later.
 -- cursor: s or r for scheduled or ready, score and entry of the last item skipped there; m and the member looked at last;
 -- s: from the beginning.
--- KEYS: server records payloads ready scheduled members groups claimed holdings dead tombstones keys expiring notes lead
+-- KEYS: server records payloads ready scheduled members groups claimed holdings dead tombstones keys expiring notes lead waiting
 -- ARGV: epoch generation put_window_ms trim count call before_ms cursor only
 -- reply: OK executed_before removed before_ms cursor [id record notes since; of each bundle concerned]; the cursor is empty at the end, removed: number of items
 -- A repetition reports what the first try removed.
@@ -109,6 +109,7 @@ local function operation(put_window_ms, trim, count, call, before_ms, cursor, on
     if found then tell_as_is(r) end
   end
   commit()
+  wake(readied) -- for a group that waited for what is removed
   remember_items(call, removed)
   if trim == '1' and removals > 0 then trim_tombstones(tonumber(put_window_ms), 2 * removals) end
   return {'OK', executed_before and 1 or 0, removed_count, moment_ms, cursor, decisions()}
