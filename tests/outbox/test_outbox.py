@@ -181,6 +181,51 @@ async def test_a_row_that_no_queue_can_take_is_kept_with_its_reason(
     assert await Forwarder(engine, cluster).forward() == Forwarded(), "it is not tried again"
 
 
+class Bare:
+    """A codec that raises what it likes, as it may."""
+
+    name = "bare"
+
+    def encode(self, item: Any, /) -> bytes:
+        return str(item).encode()
+
+    def decode(self, data: bytes, /) -> Any:
+        return {"known": 1}[data.decode()]
+
+
+async def test_a_row_that_raises_an_error_of_its_own_stops_no_other(
+    engine: sa.Engine, cluster: zkrq.Cluster, caplog: pytest.LogCaptureFixture
+) -> None:
+    codec = Bare()
+    with engine.begin() as connection:
+        unknown = push(connection, "bare", "unknown", codec=codec)
+        later = push(connection, "jobs", "of a later release")
+        connection.execute(
+            sa.text("UPDATE zkrq_outbox SET options = :o WHERE id = :id"), {"o": '{"unheard_of": 1}', "id": later}
+        )
+        push(connection, "jobs", "fine")
+    forwarder = Forwarder(engine, cluster, codecs={"bare": codec})
+    assert await forwarder.forward() == Forwarded(pushed=1, failed=1, left=1)
+    assert {row.id: row.leased_by for row in left(engine)} == {unknown: "", later: ""}
+    assert {row.id: row.failure for row in left(engine)} == {unknown: "KeyError: 'unknown'", later: None}
+    assert f"item {unknown} of the outbox cannot be pushed" in caplog.text
+
+
+async def test_what_waits_for_its_level_is_pushed_when_that_is_raised(
+    engine: sa.Engine, servers: local.Servers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("zkrq.outbox.forwarding.RETRY_SECONDS", 0.01)
+    async with in_process(servers, new_namespace(), level=1) as cluster:
+        with engine.begin() as connection:
+            push(connection, "jobs", "grouped", group="g")
+        forwarder = Forwarder(engine, cluster)
+        assert await forwarder.forward() == Forwarded(left=1)
+        await cluster.upgrade()
+        await asyncio.sleep(0.02)
+        assert await forwarder.forward() == Forwarded(pushed=1)
+        assert await drain(cluster) == ["grouped"]
+
+
 async def test_it_forwards_by_itself_while_servers_and_the_database_come_and_go(
     engine: sa.Engine, cluster: zkrq.Cluster, servers: local.Servers, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -107,14 +107,21 @@ class ForwarderBase(ABC):
         """
         codec = self._codecs.get(row.queue)
         try:
+            item, arguments = (codec or JSON).decode(row.payload), row.arguments()
+        except Exception as error:  # a codec may raise what it likes
+            return _never(row, str(error) if isinstance(error, TooLate) else f"{type(error).__name__}: {error}")
+        try:
             queue: Queue[Any] = self._cluster.queue(row.queue, codec=codec or AS_DECLARED)
-            await queue.push((codec or JSON).decode(row.payload), **row.arguments())
-        except (CodecError, PayloadTooLarge, TooLate, ValueError) as error:
-            _log.error("item %s of the outbox cannot be pushed into queue %s: %s", row.id, row.queue, error)
-            return str(error) or type(error).__name__
-        # Again, under the same id: QueueFull, Unavailable, OutcomeUnknown; also ConfigError, which may be a password.
+            await queue.push(item, **arguments)
+        except (CodecError, PayloadTooLarge) as error:
+            return _never(row, str(error))
+        # Again, under the same id: QueueFull, Unavailable, OutcomeUnknown; also ConfigError, which may be a password, or
+        # a level that is raised later.
         except ZkrqError as error:
             _log.warning("item %s of the outbox is pushed into queue %s later: %s", row.id, row.queue, error)
+            return ""
+        except Exception:  # for instance of an option that only a later release knows; other rows must not wait for it
+            _log.exception("item %s of the outbox is pushed into queue %s later", row.id, row.queue)
             return ""
         return None
 
@@ -132,3 +139,9 @@ class ForwarderBase(ABC):
                     await self._woken.wait()
             except TimeoutError:
                 pass
+
+
+def _never(row: Row, reason: str) -> str:
+    """Report that a row can never be pushed; return the reason that is kept."""
+    _log.error("item %s of the outbox cannot be pushed into queue %s: %s", row.id, row.queue, reason)
+    return reason
