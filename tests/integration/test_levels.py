@@ -114,7 +114,9 @@ async def test_a_client_that_does_not_speak_the_level_writes_nothing_more(server
         await until(lambda: bool([event for event in events if isinstance(event, zkrq.LevelRefused)]))
         pop = partial(queue.pop_many, 1, timeout=1)
         told = r"level 9, that of zkrq 0\.9\.0, and this zkrq 0\.2\.0 speaks levels 1 to 2: install zkrq 0\.9\.0"
-        for attempt in (partial(queue.push, "b"), partial(queue.cancel, "x"), queue.pause, queue.size, pop):
+        add = partial(cluster.schedules().add, queue, "nightly", 60, 1)
+        more = partial(cluster.add_shard, "more", {"redis-9": "redis://127.0.0.1:1"}, min_replicas=1)
+        for attempt in (partial(queue.push, "b"), partial(queue.cancel, "x"), queue.pause, queue.size, pop, add, more):
             with pytest.raises(zkrq.ConfigError, match=told):
                 await attempt()
         refusals = [event for event in events if isinstance(event, zkrq.LevelRefused)]
@@ -125,6 +127,7 @@ async def test_a_client_that_does_not_speak_the_level_writes_nothing_more(server
             async with in_process(servers, namespace, hub):
                 pass
     assert hub.read(VIEW).data == data
+    assert hub.registers.keys() == {VIEW}
 
 
 async def test_a_shard_that_is_added_has_the_level_of_its_namespace(servers: local.Servers) -> None:
