@@ -40,11 +40,17 @@ LOOK_SECONDS = 60.0
 QUIET_SECONDS = 24 * 3600.0
 """Seconds for which no client of an older release must have been seen before the level is raised by itself."""
 
+GAP_SECONDS = 3600.0
+"""Seconds without a look after which that day begins anew: meanwhile a client of an older release may have been there."""
+
+NOTED_SECONDS = 600.0
+"""Seconds after which a look is noted, for the next leader."""
+
 SHOWN = 10
 """Clients that an error names."""
 
 SEEN = "upgrade"
-"""Register of the moment at which a client of an older release was last seen: seconds since 1970."""
+"""Register of two moments, in seconds since 1970: since when no client of an older release was seen, and the last look."""
 
 _log = logging.getLogger("zkrq")
 
@@ -162,14 +168,26 @@ class Upgrading:
     async def _quiet_seconds(self, is_late: bool) -> float:
         """Return for how long no client of an older release was seen, by whichever leader."""
         now, found = clock.now_ms() / 1000, await self._coordinator.read(SEEN)
-        if found.data and not is_late:
-            return now - float(found.data.partition(b" ")[0])
-        await self._coordinator.swap(SEEN, f"{now} {secrets.token_hex(4)}".encode(), found.version)
-        return 0.0
+        since, looked = _moments(found.data or b"")
+        # What happened while nobody looked is not known: the former release may have been back in the meantime.
+        if is_late or not 0 <= now - looked <= GAP_SECONDS:
+            since, looked = now, 0.0
+        if now - looked > NOTED_SECONDS:
+            await self._coordinator.swap(SEEN, f"{since} {now} {secrets.token_hex(4)}".encode(), found.version)
+        return now - since
 
     @property
     def _about(self) -> dict[str, Any]:
         return {"cluster": self._settings.namespace}
+
+
+def _moments(data: bytes) -> tuple[float, float]:
+    """Read the register ``SEEN``; long ago for anything that is not its content."""
+    try:
+        since, looked, _ = data.split()
+        return float(since), float(looked)
+    except ValueError:
+        return 0.0, 0.0
 
 
 def shown(clients: Mapping[str, ClientInfo]) -> str:
