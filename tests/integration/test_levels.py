@@ -146,6 +146,23 @@ async def test_a_shard_that_is_added_has_the_level_of_its_namespace(servers: loc
         await cluster.queue("q").push("a", group="g")
 
 
+async def test_an_upgrade_that_is_interrupted_says_so_and_is_continued(
+    servers: local.Servers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with in_process(servers, new_namespace(), level=1) as cluster:
+        replicas = client_of(cluster).shards.first.replicas
+
+        async def away(call: object) -> None:
+            raise zkrq.Unavailable("no server answers")
+
+        with monkeypatch.context() as patched:
+            patched.setattr(replicas, "tell_all", away)
+            with pytest.raises(zkrq.OutcomeUnknown, match="a part was done before this failed: no server answers"):
+                await cluster.upgrade()
+        assert cluster.level == 2
+        assert await cluster.upgrade() == 2
+
+
 async def test_libraries_that_no_client_uses_are_removed_when_the_level_is_raised(servers: local.Servers) -> None:
     """One that a client of another namespace still needed is loaded again by it."""
     unused = "#!lua name=zkrq_0123456789ab\nredis.register_function('zkrq_old', function() return 1 end)"

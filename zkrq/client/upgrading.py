@@ -22,6 +22,7 @@ from zkrq.base import clock
 from zkrq.base.errors import ConfigError, ZkrqError
 from zkrq.base.events import SeveralReleases
 from zkrq.base.version import __version__
+from zkrq.client.everywhere import Changes
 from zkrq.coordination.coordinator import session_of
 from zkrq.protocol import calls
 from zkrq.protocol.levels import RELEASES, SPOKEN, UNNAMED, ClientInfo, decode, encode
@@ -107,7 +108,8 @@ class Upgrading:
 
         ``level``: None: the latest.
         May be repeated, also to continue where it failed.  ``force``: even if clients are there that do not speak it;
-        they are refused from then on.  Raises ``ConfigError``, ``Unavailable``.
+        they are refused from then on.  Raises ``ConfigError``, ``Unavailable``; ``OutcomeUnknown``: it is raised in a
+        part of the shards, or in all, call it again.
         """
         level = SPOKEN.highest if level is None else level
         if level not in SPOKEN:
@@ -122,13 +124,15 @@ class Upgrading:
                 f"{len(late)} client(s) do not speak level {level}: {shown(late)}; replace them by zkrq "
                 f"{RELEASES[level]} or later, or have them refused with force=True (--force); nothing was changed"
             )
-        for shard in await self._shards.all_used():
-            membership = shard.membership
-            while (view := membership.view).level < level:
-                await membership.change(view, partial(raise_level, level=level, release=__version__))
-            # A client that has not read the view is refused by each server from here on.
-            await shard.replicas.tell_all(calls.Seal())
-        await self._remove_libraries()
+        with Changes() as changes:
+            for shard in await self._shards.all_used():
+                membership = shard.membership
+                while (view := membership.view).level < level:
+                    await membership.change(view, partial(raise_level, level=level, release=__version__))
+                    changes.made += 1
+                # A client that has not read the view is refused by each server from here on.
+                await shard.replicas.tell_all(calls.Seal())
+            await self._remove_libraries()
         return level
 
     async def _remove_libraries(self) -> None:
