@@ -125,6 +125,28 @@ async def test_many_forwarders_push_each_row_once(engine: sa.Engine, cluster: zk
     assert left(engine) == []
 
 
+@pytest.mark.parametrize("statement", ["UPDATE", "DELETE"])
+async def test_a_transaction_that_the_database_ends_is_repeated(
+    engine: sa.Engine, cluster: zkrq.Cluster, statement: str
+) -> None:
+    """As it ends one of two that wait for each other: the rows do not stay until their lease is over."""
+    with engine.begin() as connection:
+        push(connection, "jobs", 1)
+        push(connection, "jobs", 2)
+    ended = list[str]()
+
+    def end(_: object, __: object, text: str, *more: object) -> None:
+        if text.startswith(statement) and len(ended) < 2:
+            ended.append(text)
+            raise sa.exc.OperationalError(text, {}, RuntimeError("deadlock detected"))
+
+    sa.event.listen(engine, "before_cursor_execute", end)
+    assert await Forwarder(engine, cluster).forward() == Forwarded(pushed=2)
+    assert len(ended) == 2
+    assert left(engine) == []
+    assert sorted(await drain(cluster)) == [1, 2]  # pyright: ignore[reportArgumentType]
+
+
 async def test_a_forwarder_that_dies_after_its_push_costs_no_second_item(
     engine: sa.Engine, cluster: zkrq.Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
