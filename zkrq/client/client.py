@@ -105,9 +105,7 @@ class Client:
         )
         self.resharding: Final = Resharding(self.shards, coordinator, settings)
         self.upgrading: Final = Upgrading(self.shards, coordinator, settings, self.events)
-        self.schedule_store: Final = ScheduleStore(
-            coordinator, self.tasks, self.events, namespace, self._check_level
-        )
+        self.schedule_store: Final = ScheduleStore(coordinator, self.tasks, self.events, namespace, self._check_level)
         self.schedules: Final = Schedules(self.tasks, self.schedule_store)
         self.identity: Final = Identity(coordinator, settings.describe())
         self.queues: Final = dict[str, OpenQueue]()

@@ -13,12 +13,11 @@ from zkrq.base.events import ScheduleChanged
 from zkrq.base.tasks import Rounds
 from zkrq.client.timetable import StoredSchedule, Timetable
 from zkrq.client.timetable_form import decode, encode
-from zkrq.coordination.coordinator import Versioned
 
 if TYPE_CHECKING:
     from zkrq.base.events import Events
     from zkrq.base.tasks import Tasks
-    from zkrq.coordination.coordinator import Coordinator
+    from zkrq.coordination.coordinator import Coordinator, Versioned
 
 SCHEDULES = "schedules"
 """Name of the register that holds them."""
@@ -28,8 +27,6 @@ TRIES = 20
 
 READ_SECONDS = 60.0
 """Seconds between two looks without notice of a change."""
-
-NEVER_READ = Versioned(None, -1)
 
 _log = logging.getLogger("zkrq.producing.schedules")
 
@@ -48,7 +45,7 @@ class ScheduleStore:
         self._events = events
         self._cluster = cluster
         self._check_level = check_level
-        self._found = NEVER_READ
+        self._found: Versioned | None = None
         self._lock = asyncio.Lock()
         self._notices = dict[object, Callable[[], object]]()
         self._rounds: Rounds | None = None
@@ -68,13 +65,14 @@ class ScheduleStore:
         self._check_level()
         async with self._lock:
             for _ in range(TRIES):
-                self._take(await self._coordinator.read(SCHEDULES))
+                found = await self._coordinator.read(SCHEDULES)
+                self._take(found)
                 before = self.known
                 after = change(before)
                 if after is before:
                     return before, before
                 data = encode(after, secrets.token_hex(8))
-                if (written := await self._coordinator.swap(SCHEDULES, data, self._found.version)) is not None:
+                if (written := await self._coordinator.swap(SCHEDULES, data, found.version)) is not None:
                     self._take(written)
                     return before, self.known
         raise Unavailable("other clients change schedules at the same time: repeat it")

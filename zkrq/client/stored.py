@@ -17,9 +17,8 @@ from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
 from zkrq.base.checks import Duration, check_duration, check_feature
-from zkrq.base.errors import ConfigError, PayloadTooLarge
+from zkrq.base.errors import Changes, ConfigError, PayloadTooLarge
 from zkrq.base.limits import RESULT_BYTES, RESULT_TTL_LEAST, RESULT_TTL_MAX
-from zkrq.client.everywhere import Changes
 from zkrq.consuming.awaiting import Awaiting
 from zkrq.protocol.calls import Store, Stored, StoredRow
 from zkrq.protocol.levels import Feature

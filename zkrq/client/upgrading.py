@@ -19,10 +19,9 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from zkrq.base import clock
-from zkrq.base.errors import ConfigError, ZkrqError
+from zkrq.base.errors import Changes, ConfigError, ZkrqError
 from zkrq.base.events import SeveralReleases
 from zkrq.base.version import __version__
-from zkrq.client.everywhere import Changes
 from zkrq.coordination.coordinator import session_of
 from zkrq.protocol import calls
 from zkrq.protocol.levels import RELEASES, SPOKEN, UNNAMED, ClientInfo, decode, encode
@@ -42,7 +41,7 @@ QUIET_SECONDS = 24 * 3600.0
 """Seconds for which no client of an older release must have been seen before the level is raised by itself."""
 
 GAP_SECONDS = 3600.0
-"""Seconds without a look after which that day begins anew: meanwhile a client of an older release may have been there."""
+"""Seconds without a look after which that day begins anew: a client of an older release may have been there."""
 
 NOTED_SECONDS = 600.0
 """Seconds after which a look is noted, for the next leader."""
@@ -51,7 +50,7 @@ SHOWN = 10
 """Clients that an error names."""
 
 SEEN = "upgrade"
-"""Register of two moments, in seconds since 1970: since when no client of an older release was seen, and the last look."""
+"""Register of two moments, in seconds since 1970: since when no client of an older release was seen, the last look."""
 
 _log = logging.getLogger("zkrq")
 

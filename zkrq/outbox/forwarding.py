@@ -132,8 +132,8 @@ class ForwarderBase(ABC):
             await queue.push(item, **arguments)
         except (CodecError, PayloadTooLarge) as error:
             return _never(row, str(error))
-        # Again, under the same id: QueueFull, Unavailable, OutcomeUnknown; also ConfigError, which may be a password, or
-        # a level that is raised later.
+        # Again, under the same id: QueueFull, Unavailable, OutcomeUnknown; also ConfigError, which may be a password,
+        # or a level that is raised later.
         except ZkrqError as error:
             _log.warning("item %s of the outbox is pushed into queue %s later: %s", row.id, row.queue, error)
             return ""
