@@ -29,7 +29,7 @@ from weakref import WeakValueDictionary
 
 from zkrq.base.checks import Duration, check_name
 from zkrq.base.codecs import RAW
-from zkrq.base.errors import ClaimLost, Closed, ConfigError, NoResult
+from zkrq.base.errors import ClaimLost, Closed, ConfigError, NoResult, ZkrqError
 from zkrq.base.limits import Results
 from zkrq.base.settings import QUEUE_DEFAULTS, QueueOptions
 from zkrq.client.connecting import connect
@@ -365,9 +365,12 @@ class ZkrqResultBackend(AsyncResultBackend[R]):
         found = await self._find(task_id)
         if found is None:
             raise NoResult(f"task {task_id} has no result: it has not ended, or its result is not kept", id=task_id)
-        if not self._keeps:
-            await self._stored.forget([task_id])
         result = TaskiqResult[R].model_validate(self._serializer.loadb(found.value))
+        if not self._keeps:
+            try:
+                await self._stored.forget([task_id])
+            except ZkrqError as error:  # it may be forgotten, so this caller is the last one that can have it
+                _log.warning("the result of task %s may be kept until its ttl is over: %s", task_id, error)
         if not with_logs:
             result.log = None
         return result

@@ -13,7 +13,9 @@ from tests.behaviour.conftest import Connect, PassTime
 from tests.behaviour.helpers import FEW_ATTEMPTS, working
 from tests.harness import HANG, take
 from zkrq.base.limits import RESULT_BYTES
+from zkrq.client.inner import client_of
 from zkrq.client.results import reading
+from zkrq.client.stored import ASKED_AT_ONCE, StoredResults
 from zkrq.consuming import awaiting
 
 pytestmark = pytest.mark.anyio
@@ -252,3 +254,27 @@ async def test_callers_of_several_faces_share_what_waits() -> None:
     await asyncio.wait(waiting, timeout=HANG)
     assert all(task.done() for task in waiting)
     assert all(isinstance(task.exception(), zkrq.Closed) for task in waiting[1:])
+
+
+async def test_what_forgets_a_part_does_not_say_that_nothing_was_forgotten(
+    cluster: zkrq.Cluster, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stored = StoredResults(cluster.queue(name, codec=zkrq.RAW))
+    ids = [f"task {number}" for number in range(ASKED_AT_ONCE + 1)]
+    for id in ids:
+        await stored.store(id, b"done", ttl=60)
+    replicas = client_of(cluster).shards.first.replicas
+    decide, answers = replicas.decide, iter([True])
+
+    async def one(call: Any) -> Any:
+        if next(answers, None):
+            return await decide(call)
+        raise zkrq.Unavailable("away")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(replicas, "decide", one)
+        with pytest.raises(zkrq.OutcomeUnknown, match="a part was done"):
+            await stored.forget(ids)
+        with pytest.raises(zkrq.Unavailable):
+            await stored.forget(ids)
+    assert [kept is not None for kept in await stored.get(ids)] == [False] * ASKED_AT_ONCE + [True]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import uuid
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Callable, Iterable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Any
 
@@ -20,6 +20,7 @@ import zkrq
 from tests.frameworks.test_taskiq import working
 from tests.harness import HANG, in_process, new_namespace
 from zkrq import local
+from zkrq.client.stored import StoredResults
 from zkrq.coordination.memory import Hub
 from zkrq.taskiq import ZkrqBroker, ZkrqResultBackend
 
@@ -77,6 +78,38 @@ async def test_remove_results_after_reading(started: Make) -> None:
         await backend.get_result(task_id=task_id)
         with pytest.raises(zkrq.NoResult):
             await backend.get_result(task_id=task_id)
+
+
+class Unreadable(PickleSerializer):
+    """Loads nothing while it is told so."""
+
+    fails = True
+
+    def loadb(self, value: bytes) -> Any:
+        if self.fails:
+            raise ValueError("of another release")
+        return super().loadb(value)
+
+
+async def test_a_result_is_not_forgotten_before_its_reader_has_it(
+    started: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    forget = StoredResults.forget
+
+    async def lost(self: StoredResults, ids: Iterable[str]) -> None:
+        await forget(self, ids)
+        raise zkrq.OutcomeUnknown("no answer")
+
+    monkeypatch.setattr(StoredResults, "forget", lost)
+    serializer = Unreadable()
+    async with started(keep_results=False, serializer=serializer) as backend:
+        task_id = uuid.uuid4().hex
+        await backend.set_result(task_id=task_id, result=an_error())
+        with pytest.raises(ValueError, match="another release"):
+            await backend.get_result(task_id=task_id)
+        serializer.fails = False
+        assert (await backend.get_result(task_id=task_id)).return_value == 11
+        assert not await backend.is_result_ready(task_id)
 
 
 async def test_keep_results_after_reading(started: Make) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import asynccontextmanager
 from typing import Any
@@ -19,6 +20,7 @@ from zkrq.client.connecting import read_given
 from zkrq.client.examining.facts import Facts, ServerFacts
 from zkrq.client.examining.reading import read_facts
 from zkrq.client.examining.rules import Finding, examine
+from zkrq.coordination.coordinator import VIEW
 from zkrq.protocol.view import ServerId
 from zkrq.replication.urls import dial
 from zkrq.replication.wire import Wire
@@ -243,6 +245,27 @@ async def test_what_the_disks_do_not_keep(own: local.Servers, namespace: str) ->
 async def test_min_replicas_that_differs(own: local.Servers, namespace: str) -> None:
     finding = await only(own, namespace, min_replicas=3)
     assert (finding.kind, finding.gravity.value) == ("agreement", "wrong")
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "told"),
+    [
+        (b'"level":2', b'"level":9', "it is at level 9, that of another release, and this zkrq .*; install here"),
+        (b'"epoch"', b'"spoilt"', "holds no view of zkrq.*; restore ZooKeeper's data"),
+    ],
+)
+async def test_a_view_that_this_release_cannot_read(
+    own: local.Servers, namespace: str, old: bytes, new: bytes, told: str
+) -> None:
+    given = read_given({"redis": own.redis_urls, "zookeeper": own.zookeeper_hosts, "namespace": namespace})
+    async with given.coordinator() as coordinator:
+        found = await coordinator.read(VIEW)
+        data = (found.data or b"").replace(old, new)
+        assert data != found.data
+        assert await coordinator.swap(VIEW, data, found.version)
+    finding = await only(own, namespace)
+    assert (finding.gravity.value, finding.kind) == ("wrong", "view")
+    assert re.search(told, finding.text)
 
 
 async def test_servers_of_another_namespace(own: local.Servers, namespace: str) -> None:

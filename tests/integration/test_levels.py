@@ -114,7 +114,9 @@ async def test_a_client_that_does_not_speak_the_level_writes_nothing_more(server
         await until(lambda: bool([event for event in events if isinstance(event, zkrq.LevelRefused)]))
         pop = partial(queue.pop_many, 1, timeout=1)
         told = r"level 9, that of zkrq 0\.9\.0, and this zkrq 0\.2\.0 speaks levels 1 to 2: install zkrq 0\.9\.0"
-        for attempt in (partial(queue.push, "b"), partial(queue.cancel, "x"), queue.pause, queue.size, pop):
+        add = partial(cluster.schedules().add, queue, "nightly", 60, 1)
+        more = partial(cluster.add_shard, "more", {"redis-9": "redis://127.0.0.1:1"}, min_replicas=1)
+        for attempt in (partial(queue.push, "b"), partial(queue.cancel, "x"), queue.pause, queue.size, pop, add, more):
             with pytest.raises(zkrq.ConfigError, match=told):
                 await attempt()
         refusals = [event for event in events if isinstance(event, zkrq.LevelRefused)]
@@ -125,6 +127,7 @@ async def test_a_client_that_does_not_speak_the_level_writes_nothing_more(server
             async with in_process(servers, namespace, hub):
                 pass
     assert hub.read(VIEW).data == data
+    assert hub.registers.keys() == {VIEW}
 
 
 async def test_a_shard_that_is_added_has_the_level_of_its_namespace(servers: local.Servers) -> None:
@@ -141,6 +144,23 @@ async def test_a_shard_that_is_added_has_the_level_of_its_namespace(servers: loc
         assert {status.view.level for status in cluster.shards.values() if status.view} == {2}
         assert {one, two} <= cluster.view.servers.keys()
         await cluster.queue("q").push("a", group="g")
+
+
+async def test_an_upgrade_that_is_interrupted_says_so_and_is_continued(
+    servers: local.Servers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with in_process(servers, new_namespace(), level=1) as cluster:
+        replicas = client_of(cluster).shards.first.replicas
+
+        async def away(call: object) -> None:
+            raise zkrq.Unavailable("no server answers")
+
+        with monkeypatch.context() as patched:
+            patched.setattr(replicas, "tell_all", away)
+            with pytest.raises(zkrq.OutcomeUnknown, match="a part was done before this failed: no server answers"):
+                await cluster.upgrade()
+        assert cluster.level == 2
+        assert await cluster.upgrade() == 2
 
 
 async def test_libraries_that_no_client_uses_are_removed_when_the_level_is_raised(servers: local.Servers) -> None:
@@ -180,11 +200,20 @@ async def test_the_leader_reports_several_releases_and_upgrades_a_day_after_the_
         await mine.look()
         assert reported() == [(__version__, "older")]
         del hub.enrolled["old-1"]
-        now_ms[0] += 1_000 * 23 * 3600
-        await mine.look()
+
+        async def look_for(hours: int) -> None:
+            for _ in range(2 * hours):
+                now_ms[0] += 1_000 * 1800
+                await mine.look()
+
+        await look_for(23)
         assert cluster.level == 1
-        now_ms[0] += 1_000 * 2 * 3600
+        # For two days only the former release is there, and nobody who would note that: the day begins anew.
+        now_ms[0] += 1_000 * 48 * 3600
         await mine.look()
+        await look_for(23)
+        assert cluster.level == 1
+        await look_for(2)
         assert cluster.level == SPOKEN.highest
         assert reported() == [(__version__, "older")]
 

@@ -240,3 +240,43 @@ async def test_two_operators_at_one_time(pair: Pair, cluster: Cluster) -> None:
             )
         )
         assert len(await cluster.schedules().list()) == 8
+
+
+async def test_a_register_that_begins_anew_is_read_although_its_version_is_the_same(
+    pair: Pair, cluster: Cluster
+) -> None:
+    """Versions begin again if it was deleted, or ZooKeeper has lost its data: nothing of before comes back."""
+    schedules = cluster.schedules()
+    await schedules.add(cluster.queue("reports"), "former", 3600, 1)
+    async with pair.client() as other:
+        del pair.hub.registers[SCHEDULES]
+        await other.schedules().add(other.queue("reports"), "present", 3600, 1)
+    assert [each.name for each in await schedules.list()] == ["present"]
+    await schedules.add(cluster.queue("reports"), "another", 3600, 1)
+    assert [each.name for each in await schedules.list()] == ["another", "present"]
+
+
+async def test_a_write_whose_answer_is_lost_and_that_another_follows_is_no_error(
+    pair: Pair, cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """``Coordinator.swap`` returns None then, although it has written."""
+    schedules, hub = cluster.schedules(), pair.hub
+    swap = hub.swap
+    async with pair.client() as other:
+        others, follows = other.schedules(), 0
+
+        def lost(register: str, data: bytes, expected: int, given: tuple[str, int] | None = None) -> object:
+            nonlocal follows
+            written = swap(register, data, expected, given)
+            if written is None or register != SCHEDULES or follows:
+                return written
+            follows += 1
+            return swap(register, data.replace(b'"nonce":"', b'"nonce":"0'), expected + 1) and None
+
+        monkeypatch.setattr(hub, "swap", lost)
+        added = await schedules.add(cluster.queue("reports"), "nightly", 3600, 1)
+        assert await others.list() == [added]
+        follows = 0
+        await schedules.remove("reports", "nightly")
+        assert follows
+        assert await others.list() == []

@@ -125,6 +125,28 @@ async def test_many_forwarders_push_each_row_once(engine: sa.Engine, cluster: zk
     assert left(engine) == []
 
 
+@pytest.mark.parametrize("statement", ["UPDATE", "DELETE"])
+async def test_a_transaction_that_the_database_ends_is_repeated(
+    engine: sa.Engine, cluster: zkrq.Cluster, statement: str
+) -> None:
+    """As it ends one of two that wait for each other: the rows do not stay until their lease is over."""
+    with engine.begin() as connection:
+        push(connection, "jobs", 1)
+        push(connection, "jobs", 2)
+    ended = list[str]()
+
+    def end(_: object, __: object, text: str, *more: object) -> None:
+        if text.startswith(statement) and len(ended) < 2:
+            ended.append(text)
+            raise sa.exc.OperationalError(text, {}, RuntimeError("deadlock detected"))
+
+    sa.event.listen(engine, "before_cursor_execute", end)
+    assert await Forwarder(engine, cluster).forward() == Forwarded(pushed=2)
+    assert len(ended) == 2
+    assert left(engine) == []
+    assert sorted(await drain(cluster)) == [1, 2]  # pyright: ignore[reportArgumentType]
+
+
 async def test_a_forwarder_that_dies_after_its_push_costs_no_second_item(
     engine: sa.Engine, cluster: zkrq.Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -179,6 +201,51 @@ async def test_a_row_that_no_queue_can_take_is_kept_with_its_reason(
     assert "ttl ended" in kept[late]
     assert f"item {id} of the outbox cannot be pushed" in caplog.text
     assert await Forwarder(engine, cluster).forward() == Forwarded(), "it is not tried again"
+
+
+class Bare:
+    """A codec that raises what it likes, as it may."""
+
+    name = "bare"
+
+    def encode(self, item: Any, /) -> bytes:
+        return str(item).encode()
+
+    def decode(self, data: bytes, /) -> Any:
+        return {"known": 1}[data.decode()]
+
+
+async def test_a_row_that_raises_an_error_of_its_own_stops_no_other(
+    engine: sa.Engine, cluster: zkrq.Cluster, caplog: pytest.LogCaptureFixture
+) -> None:
+    codec = Bare()
+    with engine.begin() as connection:
+        unknown = push(connection, "bare", "unknown", codec=codec)
+        later = push(connection, "jobs", "of a later release")
+        connection.execute(
+            sa.text("UPDATE zkrq_outbox SET options = :o WHERE id = :id"), {"o": '{"unheard_of": 1}', "id": later}
+        )
+        push(connection, "jobs", "fine")
+    forwarder = Forwarder(engine, cluster, codecs={"bare": codec})
+    assert await forwarder.forward() == Forwarded(pushed=1, failed=1, left=1)
+    assert {row.id: row.leased_by for row in left(engine)} == {unknown: "", later: ""}
+    assert {row.id: row.failure for row in left(engine)} == {unknown: "KeyError: 'unknown'", later: None}
+    assert f"item {unknown} of the outbox cannot be pushed" in caplog.text
+
+
+async def test_what_waits_for_its_level_is_pushed_when_that_is_raised(
+    engine: sa.Engine, servers: local.Servers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("zkrq.outbox.forwarding.RETRY_SECONDS", 0.01)
+    async with in_process(servers, new_namespace(), level=1) as cluster:
+        with engine.begin() as connection:
+            push(connection, "jobs", "grouped", group="g")
+        forwarder = Forwarder(engine, cluster)
+        assert await forwarder.forward() == Forwarded(left=1)
+        await cluster.upgrade()
+        await asyncio.sleep(0.02)
+        assert await forwarder.forward() == Forwarded(pushed=1)
+        assert await drain(cluster) == ["grouped"]
 
 
 async def test_it_forwards_by_itself_while_servers_and_the_database_come_and_go(

@@ -23,7 +23,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple, overload
+from typing import NamedTuple, Self, overload
 
 
 class Receipt(NamedTuple):
@@ -194,3 +194,21 @@ class WrongLoop(ZkrqError):
 
     Nothing has happened, and the cluster still works where it was opened.
     """
+
+
+class Changes:
+    """Count what a call of several steps has changed.
+
+    As a context it keeps the call honest: if a later step fails with an error that says that nothing happened, although
+    an earlier step has changed something, it raises ``OutcomeUnknown`` instead.
+    """
+
+    def __init__(self) -> None:
+        self.made = 0
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
+        if self.made and isinstance(error, Unavailable | NotEnoughReplicas | ConfigError | Closed):
+            raise OutcomeUnknown(f"a part was done before this failed: {error}; call it again") from error

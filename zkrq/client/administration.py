@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from zkrq.base import clock
 from zkrq.base.checks import check_group, check_id, check_rate
-from zkrq.base.errors import ConfigError, OutcomeUnknown
-from zkrq.client.everywhere import Changes
+from zkrq.base.errors import Changes, ConfigError, OutcomeUnknown
 from zkrq.client.finding import Finding
 from zkrq.client.inspection import Groups, Limits, read_statistics
 from zkrq.protocol import calls

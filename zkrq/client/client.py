@@ -105,7 +105,7 @@ class Client:
         )
         self.resharding: Final = Resharding(self.shards, coordinator, settings)
         self.upgrading: Final = Upgrading(self.shards, coordinator, settings, self.events)
-        self.schedule_store: Final = ScheduleStore(coordinator, self.tasks, self.events, namespace)
+        self.schedule_store: Final = ScheduleStore(coordinator, self.tasks, self.events, namespace, self._check_level)
         self.schedules: Final = Schedules(self.tasks, self.schedule_store)
         self.identity: Final = Identity(coordinator, settings.describe())
         self.queues: Final = dict[str, OpenQueue]()
@@ -137,6 +137,11 @@ class Client:
         if not self.is_open:
             raise Closed() if self._was_open else Closed(NOT_OPEN)
         self.own_loop.check()
+
+    def _check_level(self) -> None:
+        """Raise ``ConfigError`` if this release cannot read the view any more."""
+        if refusal := self.shards.first.membership.refusal:
+            raise ConfigError(refusal)
 
     # -- opening and closing -------------------------------------------------------------------------------------------
 

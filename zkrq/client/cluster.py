@@ -289,7 +289,8 @@ class Cluster:
         speak it.  It is never lowered again; until it is raised, going back to the release before is safe.  A crash in
         the middle leaves some shards at the former level: call it again.
 
-        Raises ``ConfigError`` if such clients are there, and names them; ``Unavailable``: call it again.
+        Raises ``ConfigError`` if such clients are there, and names them; ``Unavailable``; ``OutcomeUnknown``: some
+        shards, or all, have the level; call it again.
         """
         self._client.check_open()
         return await self._client.upgrading.upgrade(level, force=force)

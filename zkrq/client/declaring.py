@@ -16,9 +16,9 @@ import secrets
 from typing import TYPE_CHECKING
 
 from zkrq.base.checks import check_feature
+from zkrq.base.errors import Changes
 from zkrq.base.events import LimitsChanged
 from zkrq.base.limits import Groups, Limits
-from zkrq.client.everywhere import Changes
 from zkrq.protocol import calls
 from zkrq.protocol.levels import Feature
 

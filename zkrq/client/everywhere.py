@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING, Final, Self, TypeVar
+from typing import TYPE_CHECKING, Final, TypeVar
 
-from zkrq.base.errors import Closed, ConfigError, NotEnoughReplicas, OutcomeUnknown, Unavailable
+from zkrq.base.errors import Closed, OutcomeUnknown, Unavailable
 from zkrq.protocol.shards import shard_of
 
 if TYPE_CHECKING:
@@ -16,24 +16,6 @@ if TYPE_CHECKING:
     from zkrq.replication.replicas import Replicas
 
 R = TypeVar("R")
-
-
-class Changes:
-    """Count what a call of several steps has changed.
-
-    As a context it keeps the call honest: if a later step fails with an error that says that nothing happened, although
-    an earlier step has changed something, it raises ``OutcomeUnknown`` instead.
-    """
-
-    def __init__(self) -> None:
-        self.made = 0
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
-        if self.made and isinstance(error, Unavailable | NotEnoughReplicas | ConfigError | Closed):
-            raise OutcomeUnknown(f"a part was done before this failed: {error}; call it again") from error
 
 
 class Everywhere:

@@ -34,14 +34,18 @@ _log = logging.getLogger("zkrq.producing.schedules")
 class ScheduleStore:
     """Read, change and follow the stored schedules.  Costs nothing until it is used."""
 
-    def __init__(self, coordinator: Coordinator, tasks: Tasks, events: Events, cluster: str) -> None:
+    def __init__(
+        self, coordinator: Coordinator, tasks: Tasks, events: Events, cluster: str, check_level: Callable[[], object]
+    ) -> None:
+        """``check_level``: raises ``ConfigError`` in a client that does not speak the active level."""
         self.known = Timetable()
         """The schedules as this process read them last."""
         self._coordinator = coordinator
         self._tasks = tasks
         self._events = events
         self._cluster = cluster
-        self._version: int = -1
+        self._check_level = check_level
+        self._found: Versioned | None = None
         self._lock = asyncio.Lock()
         self._notices = dict[object, Callable[[], object]]()
         self._rounds: Rounds | None = None
@@ -56,19 +60,22 @@ class ScheduleStore:
         """Change them, if ``change`` does; return what they were, and what they are.
 
         Raises what ``change`` does, and ``Unavailable``: they may have been changed, and each call may be repeated.
+        ``change`` may see what it has written itself, if the answer was lost and another client wrote after it.
         """
+        self._check_level()
         async with self._lock:
             for _ in range(TRIES):
-                self._take(await self._coordinator.read(SCHEDULES))
+                found = await self._coordinator.read(SCHEDULES)
+                self._take(found)
                 before = self.known
                 after = change(before)
                 if after is before:
                     return before, before
                 data = encode(after, secrets.token_hex(8))
-                if (written := await self._coordinator.swap(SCHEDULES, data, self._version)) is not None:
+                if (written := await self._coordinator.swap(SCHEDULES, data, found.version)) is not None:
                     self._take(written)
                     return before, self.known
-        raise Unavailable("other clients change schedules at the same time: repeat it; nothing was changed")
+        raise Unavailable("other clients change schedules at the same time: repeat it")
 
     async def declare(self, entry: StoredSchedule) -> None:
         """Store a schedule that code declares, and report it if that replaces what was stored of other code."""
@@ -106,8 +113,8 @@ class ScheduleStore:
             _log.warning("changes of schedules are not noticed at present: %s", error, extra={"cluster": self._cluster})
 
     def _take(self, found: Versioned) -> None:
-        if found.version == self._version:
+        if found == self._found:  # the version is not enough: it begins again if ZooKeeper has lost its data
             return
-        self.known, self._version = decode(found.data), found.version
+        self.known, self._found = decode(found.data), found
         for notice in tuple(self._notices.values()):
             notice()

@@ -130,7 +130,15 @@ class StoredSchedules:
     async def remove(self, queue: Queue[Any] | str, name: str) -> None:
         """Remove a schedule.  Items that were pushed stay."""
         key = self._key(queue, name)
-        await self._client.schedule_store.change(lambda table: table.removed(key))
+        seen = False
+
+        def remove(table: Timetable) -> Timetable:
+            nonlocal seen
+            after = table.removed(key, seen=seen)
+            seen = True
+            return after
+
+        await self._client.schedule_store.change(remove)
 
     @asynccontextmanager
     async def run(self, *, queue: Callable[[str], Queue[Any]] | None = None) -> AsyncGenerator[None]:

@@ -17,7 +17,7 @@ from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
 from zkrq.base.checks import Duration, check_duration, check_feature
-from zkrq.base.errors import ConfigError, PayloadTooLarge
+from zkrq.base.errors import Changes, ConfigError, PayloadTooLarge
 from zkrq.base.limits import RESULT_BYTES, RESULT_TTL_LEAST, RESULT_TTL_MAX
 from zkrq.consuming.awaiting import Awaiting
 from zkrq.protocol.calls import Store, Stored, StoredRow
@@ -115,10 +115,15 @@ class StoredResults:
         return (await self._decide([StoredRow(_id(id), _new_call(), how, _id(counter).encode())]))[0]
 
     async def forget(self, ids: Iterable[str]) -> None:
-        """Forget these results.  Raises as ``store`` does."""
+        """Forget these results.
+
+        Raises ``Unavailable``: none was forgotten; ``OutcomeUnknown``: some may be, forget them again.
+        """
         rows = [StoredRow(_id(id), _new_call(), "forget") for id in ids]
-        for start in range(0, len(rows), ASKED_AT_ONCE):
-            await self._decide(rows[start : start + ASKED_AT_ONCE])
+        with Changes() as changes:
+            for start in range(0, len(rows), ASKED_AT_ONCE):
+                await self._decide(rows[start : start + ASKED_AT_ONCE])
+                changes.made += 1
 
     async def get(self, ids: Sequence[str]) -> list[StoredResult | None]:
         """Return the present results, None for an id without one.  Raises ``Unavailable``, ``OutcomeUnknown``."""

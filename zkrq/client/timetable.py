@@ -168,7 +168,9 @@ class Timetable:
         if replacing and (old := self.entries.get(entry.key)):
             new = replace(entry, paused=old.paused, mark=old.mark)
             return self if replace(new, since=old.since) == old else self._with(new)
-        if entry.key in self.entries:
+        if old := self.entries.get(entry.key):
+            if old == entry:  # by this call itself, whose answer was lost: no other has its ``since``
+                return self
             raise ConfigError(f"there is a {entry.key} already: change it, or use another name; nothing was changed")
         return self._with(entry)
 
@@ -188,8 +190,10 @@ class Timetable:
         old = self.get(key)
         return self._with(replace(old, paused=False, since=at)) if old.paused else self
 
-    def removed(self, key: Key) -> Timetable:
-        """Remove a schedule."""
+    def removed(self, key: Key, *, seen: bool = False) -> Timetable:
+        """Remove a schedule.  ``seen``: it was there when this call began, so it need not be there any more."""
+        if seen and key not in self.entries:
+            return self
         self.get(key)
         return Timetable({each: entry for each, entry in self.entries.items() if each != key})
 

@@ -19,7 +19,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from zkrq.base import clock
-from zkrq.base.errors import ConfigError, ZkrqError
+from zkrq.base.errors import Changes, ConfigError, ZkrqError
 from zkrq.base.events import SeveralReleases
 from zkrq.base.version import __version__
 from zkrq.coordination.coordinator import session_of
@@ -40,11 +40,17 @@ LOOK_SECONDS = 60.0
 QUIET_SECONDS = 24 * 3600.0
 """Seconds for which no client of an older release must have been seen before the level is raised by itself."""
 
+GAP_SECONDS = 3600.0
+"""Seconds without a look after which that day begins anew: a client of an older release may have been there."""
+
+NOTED_SECONDS = 600.0
+"""Seconds after which a look is noted, for the next leader."""
+
 SHOWN = 10
 """Clients that an error names."""
 
 SEEN = "upgrade"
-"""Register of the moment at which a client of an older release was last seen: seconds since 1970."""
+"""Register of two moments, in seconds since 1970: since when no client of an older release was seen, the last look."""
 
 _log = logging.getLogger("zkrq")
 
@@ -101,7 +107,8 @@ class Upgrading:
 
         ``level``: None: the latest.
         May be repeated, also to continue where it failed.  ``force``: even if clients are there that do not speak it;
-        they are refused from then on.  Raises ``ConfigError``, ``Unavailable``.
+        they are refused from then on.  Raises ``ConfigError``, ``Unavailable``; ``OutcomeUnknown``: it is raised in a
+        part of the shards, or in all, call it again.
         """
         level = SPOKEN.highest if level is None else level
         if level not in SPOKEN:
@@ -116,13 +123,15 @@ class Upgrading:
                 f"{len(late)} client(s) do not speak level {level}: {shown(late)}; replace them by zkrq "
                 f"{RELEASES[level]} or later, or have them refused with force=True (--force); nothing was changed"
             )
-        for shard in await self._shards.all_used():
-            membership = shard.membership
-            while (view := membership.view).level < level:
-                await membership.change(view, partial(raise_level, level=level, release=__version__))
-            # A client that has not read the view is refused by each server from here on.
-            await shard.replicas.tell_all(calls.Seal())
-        await self._remove_libraries()
+        with Changes() as changes:
+            for shard in await self._shards.all_used():
+                membership = shard.membership
+                while (view := membership.view).level < level:
+                    await membership.change(view, partial(raise_level, level=level, release=__version__))
+                    changes.made += 1
+                # A client that has not read the view is refused by each server from here on.
+                await shard.replicas.tell_all(calls.Seal())
+            await self._remove_libraries()
         return level
 
     async def _remove_libraries(self) -> None:
@@ -162,14 +171,26 @@ class Upgrading:
     async def _quiet_seconds(self, is_late: bool) -> float:
         """Return for how long no client of an older release was seen, by whichever leader."""
         now, found = clock.now_ms() / 1000, await self._coordinator.read(SEEN)
-        if found.data and not is_late:
-            return now - float(found.data.partition(b" ")[0])
-        await self._coordinator.swap(SEEN, f"{now} {secrets.token_hex(4)}".encode(), found.version)
-        return 0.0
+        since, looked = _moments(found.data or b"")
+        # What happened while nobody looked is not known: the former release may have been back in the meantime.
+        if is_late or not 0 <= now - looked <= GAP_SECONDS:
+            since, looked = now, 0.0
+        if now - looked > NOTED_SECONDS:
+            await self._coordinator.swap(SEEN, f"{since} {now} {secrets.token_hex(4)}".encode(), found.version)
+        return now - since
 
     @property
     def _about(self) -> dict[str, Any]:
         return {"cluster": self._settings.namespace}
+
+
+def _moments(data: bytes) -> tuple[float, float]:
+    """Read the register ``SEEN``; long ago for anything that is not its content."""
+    try:
+        since, looked, _ = data.split()
+        return float(since), float(looked)
+    except ValueError:
+        return 0.0, 0.0
 
 
 def shown(clients: Mapping[str, ClientInfo]) -> str:

@@ -29,6 +29,9 @@ LOOK_SECONDS = 1.0
 RETRY_SECONDS = 5.0
 """Seconds until the next try after one in which a row could not be pushed, or the database did not answer."""
 
+TRIES = 5
+"""Attempts of a transaction, which a database ends if it deadlocks with that of another forwarder."""
+
 _log = logging.getLogger("zkrq.outbox")
 
 
@@ -87,15 +90,29 @@ class ForwarderBase(ABC):
         """
         pushed = failed = left = 0
         while True:
-            rows = await self._transact(lambda execute: lease(execute, self._by))
+            rows = await self._repeat(lambda execute: lease(execute, self._by))
             # Rows are leased until they are settled, so a cancellation costs others two minutes and no item.
             outcomes = dict(zip([row.id for row in rows], await self._push(rows), strict=True))
-            await self._transact(partial(settle, by=self._by, outcomes=outcomes, retry_seconds=RETRY_SECONDS))
+            await self._repeat(partial(settle, by=self._by, outcomes=outcomes, retry_seconds=RETRY_SECONDS))
             left += sum(outcome == "" for outcome in outcomes.values())
             pushed += sum(outcome is None for outcome in outcomes.values())
             failed += sum(bool(outcome) for outcome in outcomes.values())
             if len(rows) < BATCH:
                 return Forwarded(pushed, failed, left)
+
+    async def _repeat(self, work: Callable[[Execute], T]) -> T:
+        """Carry out work that may be repeated.
+
+        PostgreSQL locks rows that another forwarder has leased meanwhile, in no fixed order, only to find that they are
+        not free: two such transactions may wait for each other.  Without a repetition, rows that were pushed would stay
+        until their lease is over, and be pushed again.
+        """
+        for _ in range(TRIES - 1):
+            try:
+                return await self._transact(work)
+            except Exception as error:  # the driver's
+                _log.debug("a transaction on the outbox failed, and is repeated: %s", error)
+        return await self._transact(work)
 
     async def _push(self, rows: list[Row]) -> list[str | None]:
         return await asyncio.gather(*map(self._push_one, rows))
@@ -107,14 +124,21 @@ class ForwarderBase(ABC):
         """
         codec = self._codecs.get(row.queue)
         try:
+            item, arguments = (codec or JSON).decode(row.payload), row.arguments()
+        except Exception as error:  # a codec may raise what it likes
+            return _never(row, str(error) if isinstance(error, TooLate) else f"{type(error).__name__}: {error}")
+        try:
             queue: Queue[Any] = self._cluster.queue(row.queue, codec=codec or AS_DECLARED)
-            await queue.push((codec or JSON).decode(row.payload), **row.arguments())
-        except (CodecError, PayloadTooLarge, TooLate, ValueError) as error:
-            _log.error("item %s of the outbox cannot be pushed into queue %s: %s", row.id, row.queue, error)
-            return str(error) or type(error).__name__
-        # Again, under the same id: QueueFull, Unavailable, OutcomeUnknown; also ConfigError, which may be a password.
+            await queue.push(item, **arguments)
+        except (CodecError, PayloadTooLarge) as error:
+            return _never(row, str(error))
+        # Again, under the same id: QueueFull, Unavailable, OutcomeUnknown; also ConfigError, which may be a password,
+        # or a level that is raised later.
         except ZkrqError as error:
             _log.warning("item %s of the outbox is pushed into queue %s later: %s", row.id, row.queue, error)
+            return ""
+        except Exception:  # for instance of an option that only a later release knows; other rows must not wait for it
+            _log.exception("item %s of the outbox is pushed into queue %s later", row.id, row.queue)
             return ""
         return None
 
@@ -132,3 +156,9 @@ class ForwarderBase(ABC):
                     await self._woken.wait()
             except TimeoutError:
                 pass
+
+
+def _never(row: Row, reason: str) -> str:
+    """Report that a row can never be pushed; return the reason that is kept."""
+    _log.error("item %s of the outbox cannot be pushed into queue %s: %s", row.id, row.queue, reason)
+    return reason

@@ -63,15 +63,19 @@ class OtherLevel(ValueError):
     """The active level is not one that this release speaks."""
 
     def __init__(self, level: int, raised_by: str) -> None:
-        release = raised_by or RELEASES.get(level, "another release")
-        if level > SPOKEN.highest:
+        release = raised_by or RELEASES.get(level, "")  # a namespace that was founded at its level does not name one
+        if level <= SPOKEN.highest:
+            step = f"with a release that speaks both, first run `zkrq upgrade --level {SPOKEN.lowest}`"
+        elif release:
             step = f"install zkrq {release} or later here"
         else:
-            step = f"with a release that speaks both, first run `zkrq upgrade --level {SPOKEN.lowest}`"
-        super().__init__(
-            f"it is at level {level}, that of zkrq {release}, and this zkrq {RELEASES[SPOKEN.highest]} speaks "
-            f"{SPOKEN}: {step}; nothing was written"
-        )
+            step = "install here the release of zkrq that its other clients have"
+        of = f"zkrq {release}" if release else "another release"
+        self.what = f"it is at level {level}, that of {of}, and this zkrq {RELEASES[SPOKEN.highest]} speaks {SPOKEN}"
+        """What is wrong, without the next step."""
+        self.step = step
+        """What to do about it."""
+        super().__init__(f"{self.what}: {step}; nothing was written")
 
 
 def check_level(level: int, raised_by: str = "") -> None:

@@ -58,7 +58,8 @@ class Facts(NamedTuple):
     ``given``: the servers of the first shard that this client was given.  ``hosts``: ZooKeeper's servers.  ``session``:
     why there is no session, or no such namespace; empty if there is one.  ``passing``: whether that may pass by itself.
     ``granted``: the session timeout that ZooKeeper gives, in seconds, 0: unknown.  ``views``: by shard, empty if the
-    namespace's could not be read.
+    namespace's could not be read.  ``unreadable``: by shard, why its view, or the map of all, cannot be read by this
+    release, and what to do.
     """
 
     settings: Settings
@@ -70,6 +71,7 @@ class Facts(NamedTuple):
     granted: float = 0.0
     views: Mapping[str, View] = {}
     unfounded: bool = False
+    unreadable: Mapping[str, tuple[str, str]] = {}
 
     @property
     def read(self) -> dict[ServerId, ServerFacts]:

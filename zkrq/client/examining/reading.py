@@ -17,11 +17,12 @@ from zkrq.client.examining.facts import Facts, ServerFacts
 from zkrq.coordination.coordinator import VIEW
 from zkrq.coordination.zookeeper.asking import ask_hosts
 from zkrq.producing.placement import MAP
+from zkrq.protocol.levels import OtherLevel
 from zkrq.protocol.replies import Answer, Status, read_error
 from zkrq.protocol.server_info import questions, read_info
 from zkrq.protocol.shards import FIRST
 from zkrq.protocol.shards import decode as decode_map
-from zkrq.protocol.view import ServerId, View
+from zkrq.protocol.view import NoView, ServerId, View
 from zkrq.protocol.view import decode as decode_view
 from zkrq.replication.stream import ErrorReply
 from zkrq.replication.urls import redact, with_credentials_of
@@ -70,21 +71,36 @@ async def _read_views(given: Given) -> Facts:
     """Read the views of all shards, and what the session with ZooKeeper says."""
     empty = Facts(given.settings, (), {}, ())
     views: dict[str, View] = {}
+    unreadable: dict[str, tuple[str, str]] = {}
     try:
         async with given.coordinator() as coordinator:
             granted = coordinator.granted
-            map = await coordinator.read(MAP)
             registers = {FIRST: VIEW}
-            if map.data is not None:
-                registers = {name: entry.register for name, entry in decode_map(map.data).shards.items()}
+            map = await coordinator.read(MAP)
+            try:
+                registers.update((name, entry.register) for name, entry in decode_map(map.data).shards.items())
+            except ValueError as error:
+                unreadable["map"] = _why(error)
             for name, register in registers.items():
                 if (stored := await coordinator.read(register)).data is not None:
-                    views[name] = decode_view(stored.data)
-            return empty._replace(granted=granted, views=views)
+                    try:
+                        views[name] = decode_view(stored.data)
+                    except NoView:  # it is just being removed
+                        pass
+                    except ValueError as error:
+                        unreadable[name] = _why(error)
+            return empty._replace(granted=granted, views=views, unreadable=unreadable)
     except ZkrqError as error:
         wrong = isinstance(error, ConfigError)
         unfounded = wrong and "does not exist here" in str(error)
         return empty._replace(session=str(error), passing=not wrong, unfounded=unfounded)
+
+
+def _why(error: ValueError) -> tuple[str, str]:
+    """Return why a register cannot be read, and what to do."""
+    if isinstance(error, OtherLevel):
+        return error.what, error.step
+    return str(error), "restore ZooKeeper's data; without it, see docs/disaster.md"
 
 
 async def _read_servers(given: Given, urls: Mapping[ServerId, str], timeout: float) -> dict[ServerId, ServerFacts]:

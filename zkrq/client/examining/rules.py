@@ -245,6 +245,12 @@ def _namespace(facts: Facts) -> Iterator[Finding]:
         yield Finding(Gravity.WRONG, "namespace", (), what, "correct ZKRQ_NAMESPACE, or found it with `zkrq found`")
 
 
+def _readable(facts: Facts) -> Iterator[Finding]:
+    for name, (why, step) in facts.unreadable.items():
+        where = f"shard {name}: " if len(facts.unreadable) + len(facts.views) > 1 and name != "map" else ""
+        yield Finding(Gravity.WRONG, "view", (), f"{where}namespace {facts.settings.namespace}: {why}", step)
+
+
 def _twins(facts: Facts) -> Iterator[Finding]:
     by_run: dict[str, list[str]] = {}
     for id, server in facts.read.items():
@@ -304,6 +310,7 @@ RULES: tuple[Rule, ...] = (
     _each(_unreachable, read=False),
     _zookeeper,
     _namespace,
+    _readable,
     _each(_role),
     _each(_version),
     _each(_memory),
