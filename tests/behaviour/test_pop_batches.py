@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import logging
+import math
 from collections import Counter
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
@@ -17,6 +18,7 @@ from tests.behaviour.conftest import Connect, PassTime
 from tests.behaviour.helpers import FEW_ATTEMPTS, Outcomes, are_sizes, is_empty, stop
 from tests.harness import HANG, settled, stolen, take, until
 from zkrq.consuming.claims import lease_of
+from zkrq.consuming.identity import Identity
 from zkrq.working.outcomes import Ending
 
 pytestmark = pytest.mark.anyio
@@ -89,6 +91,27 @@ async def test_within_ends_with_what_there_is(queue: zkrq.Queue[Any], pass_time:
         await settled(lambda: are_sizes(queue, 0, 1))
         await pass_time(0.3)
         assert (await waiting).items == ["first"]
+
+
+async def test_a_batch_that_waited_while_its_session_may_have_ended_goes_back(
+    queue: zkrq.Queue[Any], pass_time: PassTime, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another client may have fenced this process, and others may have been given its items."""
+    await queue.push("x")
+    async with queue.pop_batches(2, within=0.2) as batches:
+        waiting = asyncio.ensure_future(anext(batches))
+        await until(lambda: queue.held == 1)
+        identity = queue._parts.context.identity  # pyright: ignore[reportPrivateUsage]
+        monkeypatch.setattr(identity, "certain_until", -math.inf)
+        monkeypatch.setattr(Identity, "is_certain", lambda _: False)
+        batch = None
+        while batch is None:
+            await pass_time(0.3)
+            batch = await waiting if waiting.done() else None
+        assert batch.items == ["x"]
+        assert batch[0].attempts == 1, "the claim that waited does not count"
+        assert batch[0].token[1] > 2, "and this is another one"
+        await batch.ack()
 
 
 async def test_cancelled_while_a_batch_waits_its_items_are_others(queue: zkrq.Queue[Any]) -> None:

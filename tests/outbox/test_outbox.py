@@ -11,7 +11,8 @@ from typing import Any, NamedTuple
 
 import pytest
 import sqlalchemy as sa
-from sqlalchemy.exc import IntegrityError
+from sqlalchemy import event
+from sqlalchemy.exc import IntegrityError, OperationalError
 from sqlalchemy.ext.asyncio import create_async_engine
 from sqlalchemy.orm import Session
 
@@ -138,9 +139,9 @@ async def test_a_transaction_that_the_database_ends_is_repeated(
     def end(_: object, __: object, text: str, *more: object) -> None:
         if text.startswith(statement) and len(ended) < 2:
             ended.append(text)
-            raise sa.exc.OperationalError(text, {}, RuntimeError("deadlock detected"))
+            raise OperationalError(text, {}, RuntimeError("deadlock detected"))
 
-    sa.event.listen(engine, "before_cursor_execute", end)
+    event.listen(engine, "before_cursor_execute", end)
     assert await Forwarder(engine, cluster).forward() == Forwarded(pushed=2)
     assert len(ended) == 2
     assert left(engine) == []

@@ -162,8 +162,7 @@ class Line(Generic[T]):
         if not drawn or len(drawn) == want or not (within or self._has_more):
             return drawn
         # If the session may be over, a claim that waits here may be another client's by the time (``Supplier.draw``).
-        is_certain = self._identity.is_certain
-        if not is_certain():
+        if not self._identity.is_certain():
             return drawn
         loop = asyncio.get_running_loop()
         until = loop.time() + within
@@ -182,7 +181,7 @@ class Line(Generic[T]):
         except BaseException:
             self.give_back(drawn)
             raise
-        if not is_certain():
+        if not self._identity.is_certain():
             self.give_back(drawn)
             return await self.take_batch(want, patient=patient, within=within)
         # Their deadlines may have passed while the batch waited, if the event loop was blocked.
