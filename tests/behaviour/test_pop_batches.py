@@ -29,6 +29,11 @@ async def batches_of(queue: zkrq.Queue[Any], *sizes: int) -> list[int]:
     return [len(batch) async for batch in queue.pop_batches(*sizes, wait=False) if await batch.ack() == []]
 
 
+def never(_: object) -> bool:
+    """A session that is never certain."""
+    return False
+
+
 async def one_batch(queue: zkrq.Queue[Any], size: int = 100) -> zkrq.Batch[Any]:
     async with queue.pop_batches(size) as batches:
         async for batch in batches:
@@ -103,7 +108,7 @@ async def test_a_batch_that_waited_while_its_session_may_have_ended_goes_back(
         await until(lambda: queue.held == 1)
         identity = queue._parts.context.identity  # pyright: ignore[reportPrivateUsage]
         monkeypatch.setattr(identity, "certain_until", -math.inf)
-        monkeypatch.setattr(Identity, "is_certain", lambda _: False)
+        monkeypatch.setattr(Identity, "is_certain", never)
         batch = None
         while batch is None:
             await pass_time(0.3)
