@@ -2,8 +2,8 @@
 
     python -m tests.chaos.turns --seconds 600
 
-For each promise a run of its own: at most so many items of each group, at most so many of all, the order of each
-group, so many in a second.
+Each promise has a run of its own: a limit of each group, a limit of the whole queue, the order of each group, and a
+rate.
 """
 
 from __future__ import annotations
@@ -137,9 +137,11 @@ async def run(servers: local.Servers, plan: Plan, directory: Path, *, seconds: f
         await servers.start()
         left = await _drain(stage, cluster)
     journal.poll()
-    findings, counts = merged([plan.check(journal.entries, plan.workers), check_lost(journal.entries, pushed)])
-    counts = {**counts, "workers": stage.started, "primaries killed": _count(journal.entries, Kind.FAULT_BEGUN)}
-    return Findings([*findings, *([f"left in the queue: {left}"] if left else [])], type(Findings().counts)(counts))
+    found = merged(plan.check(journal.entries, plan.workers), check_lost(journal.entries, pushed))
+    found.counts.update({"workers": stage.started, "primaries killed": _count(journal.entries, Kind.FAULT_BEGUN)})
+    if left:
+        found.broken.append(f"left in the queue: {left}")
+    return found
 
 
 def _count(entries: Iterable[Entry], kind: Kind) -> int:
@@ -153,7 +155,7 @@ async def _staff(stage: _Stage) -> AsyncGenerator[None]:
         await asyncio.gather(*(stage.hire() for _ in range(stage.plan.workers)))
         yield
     finally:
-        await asyncio.shield(asyncio.gather(*(stage.kill(who) for who in list(stage.workers))))
+        await asyncio.shield(asyncio.gather(*map(stage.kill, list(stage.workers))))
 
 
 async def _push(stage: _Stage, cluster: Cluster, seconds: float, pushed: list[str]) -> None:

@@ -6,7 +6,7 @@ Items are named ``group:number``; of one group a greater number was pushed after
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 
 from tests.chaos.record import Entry, Kind, Token
@@ -105,7 +105,7 @@ def check_rate(entries: Iterable[Entry], most: int, seconds: float, *, in_flight
     return found
 
 
-def merged(some: Sequence[Findings]) -> tuple[Sequence[str], Mapping[str, int]]:
+def merged(*some: Findings) -> Findings:
     """All together."""
     counts = sum((each.counts for each in some), Counter[str]())
-    return [sentence for each in some for sentence in each.broken], counts
+    return Findings([sentence for each in some for sentence in each.broken], counts)

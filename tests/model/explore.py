@@ -7,10 +7,11 @@ from collections.abc import Collection, Iterable
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
+from typing import Unpack
 
 from tests.model.promises import Broken, Promise
 from tests.model.rules import ALL_RULES, Rule
-from tests.model.schedule import FAULTS, Schedule
+from tests.model.schedule import FAULTS, Kind, Schedule
 
 
 @dataclass
@@ -41,28 +42,10 @@ def explore(
     off: Collection[Rule] = (),
     faults: int = FAULTS,
     only_first: bool = False,
-    links: bool = False,
-    shards: bool = False,
-    turns: bool = False,
-    limited: bool = False,
-    results: bool = False,
-    levels: bool = False,
-    ordered: bool = False,
+    **kind: Unpack[Kind],
 ) -> Findings:
     """Run a schedule for every seed, without the rules that are off; ``only_first`` ends it at the first violation.
-    ``links``: schedules in which one client does not always reach one server; ``shards``: with a second shard;
-    ``turns``: in which consumers settle and claim in one decision; ``limited``: of a queue with a limit;
-    ``results``: in which they ack with a result; ``levels``: with clients of two releases; ``ordered``: of groups
-    that keep the order of their pushes."""
-    kind = {
-        "links": links,
-        "shards": shards,
-        "turns": turns,
-        "limited": limited,
-        "results": results,
-        "levels": levels,
-        "ordered": ordered,
-    }
+    ``kind``: as of ``Schedule``."""
     findings = Findings()
     on = ALL_RULES - frozenset(off)
     for seed in seeds:
@@ -86,24 +69,9 @@ def explore_together(
     jobs: int,
     off: Collection[Rule] = (),
     faults: int = FAULTS,
-    links: bool = False,
-    shards: bool = False,
-    turns: bool = False,
-    limited: bool = False,
-    results: bool = False,
-    levels: bool = False,
-    ordered: bool = False,
+    **kind: Unpack[Kind],
 ) -> Findings:
     """The same, by several processes."""
-    kind = {
-        "links": links,
-        "shards": shards,
-        "turns": turns,
-        "limited": limited,
-        "results": results,
-        "levels": levels,
-        "ordered": ordered,
-    }
     if jobs == 1:
         return explore(seeds, off=off, faults=faults, **kind)
     findings = Findings()

@@ -7,7 +7,7 @@ import enum
 import secrets
 from collections.abc import Awaitable, Generator, Iterable, Sequence
 from contextlib import contextmanager
-from typing import Protocol, TypeVar
+from typing import Protocol, TypedDict, TypeVar
 from unittest.mock import patch
 
 from tests.model.awaiting import steps_of
@@ -134,6 +134,18 @@ UPGRADERS = 2
 
 CALLERS = 2
 """Clients that ask what became of items, where consumers ack with a result."""
+
+
+class Kind(TypedDict, total=False):
+    """What is special about a schedule; see ``Schedule``."""
+
+    links: bool
+    shards: bool
+    turns: bool
+    limited: bool
+    results: bool
+    levels: bool
+    ordered: bool
 
 
 class Schedule:

@@ -11,11 +11,10 @@ import base64
 import json
 import secrets
 from collections.abc import Callable, Mapping, Sequence
-from datetime import datetime
-from typing import Any, NamedTuple, TypedDict
+from typing import Any, NamedTuple
 
 from zkrq.base import clock
-from zkrq.base.checks import Duration, Headers, check_id, check_name, in_seconds
+from zkrq.base.checks import PushOptions, check_id, check_name, in_seconds
 from zkrq.base.codecs import JSON, Codec
 from zkrq.base.errors import CodecError, ConfigError, PayloadTooLarge
 from zkrq.base.ids import made_at_ms
@@ -67,18 +66,8 @@ _POSTPONE = "UPDATE zkrq_outbox SET leased_by = '', leased_until_us = :until_us 
 _FAIL = "UPDATE zkrq_outbox SET leased_by = '', failure = :failure WHERE id = :id AND leased_by = :by"
 
 
-class OutboxOptions(TypedDict, total=False):
+class OutboxOptions(PushOptions, total=False):
     """The options of a push into the outbox: as for ``Queue.push``; times count from the call, not from the commit."""
-
-    id: str | None
-    key: str | None
-    replace: bool
-    group: str | None
-    delay: Duration | None
-    at: datetime | None
-    priority: int
-    ttl: Duration | None
-    headers: Headers | None
 
 
 class Row(NamedTuple):

@@ -53,15 +53,15 @@ class Refounding:
         """
         version = yield from self._check_register()
         met = yield from self._meet(named)
-        holding = {id: who for id, who in met.items() if who.generation}
+        holding = {id: info for id, info in met.items() if info.generation}
         if not holding:
             raise Invalid(f"none of {', '.join(sorted(named))} holds anything of namespace {self._namespace!r}")
         deployment = self._deployment(holding)
-        latest = max(who.epoch for who in holding.values())
-        for id, who in sorted(holding.items()):
-            if who.epoch < latest:
+        latest = max(info.epoch for info in holding.values())
+        for id, info in sorted(holding.items()):
+            if info.epoch < latest:
                 text = (
-                    f"server {id} has seen epoch {who.epoch}, others {latest}: if it had been out of sync, items that"
+                    f"server {id} has seen epoch {info.epoch}, others {latest}: if it had been out of sync, items that"
                 )
                 yield Log(f"{text} were acked since may be delivered again", id)
         view = yield from self._first_view(latest + 1, deployment)
@@ -72,8 +72,8 @@ class Refounding:
         except PlaceFailed as failure:
             raise NotNow(str(failure)) from failure
         lives: dict[ServerId, Life] = {}
-        for id, who in sorted(holding.items()):
-            lives[id] = yield from self._enrol(view, id, who)
+        for id, info in sorted(holding.items()):
+            lives[id] = yield from self._enrol(view, id, info)
         view = replace(view, members=lives)
         yield WriteRegister(view, version)
         written, _ = yield from ReadRegister()
@@ -98,16 +98,16 @@ class Refounding:
             raise Invalid(f"not among the servers that were given: {', '.join(unknown) or '(none named)'}")
         met = yield from meet(sorted(named))
         runs: dict[str, ServerId] = {}
-        for id, who in met.items():
-            if (twin := runs.setdefault(who.run_id, id)) != id:
+        for id, info in met.items():
+            if (twin := runs.setdefault(info.run_id, id)) != id:
                 raise Invalid(f"{twin} and {id} are the same Redis server: N copies need N servers")
-            if text := misnamed(id, who.name, self._servers[id].shown, self._namespace):
+            if text := misnamed(id, info.name, self._servers[id].shown, self._namespace):
                 raise Invalid(text)
         return met
 
     def _deployment(self, holding: Mapping[ServerId, ServerInfo]) -> str:
         """Return the next deployment of these servers, some of which may have it already."""
-        deployments = {who.deployment for who in holding.values()}
+        deployments = {info.deployment for info in holding.values()}
         first = {one for one in deployments if refounded(one) in deployments} or deployments
         if len(first) > 1 or deployments - {*first, *map(refounded, first)}:
             raise Invalid(
@@ -123,13 +123,13 @@ class Refounding:
         nonce = yield from Nonce()
         return View(epoch, {}, {}, {}, urls, needed, nonce, deployment, level=SPOKEN.highest)
 
-    def _enrol(self, view: View, id: ServerId, who: ServerInfo) -> Operation[Life]:
+    def _enrol(self, view: View, id: ServerId, info: ServerInfo) -> Operation[Life]:
         """Give a server its next generation, unless it has it already."""
-        known = who.generation
-        life = Life(who.run_id, known if who.deployment == view.deployment else refounded(known))
+        known = info.generation
+        life = Life(info.run_id, known if info.deployment == view.deployment else refounded(known))
         again = (yield from meet([id]))[id]  # merging took time; see Recovery.renew
         answer = yield from enrol(
-            id, replace(who, clock_us=again.clock_us), view.epoch, life, deployment=view.deployment, holding=True
+            id, replace(info, clock_us=again.clock_us), view.epoch, life, deployment=view.deployment, holding=True
         )
         if answer.status is not Status.OK:
             raise NotNow(f"{id} was not enrolled: {answer.reason}")

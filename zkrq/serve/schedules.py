@@ -86,7 +86,7 @@ class Removed(BaseModel):
 
 
 def told(entry: StoredSchedule) -> dict[str, object]:
-    """Return what is told of a schedule; see ``Schedule``."""
+    """Return a schedule as the API shows it; see ``Schedule``."""
     moment = entry.upcoming
     known: dict[str, object] = {
         **{name: getattr(entry, name) for name in ("queue", "name", "when", "offset", "zone", "catch_up", "priority")},

@@ -80,7 +80,7 @@ class Store(Trimming[StoreReply]):
 
 
 @dataclass(frozen=True, slots=True)
-class Stored(Decision[ResultsReply]):
+class Stored(Results):
     """Ask for results that are kept under ids of the caller's.
 
     ``waiter``: channel to notify of the next result of those whose last one is not there; empty: none.
@@ -88,10 +88,3 @@ class Stored(Decision[ResultsReply]):
 
     script: ClassVar[str] = "stored"
     has_payloads: ClassVar[bool] = False
-    queue: str
-    waiter: str
-    items: Sequence[str]
-
-    def read(self, body: Body) -> ResultsReply:
-        flat, records = body
-        return ResultsReply([Told(*pair) for pair in zip(flat[::2], flat[1::2], strict=True)], Records(records))

@@ -1,6 +1,6 @@
 #!lua flags=allow-oom
--- purpose: tell the results that are kept under these ids (store.lua).  Where the last one is not there yet, the caller's
--- channel is noted, and told of the next one.  All servers get the record before the caller learns of it.
+-- purpose: read the results that are kept under these ids (store.lua).  If the last one of an id is not there yet, the
+-- caller's channel is noted, and notified of the next one.  All servers get the record before the caller learns of it.
 -- waiter: that channel; empty: none.
 -- KEYS: server records payloads ready scheduled members groups claimed holdings dead tombstones keys expiring notes lead
 -- ARGV: epoch generation waiter / id
