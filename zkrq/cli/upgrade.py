@@ -5,7 +5,7 @@ from __future__ import annotations
 from argparse import Namespace
 
 from zkrq.cli.command import Command, Flag, Incomplete, Line, Lines, count, open_cluster
-from zkrq.protocol.levels import RELEASES, SPOKEN
+from zkrq.protocol.levels import RELEASES, SPOKEN, too_old
 
 
 async def _upgrade(args: Namespace) -> Lines:
@@ -17,7 +17,7 @@ async def _upgrade(args: Namespace) -> Lines:
             text = f"level {level} is active" + (", as before" if level == before else f"; before: {before}")
             yield Line(text, {"level": level, "before": before})
             return
-        late = {session: each for session, each in (await cluster.clients()).items() if level not in each.levels}
+        late = too_old(await cluster.clients(), level)
         for session, client in sorted(late.items(), key=lambda each: (each[1].host, each[1].description)):
             shown = f"{client.host or '-'}  {client.description or session}  zkrq {client.version or 'before 0.2.0'}"
             yield Line(shown, {"session": session, **client._asdict(), "levels": list(client.levels)})

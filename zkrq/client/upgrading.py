@@ -24,7 +24,7 @@ from zkrq.base.events import SeveralReleases
 from zkrq.base.version import __version__
 from zkrq.coordination.coordinator import session_of
 from zkrq.protocol import calls
-from zkrq.protocol.levels import RELEASES, SPOKEN, UNNAMED, ClientInfo, decode, encode
+from zkrq.protocol.levels import RELEASES, SPOKEN, UNNAMED, ClientInfo, decode, encode, too_old
 from zkrq.protocol.scripts import LIBRARY
 from zkrq.protocol.view import raise_level
 
@@ -98,10 +98,6 @@ class Upgrading:
         told = {session: decode(text).version for session, text in (await self._coordinator.clients()).items()}
         return {owner: (text, told.get(session_of(owner), "")) for owner, text in alive.items()}
 
-    async def late(self, level: int = SPOKEN.highest) -> Mapping[str, ClientInfo]:
-        """Return the live clients that do not speak a level.  Raises ``Unavailable``."""
-        return {session: each for session, each in (await self.clients()).items() if level not in each.levels}
-
     async def upgrade(self, level: int | None = None, *, force: bool = False) -> int:
         """Make a level active in every shard, and remove the libraries that no client uses; return the level.
 
@@ -118,7 +114,7 @@ class Upgrading:
                 f"the namespace is at level {self.level}, and a level is never lowered: what was written since could "
                 "not be read; nothing was changed"
             )
-        if not force and (late := await self.late(level)):
+        if not force and (late := too_old(await self.clients(), level)):
             raise ConfigError(
                 f"{len(late)} client(s) do not speak level {level}: {shown(late)}; replace them by zkrq "
                 f"{RELEASES[level]} or later, or have them refused with force=True (--force); nothing was changed"
@@ -164,8 +160,8 @@ class Upgrading:
             if len(releases) > 1:
                 self._events.tell(SeveralReleases(self._settings.namespace, releases, self.level))
         if self._settings.auto_upgrade and self.level < SPOKEN.highest:
-            is_late = any(SPOKEN.highest not in each.levels for each in clients.values())
-            if await self._quiet_seconds(is_late) >= QUIET_SECONDS:
+            quiet = await self._quiet_seconds(bool(too_old(clients, SPOKEN.highest)))
+            if quiet >= QUIET_SECONDS:
                 await self.upgrade()
 
     async def _quiet_seconds(self, is_late: bool) -> float:

@@ -16,7 +16,7 @@ from itertools import islice
 from typing import TYPE_CHECKING
 
 from zkrq.base.errors import Closed, ZkrqError
-from zkrq.protocol.calls import Read, Results, Stored, Told, stored_at
+from zkrq.protocol.calls import Read, Results, Told, stored_at
 from zkrq.protocol.replies import Status
 
 if TYPE_CHECKING:
@@ -53,7 +53,7 @@ class Awaiting:
         cluster: str,
         queue: str,
         tasks: Tasks,
-        question: Callable[[str, str, Sequence[str]], Results | Stored] = Results,
+        question: type[Results] = Results,
     ) -> None:
         """``question``: makes the call that asks, of queue, channel and ids."""
         self.replicas = replicas

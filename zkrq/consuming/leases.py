@@ -199,9 +199,9 @@ class Leases:
         if text:  # a surrogate, e.g. from an exception about a file name, cannot be sent
             text = text[:REASON_MAX].encode(errors="replace").decode()
         if verb is Verb.ACK:
-            # A time is that of a result which is kept whatever this process has declared; see ack_keeping.
-            kept = self._results
-            how = _ack_of(lease, ms or kept.ttl_ms) if kept else _ack_of(lease, ms) if ms else _ACK
+            # A time that is given holds whatever this process has declared; see ack_keeping.
+            ttl_ms = ms or (self._results.ttl_ms if self._results else 0)
+            how = _ack_of(lease, ttl_ms) if ttl_ms else _ACK
         else:
             how = f"{LETS_GO_ON if verb is Verb.NACK and not self._retry.holds_group else verb} {ms} {text}"
         parts = ((lease.grant, (lease.position,)),)

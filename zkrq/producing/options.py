@@ -48,14 +48,12 @@ class Options(NamedTuple):
         """What a push into a group, or one that replaces others, needs."""
         return Feature.GROUPS if self.group is not None else Feature.REPLACE
 
-    def among(self, groups: Groups | None) -> Options:
+    def among(self, groups: Groups) -> Options:
         """Return the options of an item that is pushed into a queue with groups: one without a group belongs to their
         own one.
 
         Raises ``ConfigError`` for what would contradict the order of a group.
         """
-        if groups is None:
-            return self
         if groups.ordered and (self.delay_ms or self.priority):
             given = f"priority={self.priority}" if self.priority else f"a delay of {self.delay_ms / 1000:g} s"
             raise ConfigError(

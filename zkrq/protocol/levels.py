@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import enum
 import json
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 FIRST_LEVEL = 1
@@ -108,6 +109,11 @@ class ClientInfo(NamedTuple):
 def encode(spoken: ClientInfo) -> str:
     """Encode the entry of a client.  Later releases may add fields; ``decode`` ignores those that it does not know."""
     return json.dumps({**spoken._asdict(), "levels": list(spoken.levels)}, separators=(",", ":"))
+
+
+def too_old(clients: Mapping[str, ClientInfo], level: int) -> Mapping[str, ClientInfo]:
+    """Return the clients that do not speak a level, by their sessions."""
+    return {session: each for session, each in clients.items() if level not in each.levels}
 
 
 UNNAMED = ClientInfo("", "", "", Levels(FIRST_LEVEL, FIRST_LEVEL), "")

@@ -28,16 +28,7 @@ from zkrq.sync.cluster import Cluster
 from zkrq.sync.portal import Portal
 from zkrq.sync.queue import Queue, ResultQueue, ResultReceipt
 
-__all__ = [
-    "Batch",
-    "Claim",
-    "Cluster",
-    "Queue",
-    "ResultQueue",
-    "ResultReceipt",
-    "connect",
-    "embedded",
-]
+__all__ = ["Batch", "Claim", "Cluster", "Queue", "ResultQueue", "ResultReceipt", "connect", "embedded"]
 
 P = ParamSpec("P")
 
