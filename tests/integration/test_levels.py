@@ -20,7 +20,7 @@ from zkrq.client import upgrading
 from zkrq.client.inner import client_of
 from zkrq.client.stored import StoredResults
 from zkrq.coordination.coordinator import VIEW
-from zkrq.coordination.memory import Hub
+from zkrq.coordination.memory import Hub, MemoryCoordinator
 from zkrq.protocol.levels import SPOKEN, ClientInfo, Levels, encode
 from zkrq.protocol.scripts import LIBRARY
 from zkrq.protocol.view import decode
@@ -231,6 +231,29 @@ async def test_a_client_is_named_in_each_of_its_sessions(servers: local.Servers)
         await settled(is_named)
         (info,) = (await cluster.clients()).values()
         assert (info.description, info.levels, info.library) == ("mailer", SPOKEN, LIBRARY.name)
+
+
+async def test_a_client_that_could_not_name_its_release_does_so_later(
+    servers: local.Servers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Until then it seems too old, and nobody can raise the level."""
+    monkeypatch.setattr(upgrading, "LOOK_SECONDS", 0.05)
+    hub, introduce, tries, named = Hub(), MemoryCoordinator.introduce, list[str](), list[str]()
+
+    async def fail_twice(coordinator: MemoryCoordinator, text: str) -> None:
+        tries.append(coordinator.session.id)
+        if len(tries) in (2, 3):
+            raise zkrq.Unavailable("ZooKeeper does not answer")
+        await introduce(coordinator, text)
+        named.append(coordinator.session.id)
+
+    monkeypatch.setattr(MemoryCoordinator, "introduce", fail_twice)
+    async with in_process(servers, new_namespace(), hub, level=1) as cluster, working(cluster.queue("q"), ignore):
+        await until(lambda: bool(hub.enrolled))
+        hub.expire(client_of(cluster).coordinator.session.id)
+        await until(lambda: len(named) == 2)
+        assert len({*tries[1:]}) == 1
+        assert await cluster.upgrade() == SPOKEN.highest
 
 
 async def test_the_command_line_says_who_is_too_old_and_raises_the_level(

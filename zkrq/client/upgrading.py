@@ -35,7 +35,8 @@ if TYPE_CHECKING:
     from zkrq.coordination.coordinator import Coordinator
 
 LOOK_SECONDS = 60.0
-"""Seconds between two looks of the leader at the releases of the clients."""
+"""Seconds between two looks of the leader at the releases of the clients, and until a client that could not name its
+own in a new session tries again."""
 
 QUIET_SECONDS = 24 * 3600.0
 """Seconds for which no client of an older release must have been seen before the level is raised by itself."""
@@ -64,6 +65,8 @@ class Upgrading:
         self._settings = settings
         self._events = events
         self._releases: tuple[str, ...] = ()
+        self._is_named = True
+        """Whether this client has named its release in its present session."""
 
     @property
     def level(self) -> int:
@@ -78,9 +81,11 @@ class Upgrading:
         )
 
     async def introduce_again(self) -> None:
-        """Do so in a new session; what fails is only logged, because nothing depends on it."""
+        """Do so in a new session; what fails is tried again at every look, or a consumer would seem too old."""
+        self._is_named = False
         try:
             await self.introduce()
+            self._is_named = True
         except ZkrqError as error:
             _log.info("this client could not name its release: %s", error, extra=self._about)
 
@@ -142,9 +147,11 @@ class Upgrading:
     # -- in the background ---------------------------------------------------------------------------------------------
 
     async def run(self) -> None:
-        """Look now and then, while this client leads, until cancelled."""
+        """Look now and then, while this client leads, until cancelled; name the release if that has failed."""
         while True:
             await asyncio.sleep(LOOK_SECONDS)
+            if not self._is_named:
+                await self.introduce_again()
             if self._coordinator.leading:
                 try:
                     await self.look()
