@@ -55,8 +55,8 @@ do
     end
     if places.is_ordered(r) then
       -- The tokens of such claims grow, so that a database can refuse the late write of an earlier holder.
-      r.n = math.max(r.n, number('claim_n') + 1)
-      set_number('claim_n', r.n)
+      r.claim_n = math.max(r.n, number('claim_n') + 1)
+      set_number('claim_n', r.claim_n)
       grouping.tell_ended(r)
     end
     set(r, from, to, CLAIMED, r.row)
