@@ -17,6 +17,7 @@ from zkrq.protocol.calls import only_of
 from zkrq.protocol.records import Own, Version, pack, token_of
 
 LATER = 60_000
+BYTES_MAX = 2**20  # of a reply
 
 
 def ordered(id: str, group: str = "a", key: str = "", ttl_ms: float | None = None) -> Put:
@@ -527,3 +528,17 @@ def test_a_claim_without_its_payload_holds_the_group(server: OneServer, follower
     follower.apply(pushed["a1"].apply(b"a1"), payloads=True)
     assert follower.claim(count=9).ids == ["a1"]
     assert follower.contents().faults == []
+
+
+def test_the_results_of_the_items_before_bound_a_reply(server: OneServer) -> None:
+    """500 groups with a result of 32 KiB each would make a reply of 16 MB."""
+    groups, size = 40, 32 * 1024
+    for n in range(groups):
+        push(server, f"{n}-1", f"{n}-2", group=str(n))
+    first = server.claim(count=groups)
+    server.settle(*(first.decided[id].settle("result", LATER, "x" * size) for id in first.ids))
+    second = server.claim(count=groups)
+    assert 0 < len(second.ids) <= 1 + BYTES_MAX // size
+    assert second.next_ms == 0  # the others are handed out at once
+    third = server.claim(count=groups)
+    assert len(second.ids + third.ids) == groups
