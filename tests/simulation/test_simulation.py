@@ -78,6 +78,8 @@ DONE = {
     "recurring items",
     "redrive done",
     "statistics done",
+    "store done",
+    "get stored done",
 }
 """What clients have to have done or seen."""
 
