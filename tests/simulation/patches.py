@@ -42,6 +42,7 @@ def determined(loop: Loop, seed: int) -> Generator[None, None, None]:
         patch.object(time, "time", shows),
         patch.object(time, "time_ns", lambda: int(shows() * 1e9)),
         patch.object(time, "monotonic", lambda: loop.now),
+        patch.object(secrets, "token_bytes", lambda length=32: chance.randbytes(length or 32)),
         patch.object(secrets, "token_hex", lambda length=32: chance.randbytes(length or 32).hex()),
     ):
         for code in LOADED:

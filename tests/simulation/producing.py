@@ -89,7 +89,7 @@ class Producer:
         return options
 
     def _group(self) -> dict[str, Any]:
-        groups = self._setting.groups if self._client.may_group else 0
+        groups = self._setting.groups if self._client.at_latest_level else 0
         if not groups or self._chance.random() >= 0.8:
             return {}
         self._ledger.counts["pushed into a group"] += 1
@@ -99,7 +99,7 @@ class Producer:
         options = self._options() | self._group()
         if self._chance.random() < self._setting.keyed:
             options["key"] = self._chance.choice(self._setting.keys)
-            replacing = self._setting.replacing if self._client.may_group else 0.0
+            replacing = self._setting.replacing if self._client.at_latest_level else 0.0
             if replacing and self._chance.random() < replacing:
                 options["replace"] = True
         return options

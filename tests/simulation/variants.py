@@ -260,7 +260,12 @@ def an_ordered_group_does_not_wait() -> AbstractContextManager[object]:
 
 def tokens_of_a_group_do_not_grow() -> AbstractContextManager[object]:
     """A claim in an ordered group has a greater token than all before it."""
-    return _rewritten({"r.n = math.max(r.n, number('claim_n') + 1)": ""})
+    return _rewritten({"r.claim_n = math.max(r.n, number('claim_n') + 1)": ""})
+
+
+def a_failure_replaces_a_success() -> AbstractContextManager[object]:
+    """A stored result replaces none of greater rank."""
+    return _rewritten({" or rank < attempts % COUNTED": ""}, "store")
 
 
 def a_level_keeps_the_epoch() -> AbstractContextManager[object]:
@@ -326,6 +331,7 @@ VARIANTS: Mapping[str, Variant] = {
         Variant(tokens_of_a_group_do_not_grow, first=8),
         Variant(a_level_keeps_the_epoch, "none", versions=True),
         Variant(what_is_new_does_not_wait_for_its_level, "none", versions=True),
+        Variant(a_failure_replaces_a_success, "none", first=5),
     )
 }
 

@@ -133,8 +133,8 @@ class Client:
         return self.code.make_cluster(urls, self.coordinator, settings, dial=dial, shards=given), self.coordinator
 
     @property
-    def may_group(self) -> bool:
-        """Whether it may push what came with groups: its own release knows of that, and the level allows it."""
+    def at_latest_level(self) -> bool:
+        """Whether it may use what came with the latest level: its release knows of that, and the level is raised."""
         if self.world.rolling is None:
             return True
         return self.code.is_present and self.cluster is not None and self.cluster.level > rolling.LEVEL_BEFORE
