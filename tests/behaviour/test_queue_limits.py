@@ -197,7 +197,7 @@ async def test_limits_need_a_namespace_of_one_shard() -> None:
         assert list(cluster.shards) == ["main"], "nothing is begun"
         await queue.set_limits(zkrq.Limits())
         await queue.set_groups(zkrq.Groups(concurrency=1))
-        with pytest.raises(zkrq.ConfigError, match=r"queue 'emails' has limits.*set_groups\(zkrq.Groups\(\)\)"):
+        with pytest.raises(zkrq.ConfigError, match=r"queue 'emails' has limits.*zkrq limits set emails --group-none"):
             await cluster.add_shard("b", own.urls("redis-2"))
         await queue.set_groups(zkrq.Groups())
         await cluster.add_shard("b", own.urls("redis-2"))

@@ -23,7 +23,6 @@ from zkrq import (
     ClaimLost,
     Closed,
     ConfigError,
-    Groups,
     Limits,
     NotEnoughReplicas,
     OutcomeUnknown,
@@ -164,7 +163,7 @@ class Client:
                 retry=Retry(max_attempts=None, backoff=constant(1.0)),
                 dead_letters=lane.setting.dead_letters,
                 max_size=lane.setting.max_size,
-                groups=Groups(lane.setting.group_limit, lane.setting.ordered) if lane.setting.all_grouped else None,
+                groups=lane.setting.declared_groups,
                 results=Results(ttl=500) if lane.setting.results else None,
                 limits=lane.setting.limits,
             )
@@ -303,10 +302,12 @@ class World:
         drawn = setting.draw(self.chance_for(f"setting of {name}"))
         sharded = self.plan is not None
         if sharded:
-            drawn = replace(drawn, limits=None, group_limit=None, ordered=False)  # they need a namespace of one shard
+            drawn = replace(
+                drawn, limits=None, group_limit=None, ordered=False, group_rate=None
+            )  # they need a namespace of one shard
         ledger = Ledger(self.loop, self.hub, self.trace, self.found, max_size=drawn.max_size, sharded=sharded)
         ledger.limits, ledger.group_limit = drawn.limits or Limits(), 1 if drawn.ordered else drawn.group_limit
-        ledger.ordered = drawn.ordered
+        ledger.ordered, ledger.group_rate = drawn.ordered, drawn.group_rate
         ledger.default_group = "" if drawn.all_grouped else None
         return Lane(name, drawn, ledger)
 
