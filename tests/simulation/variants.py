@@ -254,7 +254,7 @@ def an_ordered_group_does_not_wait() -> AbstractContextManager[object]:
 
 def tokens_of_a_group_do_not_grow() -> AbstractContextManager[object]:
     """A claim in an ordered group has a greater token than all before it."""
-    return _rewritten({"r.n = math.max(r.n, number('claim_n') + 1)": ""})
+    return _rewritten({"r.claim_n = math.max(r.n, number('claim_n') + 1)": ""})
 
 
 class Variant(NamedTuple):
