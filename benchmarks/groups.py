@@ -18,9 +18,9 @@ from zkrq.protocol.keys import key
 COST = Topic(
     "groups",
     "Groups",
-    f"{load.TASKS} tasks push each item into one of this many groups, then {load.LOOPS} loops claim and ack batches of "
-    f"{load.BATCH}. Processor time of one server per item, divided by that without groups in the same repetition; the "
-    "limits are so high that nothing waits for them.",
+    f"{load.TASKS} tasks push each item, under an id, so that it is in no bundle, into one of this many groups, then "
+    f"{load.LOOPS} loops claim and ack batches of {load.BATCH}. Processor time of one server per item, divided by that "
+    "without groups in the same repetition; the limits are so high that nothing waits for them.",
     "times",
     "groups",
 )
@@ -45,14 +45,18 @@ GROUPS: Mapping[str, tuple[int, zkrq.Groups | None]] = {
     "1,000, ordered, rate": (1_000, zkrq.Groups(ordered=True, rate=(1_000_000, 1.0))),
 }
 
-ITEMS = 20_000
+NAMESPACE = "groups"
+ITEMS = 10_000
 RESTING_GROUPS, ITEMS_OF_EACH = 100_000, 10
 AT_ONCE = 100
 """Calls of ``push_many`` at the same time while filling."""
 
 
 async def run(plan: Plan, sheet: Sheet) -> None:
-    async with load.servers(redis=1, config=load.NO_REWRITE) as group, load.open_cluster(group) as cluster:
+    async with (
+        load.servers(redis=1, config=load.NO_REWRITE) as group,
+        load.open_cluster(group, namespace=NAMESPACE) as cluster,
+    ):
         async with load.meter(group.redis_urls.values()) as meter:
             for repetition in range(plan.repetitions):
                 await _costs(plan, sheet, meter, cluster, repetition)
@@ -77,7 +81,8 @@ async def _push(queue: zkrq.Queue[Any], items: int, groups: int) -> None:
 
     async def produce() -> None:
         for number in left:
-            await queue.push(load.ITEM, group=f"tenant-{number % groups}" if groups else None)
+            group = f"tenant-{number % groups}" if groups else None
+            await queue.push(load.ITEM, id=f"item-{number}", group=group)
 
     await asyncio.gather(*(produce() for _ in range(load.TASKS)))
 
@@ -105,7 +110,7 @@ async def _resting(plan: Plan, sheet: Sheet, cluster: Cluster, server: Redis) ->
         lost = await queue.ack_many(claims)
         sheet.add(RESTING, name, claim=between - before, ack=await _commands(server) - between)
         sheet.note(RESTING, name, f"{len(claims)} claimed, {len(lost)} lost")
-    stored = await server.memory_usage(key(cluster.name, "resting", "groups"), samples=0)  # pyright: ignore
+    stored = await server.memory_usage(key(NAMESPACE, "resting", "groups"), samples=0)  # pyright: ignore
     sheet.note(RESTING, row, f"{(stored or 0) / groups:.0f} bytes in `groups` for each group")
 
 
