@@ -41,6 +41,7 @@ def determined(loop: Loop, seed: int) -> Generator[None, None, None]:
         patch.object(time, "time", shows),
         patch.object(time, "time_ns", lambda: int(shows() * 1e9)),
         patch.object(time, "monotonic", lambda: loop.now),
+        patch.object(secrets, "token_bytes", lambda length=32: chance.randbytes(length or 32)),
         patch.object(secrets, "token_hex", lambda length=32: chance.randbytes(length or 32).hex()),
         # Weak sets of claims are walked in the order of their hashes.
         patch.object(Claim, "__hash__", _hash_claim),

@@ -17,6 +17,7 @@ from tests.simulation import faults as all_faults
 from tests.simulation.administering import resume
 from tests.simulation.agreement import disagreements, disorder, leftovers, twins
 from tests.simulation.faults import REPAIR, Fault
+from tests.simulation.keeping import Keeper, Kept, keeps
 from tests.simulation.ledger import Item, Outcome, listening
 from tests.simulation.loop import Loop, Stuck
 from tests.simulation.patches import determined
@@ -173,7 +174,8 @@ class _Scenario:
         self._draw_alone([fault for name, fault in all_faults.ALONE.items() if name in enabled])
         self._faults += of_shards if not self._faults else [fault for fault in of_shards for _ in range(2)]
         world.only_shards_go = bool(of_shards) and set(self._faults) <= {all_faults.shard_away}
-        self._workloads: list[tuple[Client, Workload]] = []
+        self._workloads: list[tuple[Client, Workload | Keeper]] = []
+        self._kept = Kept(world.found) if keeps(world) else None
         self._most_items = self._chance.choice((6, 10, 20))
         # Where nobody takes items for a while, they have to outlast what happens.
         self._rest = self._chance.choice((0.0, 0.0, self._chance.uniform(0.2, 1.3) * world.shape.seconds))
@@ -271,7 +273,8 @@ class _Scenario:
             )
             for lane in world.lanes
         ]
-        self._workloads += [(client, workload) for workload in workloads]
+        keepers = [Keeper(client, self._kept, world.chance_for(f"{name} keeping"))] if self._kept else []
+        self._workloads += [(client, each) for each in (*keepers, *workloads)]
 
         async def work() -> None:
             while not client.stopping and not await client.open():
@@ -279,8 +282,8 @@ class _Scenario:
             if client.stopping:  # all clients were told to end while this one was connecting
                 await client.close()
                 return
-            for workload in workloads:
-                workload.begin()
+            for each in (*keepers, *workloads):
+                each.begin()
 
         client.start(work(), "main")
 

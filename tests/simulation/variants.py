@@ -257,6 +257,11 @@ def tokens_of_a_group_do_not_grow() -> AbstractContextManager[object]:
     return _rewritten({"r.claim_n = math.max(r.n, number('claim_n') + 1)": ""})
 
 
+def a_failure_replaces_a_success() -> AbstractContextManager[object]:
+    """A stored result replaces none of greater rank."""
+    return _rewritten({" or rank < attempts % COUNTED": ""}, "store")
+
+
 class Variant(NamedTuple):
     """What breaks zkrq, the faults that bring it to light soonest, and the seed from which on it is looked for: shortly
     before the one that finds it."""
@@ -297,6 +302,7 @@ VARIANTS: Mapping[str, Variant] = {
         Variant(an_ordered_group_goes_on_while_one_is_claimed, first=8),
         Variant(an_ordered_group_does_not_wait, first=8),
         Variant(tokens_of_a_group_do_not_grow, first=8),
+        Variant(a_failure_replaces_a_success, "none", first=5),
     )
 }
 
