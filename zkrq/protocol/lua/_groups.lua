@@ -133,8 +133,8 @@ do
 
   -- Return the counters of a group as they are now, nil if nothing counts, and how many more claims may begin.
   local function count_of(line, begun, most, width)
+    if not (begun or width or line.learned) then return nil, math.huge end
     local counts = limits.merge_begun(begun, line.learned or '', width)
-    if not counts then return nil, math.huge end
     counts[1] = counts[1] + line.begun
     local sum = limits.sum_of(counts)
     return sum > 0 and counts or nil, most - sum
