@@ -303,11 +303,12 @@ do
     local stays = entry and is_queued(group, entry)
     if stays and redis.call('ZSCORE', ready, entry) and (knows_members or not has_members) then return false end
     if not first and claims > 0 and (not has_members or knows_members and claims >= most) then return false end
-    local counts, starts = count_of({begun = 0}, begun, rate, width)
+    local counts = count_of({begun = 0}, begun, rate, width)
     if begun and not counts then line_of(group) end -- which drops them
     if rests_us > 0 then
+      -- The next claim request here ends it, if its moment has passed: none comes to a follower.
       local is_named = redis.call('ZSCORE', members, places.resting(rests_us, group))
-      if is_named and not first and has_members and knows_members and starts <= 0 then return false end
+      if is_named and not first and has_members and knows_members then return false end
     elseif not first and begun and claims == 0 and not has_members and not knows_members then
       return false
     end
