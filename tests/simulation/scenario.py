@@ -498,7 +498,7 @@ class _Audit:
         await self.drain()
         for item in self._ledger.missing(self._drained):
             self._ledger.violation(f"lost: {item.label} ({', '.join(item.ids) or 'never delivered'})")
-        if self._lane.setting.group_limit is not None or self._lane.setting.ordered:
+        if (declared := self._lane.setting.declared_groups) and declared.settings:
             pass  # a group may be kept out of the line
         elif self._lane.setting.groups or self._lane.setting.all_grouped:
             self._ledger.check_turns()
