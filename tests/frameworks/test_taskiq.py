@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import random
 from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
@@ -11,6 +12,8 @@ from itertools import pairwise
 from typing import Any
 
 import pytest
+from aiohttp import web
+from aiohttp.test_utils import TestServer
 from taskiq import (
     AckableMessage,
     BrokerMessage,
@@ -25,6 +28,7 @@ from taskiq import (
 )
 from taskiq.acks import AcknowledgeType
 from taskiq.exceptions import SendTaskError
+from taskiq.middlewares import TaskiqAdminMiddleware
 from taskiq.receiver import Receiver
 
 import zkrq
@@ -233,12 +237,23 @@ async def test_tasks_run_with_middlewares_and_results(broker: ZkrqBroker) -> Non
     assert steps == ["send", f"execute {sent.task_id} 00-ab", "result 3"]
 
 
-@pytest.mark.parametrize("middleware", [SimpleRetryMiddleware(), SmartRetryMiddleware(default_delay=0.01)])
+RETRIES: dict[str, Callable[[ZkrqBroker], TaskiqMiddleware]] = {
+    "simple": lambda _: SimpleRetryMiddleware(),
+    "smart": lambda _: SmartRetryMiddleware(default_delay=0.01),
+    "with jitter": lambda _: SmartRetryMiddleware(default_delay=0.01, use_jitter=True, use_delay_exponent=True),
+    "by a schedule source": lambda broker: SmartRetryMiddleware(
+        default_delay=0.01, schedule_source=ZkrqScheduleSource(broker)
+    ),
+}
+
+
+@pytest.mark.parametrize("middleware", RETRIES)
 @pytest.mark.parametrize("labels", [{}, {"key": "one at a time"}])
 async def test_a_retry_keeps_its_id_and_is_not_swallowed(
-    broker: ZkrqBroker, middleware: TaskiqMiddleware, labels: dict[str, Any]
+    broker: ZkrqBroker, middleware: str, labels: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    broker.add_middlewares(middleware)
+    monkeypatch.setattr(random, "random", lambda: 0.05)  # seconds of jitter, instead of up to one
+    broker.add_middlewares(RETRIES[middleware](broker))
     tries: list[str] = []
 
     @broker.task(retry_on_error=True, **labels)
@@ -252,6 +267,29 @@ async def test_a_retry_keeps_its_id_and_is_not_swallowed(
         await until(lambda: len(tries) == 3)
         await settled(is_done(broker))
     assert tries == [sent.task_id] * 3
+
+
+async def test_the_admin_is_told_what_became_of_tasks(broker: ZkrqBroker) -> None:
+    told: list[tuple[str, str]] = []
+
+    async def take(request: web.Request) -> web.Response:
+        told.append((request.match_info["task"], request.match_info["what"]))
+        return web.json_response({})
+
+    admin = web.Application()
+    admin.router.add_post("/api/tasks/{task}/{what}", take)
+    async with TestServer(admin) as server:
+        broker.add_middlewares(TaskiqAdminMiddleware(str(server.make_url("/")), "token", taskiq_broker_name="zkrq"))
+
+        @broker.task
+        async def add(a: int, b: int) -> int:
+            return a + b
+
+        sent = await add.kiq(1, 2)
+        async with working(broker):
+            await until(lambda: len(told) == 3)
+        await broker.shutdown()  # closes the middleware's connection
+    assert sorted(told) == [(sent.task_id, what) for what in ("executed", "queued", "started")]
 
 
 async def test_a_task_acknowledges_itself(broker: ZkrqBroker) -> None:
