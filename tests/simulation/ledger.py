@@ -9,19 +9,21 @@ from __future__ import annotations
 import enum
 import itertools
 import math
+from collections import Counter
 from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, NamedTuple, cast
 from unittest.mock import patch
 
+from tests.simulation.code import LOADED, Code
 from tests.simulation.ensemble import SimHub
 from tests.simulation.findings import Findings
 from tests.simulation.loop import WORLD, Loop, Process, State
 from tests.simulation.trace import Trace
 from zkrq import Claim, Limits, QueueFull, Receipt, Result, ResultState
-from zkrq.base.checks import in_seconds
+from zkrq.base.checks import Duration, in_seconds
 from zkrq.client.items import Item as SeenItem
 from zkrq.consuming.claims import lease_of
 from zkrq.consuming.lease import Lease
@@ -299,14 +301,16 @@ class Ledger:
         self.limits = Limits()
         """Those that every client declares before its first claim."""
         self.group_limit: int | None = None
+        self.group_rate: tuple[int, float] | None = None
         self.ordered = False
         """Whether groups keep the order of their pushes."""
         self.tokens: dict[str, tuple[int, int]] = {}
         """The greatest fencing token of each group that keeps the order."""
         self.default_group: str | None = None
         """That of items that are pushed without one."""
-        self.begun: dict[tuple[str, int], dict[str, Begun]] = {}
-        """By the view's register and its epoch, in which one server counts: the requests that were given something."""
+        self.begun: dict[tuple[str, int, str | None], dict[str, Begun]] = {}
+        """By the view's register and its epoch, in which one server counts, and by group (None: of all): the requests
+        that were given something."""
         self.requests: list[Request] = []
         self.asked_at: dict[tuple[str, str], float] = {}
         """When each claim request was begun, by its shard and its name."""
@@ -729,13 +733,23 @@ class Ledger:
                 self.violation(f"out of order: {what}, after {other.label} of {group!r} was handed out")
         item.handed_in_order = True
 
-    def check_rate(self, where: str, epoch: int, request: str, begun: Begun) -> None:
-        """No more claims begin in a time than the limit, by the clock of the server that counts, and certainly in less
-        than that time: a clock may be set."""
-        if self.limits.rate is None or not begun.items:
+    def check_rates(self, where: str, epoch: int, request: str, begun: Begun, groups: Mapping[str | None, int]) -> None:
+        """No more claims begin in a time than the limit, of all and of each group; ``groups``: of how many items."""
+        if self.limits.rate is not None:
+            self._check_rate((where, epoch, None), self.limits.rate, request, begun)
+        if self.group_rate is not None:
+            for group, items in groups.items():
+                if group is not None:
+                    self._check_rate((where, epoch, group), self.group_rate, request, begun._replace(items=items))
+
+    def _check_rate(
+        self, where: tuple[str, int, str | None], rate: tuple[int, Duration], request: str, begun: Begun
+    ) -> None:
+        """By the clock of the server that counts, and certainly in less than that time: a clock may be set."""
+        if not begun.items:
             return
-        most, seconds = self.limits.rate[0], in_seconds(self.limits.rate[1])
-        known = self.begun.setdefault((where, epoch), {})
+        most, seconds, of_group = rate[0], in_seconds(rate[1]), where[2] is not None
+        known = self.begun.setdefault(where, {})
         known.setdefault(request, begun)
         near = [
             other
@@ -744,9 +758,11 @@ class Ledger:
             and max(begun.until, other.until) - min(begun.since, other.since) < seconds
         ]
         count = sum(other.items for other in near)
-        self.counts["requests at the rate"] += count == most
+        self.counts["requests at the rate of a group" if of_group else "requests at the rate"] += count == most
         if count > most:
-            self.violation(f"more than {most} in {seconds} s: {request} makes it {count}")
+            self.violation(
+                f"more than {most} {f'of {where[2]!r} ' * of_group}in {seconds} s: {request} makes it {count}"
+            )
 
     def _check_is_mine(self, item: Item, claim: Claim[Any], what: str) -> None:
         """Nobody else may have it, nor have been done with it."""
@@ -920,11 +936,31 @@ def _handed(decided: Decided[calls.ClaimReply]) -> Iterator[str]:
             yield id_at(bundle, unpack(records[bundle]), position)
 
 
+def _handed_of_groups(decided: Decided[calls.ClaimReply]) -> Counter[str | None]:
+    """How many items of each group a claim request was given."""
+    records, parts, handed = dict(decided.records), iter(decided.reply.handed), Counter[str | None]()
+    for bundle, _, count, _ in zip(parts, parts, parts, parts, strict=True):
+        handed[unpack(records[bundle]).group] += count
+    return handed
+
+
 @contextmanager
 def listening(loop: Loop, found: Findings, ledgers: Mapping[str, Ledger]) -> Generator[None, None, None]:
     """Note when Redis last told a client that a claim holds, and when each claim request was begun."""
-    add, extend = Leases.add, Lease.extend
-    decide = Replicas.decide
+    with ExitStack() as of_each:
+        for code in LOADED:
+            of_each.enter_context(_listening(code, loop, found, ledgers))
+        yield
+
+
+@contextmanager
+def _listening(code: Code, loop: Loop, found: Findings, ledgers: Mapping[str, Ledger]) -> Generator[None, None, None]:
+    many: type[Leases] = code.module("consuming.leases").Leases
+    one: type[Lease] = code.module("consuming.lease").Lease
+    replicas: type[Replicas] = code.module("replication.replicas").Replicas
+    requests = (code.module("protocol.calls").Claim, code.module("protocol.calls").Turn)
+    add, extend = many.add, one.extend
+    decide = replicas.decide
 
     def note(lease: Lease) -> None:
         if (claim := lease()) is not None:
@@ -941,8 +977,9 @@ def listening(loop: Loop, found: Findings, ledgers: Mapping[str, Ledger]) -> Gen
         note(lease)
 
     async def note_decide(replicas: Replicas, call: Decision[Any]) -> Decided[Any]:
-        if not isinstance(call, calls.Claim | calls.Turn):
+        if not isinstance(call, requests):
             return await decide(replicas, call)
+        call = cast("calls.Claim | calls.Turn", call)
         ledger = ledgers[call.queue]
         request = f"{call.owner}/{call.seq}"
         where = replicas.membership._register  # pyright: ignore[reportPrivateUsage]
@@ -950,14 +987,14 @@ def listening(loop: Loop, found: Findings, ledgers: Mapping[str, Ledger]) -> Gen
         asked, began = Request(loop.now, where=where), replicas.membership.view.epoch
         ledger.requests.append(asked)
         decided = await decide(replicas, cast("Decision[Any]", call))
-        if isinstance(call, calls.Turn) and decided.reply.verdict != calls.CLAIMED:
+        if isinstance(call, requests[1]) and decided.reply.verdict != calls.CLAIMED:
             return decided  # as a request alone that is refused
         asked.answered_at, asked.calm, asked.moved = loop.now, found.calm, decided.epoch != began
         asked.ids = list(_handed(decided))
-        if not asked.moved:
+        if not asked.moved and code.is_present:
             # A repeated request is given what its first try was: its claims may have begun then.
             begun = Begun(decided.reply.clock, asked_at, loop.now, len(asked.ids))
-            ledger.check_rate(where, began, request, begun)
+            ledger.check_rates(where, began, request, begun, _handed_of_groups(decided))
         for id in asked.ids:
             ledger.asked_for.setdefault((id, request), asked_at)
         if ledger.pauses.is_in_force(asked_at):
@@ -967,8 +1004,8 @@ def listening(loop: Loop, found: Findings, ledgers: Mapping[str, Ledger]) -> Gen
         return decided
 
     with (
-        patch.object(Leases, "add", note_added),
-        patch.object(Lease, "extend", note_extended),
-        patch.object(Replicas, "decide", note_decide),
+        patch.object(many, "add", note_added),
+        patch.object(one, "extend", note_extended),
+        patch.object(replicas, "decide", note_decide),
     ):
         yield
