@@ -30,6 +30,7 @@ from taskiq.acks import AcknowledgeType
 from taskiq.exceptions import SendTaskError
 from taskiq.middlewares import TaskiqAdminMiddleware
 from taskiq.receiver import Receiver
+from taskiq.scheduler.scheduled_task import CronSpec
 
 import zkrq
 from tests.harness import HANG, in_process, new_namespace, settled, until
@@ -409,8 +410,67 @@ async def test_a_task_for_a_given_time_needs_no_scheduler(broker: ZkrqBroker) ->
     await report.kicker().schedule_by_time(source, datetime.now(UTC), 1)
     async with working(broker):
         await settled(is_done(broker))
-    with pytest.raises(NotImplementedError, match="declared with its task"):
-        await report.kicker().schedule_by_cron(source, "* * * * *", 1)
+
+
+async def test_recurring_schedules_are_added_at_run_time(connect: Callable[[], zkrq.Cluster]) -> None:
+    brokers = [ZkrqBroker(connect) for _ in range(2)]  # as in two processes
+    sources = [ZkrqScheduleSource(broker) for broker in brokers]
+    for broker in brokers:
+        await broker.startup()
+
+    @brokers[0].task(task_name="report")
+    async def report(what: int) -> None: ...
+
+    async def known() -> list[tuple[str, str | None, Any]]:
+        found = await sources[1].get_schedules()
+        return [(each.task_name, each.cron, each.cron_offset) for each in found if each.args == [1]]
+
+    kicker = report.kicker()
+    daily = await kicker.schedule_by_cron(sources[0], CronSpec(hours=7, minutes=0, offset="Europe/Berlin"), 1)
+    assert await known() == [("report", "0 7 * * *", "Europe/Berlin")]
+    operator = brokers[1].cluster.schedules()
+    await operator.pause("taskiq", daily.schedule_id)
+    assert await known() == []
+    await operator.change(brokers[1].queue(), daily.schedule_id, when="0 8 * * *")
+    await operator.resume("taskiq", daily.schedule_id)
+    assert await known() == [("report", "0 8 * * *", None)]
+    await operator.change(brokers[1].queue(), daily.schedule_id, item=b"something else")
+    assert await known() == []
+    await daily.unschedule()
+    assert await known() == []
+
+    often = await kicker.schedule_by_interval(sources[0], 60, 2)
+    moments = await sources[1].get_schedules()
+    (entry,) = await operator.list()
+    assert entry.since
+    assert moments
+    assert all(each.time and each.time > entry.since for each in moments)
+    assert [each.schedule_id for each in await sources[0].get_schedules()] == [each.schedule_id for each in moments]
+    other = ZkrqBroker(connect, queue_name="others")
+    await other.startup()
+    assert await ZkrqScheduleSource(other).get_schedules() == [], "they are of one broker"
+    await other.shutdown()
+    for broker, source in zip(brokers, sources, strict=True):  # both schedulers fire the first moment
+        await TaskiqScheduler(broker, [source]).on_ready(source, moments[0])
+    assert sum(await brokers[0].queue().size()) == 1
+    await often.unschedule()
+    assert not await operator.list()
+    with pytest.raises(zkrq.ConfigError, match="Europe/Berlin"):
+        await kicker.schedule_by_cron(sources[0], CronSpec(offset=timedelta(hours=2)), 1)
+    for broker in brokers:
+        await broker.shutdown()
+
+
+async def test_schedules_are_kept_while_they_cannot_be_read(broker: ZkrqBroker) -> None:
+    @broker.task(task_name="report")
+    async def report() -> None: ...
+
+    source = ZkrqScheduleSource(broker)
+    await report.kicker().schedule_by_cron(source, "0 7 * * *")
+    before = await source.get_schedules()
+    await broker.shutdown()
+    assert await source.get_schedules() == before
+    assert before
 
 
 async def test_moments_of_an_interval_are_the_same_everywhere(broker: ZkrqBroker) -> None:
