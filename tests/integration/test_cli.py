@@ -415,6 +415,11 @@ async def test_looking_and_administering(shell: Shell) -> None:
     (first,) = await shell.value("push", "jobs", '{"n": 1}', "--key", "one", "--ttl", "600")
     (again,) = await shell.value("push", "jobs", '{"n": 2}', "--key", "one")
     assert (again["duplicate"], again["new"], again["id"]) == (True, False, first["id"])
+    windowed = ("push", "windows", "1", "--key", "k", "--key-window", "60")
+    (began,) = await shell.value(*windowed)
+    _, out, _ = await shell.run("clear", "windows", "--yes")
+    _, out, _ = await shell.run(*windowed)
+    assert out == f"{began['id']}  has begun the window of the key, and is done\n"
     _, out, _ = await shell.run("push", "jobs", '{"n": 3}', "--key", "one", "--id", first["id"])
     assert out == f"{first['id']}  is in the queue already\n"
     (item,) = await shell.value("get", "jobs", first["id"])

@@ -68,6 +68,7 @@ class Producer:
             key=options.get("key", ""),
             ttl=options.get("ttl"),
             group=options.get("group", self._ledger.default_group),
+            window=options.get("key_window", 0.0),
         )
 
     def _packed(self, item: Item) -> str:
@@ -98,6 +99,8 @@ class Producer:
             options["key"] = self._chance.choice(self._setting.keys)
             if self._setting.replacing and self._chance.random() < self._setting.replacing:
                 options["replace"] = True
+            elif self._setting.windows and self._chance.random() < self._setting.windows:
+                options["key_window"] = self._chance.choice((1.0, 4.0, 15.0))
         return options
 
     def _note(self, push: Push, ended: Ended[Receipt], *, is_plain: bool = False) -> None:

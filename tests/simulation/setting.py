@@ -48,6 +48,10 @@ class Setting:
     """Items of each group claimed at once."""
     ordered: bool = False
     """Whether groups keep the order of their pushes."""
+    holds_group: bool = True
+    """Whether a failed item holds such a group while it waits."""
+    windows: float = 0.0
+    """Which part of the pushes with a key that replace nothing has a window."""
 
     @property
     def results(self) -> bool:
@@ -126,8 +130,12 @@ def draw(chance: random.Random) -> Setting:
     limits = chance.choices(_LIMITS, (8, 2, 1, 1))[0]
     group_limit = chance.choice((None, 1, 2)) if drawn.groups else None
     ordered = drawn.groups > 0 and chance.random() < 0.4
+    holds_group = not ordered or chance.random() < 0.7
+    if chance.random() < 0.25:
+        drawn = replace(drawn, windows=0.8, keyed=0.6)
     if drawn.deletes:
         return drawn
     group_limit = None if ordered else group_limit
     is_grouped = drawn.all_grouped or group_limit is not None or ordered
-    return replace(drawn, limits=limits, group_limit=group_limit, all_grouped=is_grouped, ordered=ordered)
+    drawn = replace(drawn, limits=limits, group_limit=group_limit, all_grouped=is_grouped)
+    return replace(drawn, ordered=ordered, holds_group=holds_group)

@@ -161,7 +161,7 @@ class Client:
             return self.cluster.queue(
                 lane.name,
                 claim_timeout=CLAIM_TIMEOUT,
-                retry=Retry(max_attempts=None, backoff=constant(1.0)),
+                retry=Retry(max_attempts=None, backoff=constant(1.0), holds_group=lane.setting.holds_group),
                 dead_letters=lane.setting.dead_letters,
                 max_size=lane.setting.max_size,
                 groups=Groups(lane.setting.group_limit, lane.setting.ordered) if lane.setting.all_grouped else None,

@@ -64,7 +64,7 @@ from zkrq.serve.bodies import (
     told,
 )
 from zkrq.serve.holding import Kept
-from zkrq.serve.problems import Busy, NoSuchItem, describe_error, headers_of, kind_of
+from zkrq.serve.problems import BadPush, Busy, NoSuchItem, describe_error, headers_of, kind_of
 from zkrq.serve.watching import takes_pushes
 
 if TYPE_CHECKING:
@@ -183,11 +183,14 @@ class Api:
         return JSONResponse({**describe_error(worst), "happened": happened, **told}, kind.status, headers_of(kind))
 
     async def _push(self, queue: str, push: Push, payload: bytes) -> Receipt:
+        if (push.delay or push.priority) and self._queues.keeps_order(queue):
+            raise BadPush("body: a delay or a priority would contradict the order of this queue's groups; leave it out")
         return await self._queues[queue].push(
             payload,
             id=push.id,
             key=push.key,
             replace=push.replace,
+            key_window=push.key_window,
             delay=push.delay or None,
             priority=push.priority,
             ttl=push.ttl,
