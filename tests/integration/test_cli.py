@@ -590,6 +590,20 @@ async def test_dead_letters_by_reason(shell: Shell, servers: local.Servers) -> N
         assert (await queue.size()) == (3, 0, 0, 8)
 
 
+async def test_items_of_a_group(shell: Shell, servers: local.Servers) -> None:
+    async with over_zookeeper(servers, shell.environment["ZKRQ_NAMESPACE"]) as cluster:
+        queue = cluster.queue("jobs")
+        for group in ("a", "b"):
+            await queue.push_many([1, 2, 3], group=group)
+        for claim in await queue.pop_many(4, timeout=0):
+            await claim.bury("bad")
+        assert len(await shell.value("find", "jobs", "--group", "a")) == 3
+        assert await shell.value("dead", "redrive", "jobs", "--group", "a", "--yes") == [{"redriven": 2}]
+        assert await shell.value("dead", "discard", "jobs", "--group", "b", "--yes") == [{"removed": 2}]
+        assert await shell.value("cancel", "jobs", "--group", "b", "--yes") == [{"cancelled": 1, "claimed": 0}]
+        assert await shell.value("clear", "jobs", "--group", "a", "--yes") == [{"removed": 3}]
+
+
 async def test_dead_letters_are_moved(shell: Shell, servers: local.Servers) -> None:
     async with over_zookeeper(servers, shell.environment["ZKRQ_NAMESPACE"]) as cluster:
         emails, fixed = cluster.queue("emails"), cluster.queue("emails-fixed")

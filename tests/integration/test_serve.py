@@ -258,6 +258,16 @@ async def test_groups_keep_their_order(stage: Stage) -> None:
     assert seen[1] == ("b", "created", 1)
 
 
+async def test_letters_of_one_group(stage: Stage) -> None:
+    for group in ("a", "b"):
+        await stage.push(group, group=group)
+        await (await take(stage.queue)).bury("bad")
+    listed = (await stage.http.get(f"{stage.path}/items?state=dead&group=b")).json()
+    assert [item["group"] for item in listed["items"]] == ["b"]
+    assert (await stage.http.post(f"{stage.path}/dead/redrive", {"group": "b"})).json() == {"redriven": 1}
+    assert (await stage.queue.size()) == (1, 0, 0, 1)
+
+
 # -- claims ------------------------------------------------------------------------------------------------------------
 
 

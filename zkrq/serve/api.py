@@ -30,6 +30,7 @@ from zkrq.serve.bodies import (
     Extend,
     Extended,
     FoundItems,
+    GroupQuery,
     HeaderQuery,
     ItemId,
     ItemResult,
@@ -370,6 +371,7 @@ class Api:
         key: KeyQuery = None,
         header: HeaderQuery = None,
         error: ErrorQuery = None,
+        group: GroupQuery = None,
         limit: PageLimit = 100,
         after: AfterQuery = None,
     ) -> Response:
@@ -381,7 +383,7 @@ class Api:
         name, _, value = (header or "").partition("=")
         pair = None if header is None else (name, value)
         page = await self._queues[queue].find_page(
-            key=key, header=pair, error=error, state=state, limit=limit, after=after
+            key=key, header=pair, error=error, group=group, state=state, limit=limit, after=after
         )
         return Response(found(page), media_type="application/json")
 
@@ -433,8 +435,9 @@ class Api:
         return Response(f'{{"items": [{", ".join(map(stored, letters))}]}}', media_type="application/json")
 
     async def redrive(self, queue: QueueName, body: Redrive | None = None) -> Redriven:
-        """Queue dead letters again, with no attempts: those named, or all."""
-        return Redriven(redriven=await self._queues[queue].redrive(body.ids if body else None))
+        """Queue dead letters again, with no attempts: those named, those of a group, or all."""
+        wanted = body or Redrive.model_validate({})
+        return Redriven(redriven=await self._queues[queue].redrive(wanted.ids, group=wanted.group))
 
 
 async def _hung_up(request: Request) -> None:

@@ -141,6 +141,11 @@ ErrorQuery = Annotated[
     ),
 ]
 
+GroupQuery = Annotated[
+    Annotated[str, AfterValidator(check_group)] | None,
+    Query(description="Only items of this group.", min_length=1, max_length=MAX_GROUP, examples=["tenant-42"]),
+]
+
 AfterQuery = Annotated[
     Annotated[str, AfterValidator(_check_cursor)] | None,
     Query(
@@ -356,6 +361,13 @@ class Redrive(_Request):
     ids: list[Id] | None = Field(
         None, max_length=LETTERS_MAX, description="Ids of dead letters, others are skipped; left out: all."
     )
+    group: Group | None = Field(None, description="In place of `ids`: those of this group.")
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if self.ids is not None and self.group is not None:
+            raise ValueError("give either ids or a group")
+        return self
 
 
 class Pushed(BaseModel):
