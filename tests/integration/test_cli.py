@@ -590,6 +590,23 @@ async def test_dead_letters_by_reason(shell: Shell, servers: local.Servers) -> N
         assert (await queue.size()) == (3, 0, 0, 8)
 
 
+async def test_what_an_item_waits_for(shell: Shell, servers: local.Servers) -> None:
+    async with over_zookeeper(servers, shell.environment["ZKRQ_NAMESPACE"]) as cluster:
+        orders = cluster.queue("orders", groups=zkrq.Groups(ordered=True), retry=zkrq.Retry(backoff=zkrq.constant(60)))
+        first, second = [receipt.id for receipt in await orders.push_many(["created", "paid"], group="order-1")]
+        assert "waits" not in (await shell.run("get", "orders", second))[1]
+        claim = await take(orders)
+        _, out, _ = await shell.run("get", "orders", second)
+        assert out.splitlines()[1:] == [f"  waits: {first} of its group 'order-1' is claimed by {claim.owner}"]
+        await claim.nack(reason="no answer")
+        await orders.pause()
+        (told,) = await shell.value("get", "orders", second)
+        paused, failed = told["waits"]
+        assert paused == "the queue is paused: `zkrq resume`"
+        assert failed.startswith(f"{first} of its group 'order-1' failed, and comes again in ")
+        assert failed.endswith("no answer")
+
+
 async def test_items_of_a_group(shell: Shell, servers: local.Servers) -> None:
     async with over_zookeeper(servers, shell.environment["ZKRQ_NAMESPACE"]) as cluster:
         queue = cluster.queue("jobs")
