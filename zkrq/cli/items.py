@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 from argparse import Namespace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from zkrq.base.errors import ConfigError
 from zkrq.cli.command import QUEUE, Command, Flag, Line, Lines, open_cluster
@@ -25,7 +25,8 @@ async def _get(args: Namespace) -> Lines:
             raise ConfigError(f"queue {args.queue!r} has no item {args.id!r}")
         waits = await _waits(queue, item)
     line = item_line(item)
-    yield Line(line.text + "".join(f"\n  waits: {reason}" for reason in waits), {**line.value, "waits": waits})
+    value = {**cast("dict[str, object]", line.value), "waits": waits}
+    yield Line(line.text + "".join(f"\n  waits: {reason}" for reason in waits), value)
 
 
 LOOKED_AT = 500

@@ -85,7 +85,7 @@ class Options:
     def of_queue(self, name: str) -> Mapping[str, Any]:
         """Return the arguments of ``Cluster.queue`` for one queue."""
         return {
-            option: value.get(name) if option in OF_EACH_QUEUE and isinstance(value, Mapping) else value
+            option: value.get(name) if option in OF_EACH_QUEUE and _is_by_name(value) else value
             for option, value in self.queue.items()
         }
 
