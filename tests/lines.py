@@ -68,7 +68,7 @@ def waiting_in_order(bundles: Mapping[str, Bundle]) -> set[bytes]:
     return {
         entry
         for id, bundle in bundles.items()
-        if bundle.is_ordered and bundle.order >= 0
+        if bundle.claim_n is not None and bundle.order >= 0
         for entry in (id.encode(), *(entry_of(id, at) for at in range(len(bundle.states))))
     }
 
@@ -92,10 +92,10 @@ def faults_of_groups(
     for id, bundle in bundles.items():
         if bundle.group is not None:
             claims[bundle.group] += bundle.states.count("C")
-            in_order[bundle.group] += bundle.is_ordered and bundle.states.count("C")
+            in_order[bundle.group] += bundle.claim_n is not None and bundle.states.count("C")
             entries = [entry_of(id, at) for at, state in enumerate(bundle.states) if state == "R"]
             entries += [id.encode()] if "Q" in bundle.states else []
-            holds = bundle.is_ordered and bundle.order >= 0
+            holds = bundle.claim_n is not None and bundle.order >= 0
             living = {member_of(bundle, entry) for entry in entries if holds or entry not in scheduled}
             due.setdefault(bundle.group, set()).update(living)
     for group, demanded in due.items():

@@ -10,12 +10,13 @@ import enum
 import itertools
 import math
 from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, NamedTuple, cast
 from unittest.mock import patch
 
+from tests.simulation.code import LOADED, Code
 from tests.simulation.ensemble import SimHub
 from tests.simulation.findings import Findings
 from tests.simulation.loop import WORLD, Loop, Process, State
@@ -961,8 +962,20 @@ def _handed(decided: Decided[calls.ClaimReply]) -> Iterator[str]:
 @contextmanager
 def listening(loop: Loop, found: Findings, ledgers: Mapping[str, Ledger]) -> Generator[None, None, None]:
     """Note when Redis last told a client that a claim holds, and when each claim request was begun."""
-    add, extend = Leases.add, Lease.extend
-    decide = Replicas.decide
+    with ExitStack() as of_each:
+        for code in LOADED:
+            of_each.enter_context(_listening(code, loop, found, ledgers))
+        yield
+
+
+@contextmanager
+def _listening(code: Code, loop: Loop, found: Findings, ledgers: Mapping[str, Ledger]) -> Generator[None, None, None]:
+    many: type[Leases] = code.module("consuming.leases").Leases
+    one: type[Lease] = code.module("consuming.lease").Lease
+    replicas: type[Replicas] = code.module("replication.replicas").Replicas
+    requests = (code.module("protocol.calls").Claim, code.module("protocol.calls").Turn)
+    add, extend = many.add, one.extend
+    decide = replicas.decide
 
     def note(lease: Lease) -> None:
         if (claim := lease()) is not None:
@@ -979,8 +992,9 @@ def listening(loop: Loop, found: Findings, ledgers: Mapping[str, Ledger]) -> Gen
         note(lease)
 
     async def note_decide(replicas: Replicas, call: Decision[Any]) -> Decided[Any]:
-        if not isinstance(call, calls.Claim | calls.Turn):
+        if not isinstance(call, requests):
             return await decide(replicas, call)
+        call = cast("calls.Claim | calls.Turn", call)
         ledger = ledgers[call.queue]
         request = f"{call.owner}/{call.seq}"
         where = replicas.membership._register  # pyright: ignore[reportPrivateUsage]
@@ -988,11 +1002,11 @@ def listening(loop: Loop, found: Findings, ledgers: Mapping[str, Ledger]) -> Gen
         asked, began = Request(loop.now, where=where), replicas.membership.view.epoch
         ledger.requests.append(asked)
         decided = await decide(replicas, cast("Decision[Any]", call))
-        if isinstance(call, calls.Turn) and decided.reply.verdict != calls.CLAIMED:
+        if isinstance(call, requests[1]) and decided.reply.verdict != calls.CLAIMED:
             return decided  # as a request alone that is refused
         asked.answered_at, asked.calm, asked.moved = loop.now, found.calm, decided.epoch != began
         asked.ids = list(_handed(decided))
-        if not asked.moved:
+        if not asked.moved and code.is_present:
             # A repeated request is given what its first try was: its claims may have begun then.
             begun = Begun(decided.reply.clock, asked_at, loop.now, len(asked.ids))
             ledger.check_rate(where, began, request, begun)
@@ -1005,8 +1019,8 @@ def listening(loop: Loop, found: Findings, ledgers: Mapping[str, Ledger]) -> Gen
         return decided
 
     with (
-        patch.object(Leases, "add", note_added),
-        patch.object(Lease, "extend", note_extended),
-        patch.object(Replicas, "decide", note_decide),
+        patch.object(many, "add", note_added),
+        patch.object(one, "extend", note_extended),
+        patch.object(replicas, "decide", note_decide),
     ):
         yield

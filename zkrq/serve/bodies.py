@@ -418,7 +418,7 @@ class ClaimedItem(BaseModel):
     attempts: int = Field(description="Deliveries that count, including this one.")
     failures: int = Field(description="Earlier deliveries that failed.")
     pushed_at: datetime
-    fencing: tuple[int, int] = Field(description="A later claim of the same item has a greater pair.")
+    fencing: tuple[int, int] = Field(description="Greater in a later claim of the item, or of its ordered group.")
     lease: float = Field(description="Seconds for which the claim holds unless it is extended.")
 
 

@@ -21,7 +21,7 @@ do
 
   local function hand(request, r, from, to)
     local part = payloads_between(r.whole, from, to)
-    if request.has_large and request.handed_count > 0 and request.handed_bytes + #part > BYTES_MAX then
+    if request.handed_count > 0 and request.handed_bytes + #part > BYTES_MAX then
       request.is_cut = true
       return false
     end
@@ -55,9 +55,9 @@ do
     end
     if places.is_ordered(r) then
       -- The tokens of such claims grow, so that a database can refuse the late write of an earlier holder.
-      r.n = math.max(r.n, number('claim_n') + 1)
-      set_number('claim_n', r.n)
-      grouping.tell_ended(r)
+      r.claim_n = math.max(r.n, number('claim_n') + 1)
+      set_number('claim_n', r.claim_n)
+      request.handed_bytes = request.handed_bytes + grouping.tell_ended(r)
     end
     set(r, from, to, CLAIMED, r.row)
     count_attempts(r, from, to, 1)

@@ -20,18 +20,17 @@ end
 local places = {} -- of entries in groups (_groups.lua)
 do
   local RANK_BYTES, STATE_BYTES = 10, 5
-  local ORDERED = 8 -- a flag of a record
   local HAS_MEMBERS, KEEPS_ORDER = 1, 2 -- flags of a group
 
   -- Tell whether an item was pushed into a group that keeps the order.
   function places.is_ordered(r)
-    return r.marks >= ORDERED
+    return r.claim_n ~= nil
   end
 
   -- Tell whether such an item holds its group while it waits.  The sign of its order says otherwise after a failure whose
   -- policy lets the group go on.
   function places.holds_group(r)
-    return r.marks >= ORDERED and r.order >= 0
+    return r.claim_n ~= nil and r.order >= 0
   end
 
   -- Return what groups says of one: number of claimed items, whether there may be members, rank and entry of the first,

@@ -221,15 +221,17 @@ do
     line_of(b.group).forgotten = bundle
   end
 
-  -- Send the end of the item before with the claim of this one.
+  -- Send the end of the item before with the claim of this one.  Return the bytes of its result.
   function grouping.tell_ended(r)
     local _, _, _, _, ended = places.read_state(redis.call('HGET', groups, r.group))
     local before = ended and ended ~= r.bundle and open(ended)
-    if not before then return end
+    if not before then return 0 end
+    local bytes = 0
     if before.own ~= '' and not before.notes then
-      for position = 1, before.size do results.recall(before, position) end
+      for position = 1, before.size do bytes = bytes + #(results.recall(before, position) or '') end
     end
     tell_as_is(before)
+    return bytes
   end
 
   -- Tell whether a claimed item is the only one of its group that is claimed, and none that is queued comes before it.
