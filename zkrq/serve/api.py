@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar, cast
 
-from fastapi import APIRouter, Query, Request, Response, Security
+from fastapi import APIRouter, Depends, Query, Request, Response, Security
 from fastapi.responses import JSONResponse
 from fastapi.security import HTTPBearer
 from starlette.requests import ClientDisconnect
@@ -19,7 +19,6 @@ from zkrq.serve.bodies import (
     Acked,
     AckedMany,
     AckMany,
-    AfterQuery,
     Bury,
     Cancelled,
     Claimed,
@@ -37,7 +36,7 @@ from zkrq.serve.bodies import (
     KeyQuery,
     Nack,
     NamespaceStatistics,
-    PageLimit,
+    PageWanted,
     Paused,
     Problem,
     Push,
@@ -60,6 +59,7 @@ from zkrq.serve.bodies import (
     figures,
     found,
     limits_of,
+    page_wanted,
     pushed,
     stored,
     told,
@@ -367,13 +367,12 @@ class Api:
     async def find(
         self,
         queue: QueueName,
+        wanted: Annotated[PageWanted, Depends(page_wanted)],
         state: StateQuery = None,
         key: KeyQuery = None,
         header: HeaderQuery = None,
         error: ErrorQuery = None,
         group: GroupQuery = None,
-        limit: PageLimit = 100,
-        after: AfterQuery = None,
     ) -> Response:
         """List items, or find some: those of which all that is given holds, in no particular order.
 
@@ -383,7 +382,7 @@ class Api:
         name, _, value = (header or "").partition("=")
         pair = None if header is None else (name, value)
         page = await self._queues[queue].find_page(
-            key=key, header=pair, error=error, group=group, state=state, limit=limit, after=after
+            key=key, header=pair, error=error, group=group, state=state, limit=wanted.limit, after=wanted.after
         )
         return Response(found(page), media_type="application/json")
 

@@ -10,7 +10,7 @@ from base64 import b64decode, b64encode
 from collections.abc import Callable
 from dataclasses import asdict
 from datetime import datetime
-from typing import TYPE_CHECKING, Annotated, Any, Literal, NoReturn, Self, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple, NoReturn, Self, TypeVar
 
 from fastapi import Path, Query
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, GetJsonSchemaHandler, model_validator
@@ -155,6 +155,19 @@ AfterQuery = Annotated[
         pattern="^[A-Za-z0-9_-]+$",
     ),
 ]
+
+
+class PageWanted(NamedTuple):
+    """How much of a list is asked for, and from where."""
+
+    limit: int
+    after: str | None
+
+
+def page_wanted(limit: PageLimit = 100, after: AfterQuery = None) -> PageWanted:
+    """Read what part of a list a request asks for."""
+    return PageWanted(limit, after)
+
 
 Id = Annotated[str, _named(check_id, "id"), Field(min_length=1, max_length=MAX_ID)]
 

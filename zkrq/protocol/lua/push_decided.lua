@@ -123,7 +123,7 @@ do
 
   function begin_window(key, id, pushed_at, window_ms)
     local w = write(key)
-    w.due, w.pushed_at = now_us, pushed_at
+    w.due, w.pushed_at, w.has_no_text = now_us, pushed_at, true
     set_own(w, 1, now_us, window_ms)
     set(w, 1, 1, GONE, row_of_call(w, ITEM .. id))
   end
