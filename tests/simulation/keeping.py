@@ -104,7 +104,7 @@ class Keeper:
                     await self._wait(results)
 
     def _results(self) -> StoredResults | None:
-        cluster = self._client.cluster
+        cluster = self._client.cluster if self._client.at_latest_level else None
         try:
             return StoredResults(cluster.queue(QUEUE, codec=RAW)) if cluster else None
         except Closed:

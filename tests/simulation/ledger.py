@@ -11,12 +11,13 @@ import itertools
 import math
 from collections import Counter
 from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, NamedTuple, cast
 from unittest.mock import patch
 
+from tests.simulation.code import LOADED, Code
 from tests.simulation.ensemble import SimHub
 from tests.simulation.findings import Findings
 from tests.simulation.loop import WORLD, Loop, Process, State
@@ -948,8 +949,20 @@ def _handed_of_groups(decided: Decided[calls.ClaimReply]) -> Counter[str | None]
 @contextmanager
 def listening(loop: Loop, found: Findings, ledgers: Mapping[str, Ledger]) -> Generator[None, None, None]:
     """Note when Redis last told a client that a claim holds, and when each claim request was begun."""
-    add, extend = Leases.add, Lease.extend
-    decide = Replicas.decide
+    with ExitStack() as of_each:
+        for code in LOADED:
+            of_each.enter_context(_listening(code, loop, found, ledgers))
+        yield
+
+
+@contextmanager
+def _listening(code: Code, loop: Loop, found: Findings, ledgers: Mapping[str, Ledger]) -> Generator[None, None, None]:
+    many: type[Leases] = code.module("consuming.leases").Leases
+    one: type[Lease] = code.module("consuming.lease").Lease
+    replicas: type[Replicas] = code.module("replication.replicas").Replicas
+    requests = (code.module("protocol.calls").Claim, code.module("protocol.calls").Turn)
+    add, extend = many.add, one.extend
+    decide = replicas.decide
 
     def note(lease: Lease) -> None:
         if (claim := lease()) is not None:
@@ -966,8 +979,9 @@ def listening(loop: Loop, found: Findings, ledgers: Mapping[str, Ledger]) -> Gen
         note(lease)
 
     async def note_decide(replicas: Replicas, call: Decision[Any]) -> Decided[Any]:
-        if not isinstance(call, calls.Claim | calls.Turn):
+        if not isinstance(call, requests):
             return await decide(replicas, call)
+        call = cast("calls.Claim | calls.Turn", call)
         ledger = ledgers[call.queue]
         request = f"{call.owner}/{call.seq}"
         where = replicas.membership._register  # pyright: ignore[reportPrivateUsage]
@@ -975,16 +989,17 @@ def listening(loop: Loop, found: Findings, ledgers: Mapping[str, Ledger]) -> Gen
         asked, began = Request(loop.now, where=where), replicas.membership.view.epoch
         ledger.requests.append(asked)
         decided = await decide(replicas, cast("Decision[Any]", call))
-        if isinstance(call, calls.Turn) and decided.reply.verdict != calls.CLAIMED:
+        if isinstance(call, requests[1]) and decided.reply.verdict != calls.CLAIMED:
             return decided  # as a request alone that is refused
         asked.answered_at, asked.calm, asked.moved = loop.now, found.calm, decided.epoch != began
         asked.ids = list(_handed(decided))
-        # A repeated request is given what its first try was: its claims may have begun then.
-        begun, of_groups = Begun(decided.reply.clock, asked_at, loop.now, len(asked.ids)), _handed_of_groups(decided)
-        if not asked.moved:
-            ledger.check_rates(where, began, request, begun, of_groups)
-        if not found.clocks_set:  # through all changes of the view, by no server's clock
-            ledger.check_rates(where, None, request, begun._replace(clock_us=round(loop.now * 1e6)), of_groups)
+        if code.is_present:  # the release before knows no rates
+            # A repeated request is given what its first try was: its claims may have begun then.
+            begun, of_groups = Begun(decided.reply.clock, asked_at, loop.now, len(asked.ids)), _handed_of_groups(decided)
+            if not asked.moved:
+                ledger.check_rates(where, began, request, begun, of_groups)
+            if not found.clocks_set:  # through all changes of the view, by no server's clock
+                ledger.check_rates(where, None, request, begun._replace(clock_us=round(loop.now * 1e6)), of_groups)
         for id in asked.ids:
             ledger.asked_for.setdefault((id, request), asked_at)
         if ledger.pauses.is_in_force(asked_at):
@@ -994,8 +1009,8 @@ def listening(loop: Loop, found: Findings, ledgers: Mapping[str, Ledger]) -> Gen
         return decided
 
     with (
-        patch.object(Leases, "add", note_added),
-        patch.object(Lease, "extend", note_extended),
-        patch.object(Replicas, "decide", note_decide),
+        patch.object(many, "add", note_added),
+        patch.object(one, "extend", note_extended),
+        patch.object(replicas, "decide", note_decide),
     ):
         yield

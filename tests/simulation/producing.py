@@ -89,14 +89,18 @@ class Producer:
         return options
 
     def _group(self) -> dict[str, Any]:
-        groups = self._setting.groups
-        return {"group": f"group {self._chance.randrange(groups)}"} if groups and self._chance.random() < 0.8 else {}
+        groups = self._setting.groups if self._client.at_latest_level else 0
+        if not groups or self._chance.random() >= 0.8:
+            return {}
+        self._ledger.counts["pushed into a group"] += 1
+        return {"group": f"group {self._chance.randrange(groups)}"}
 
     def _options_of_one(self) -> dict[str, Any]:
         options = self._options() | self._group()
         if self._chance.random() < self._setting.keyed:
             options["key"] = self._chance.choice(self._setting.keys)
-            if self._setting.replacing and self._chance.random() < self._setting.replacing:
+            replacing = self._setting.replacing if self._client.at_latest_level else 0.0
+            if replacing and self._chance.random() < replacing:
                 options["replace"] = True
         return options
 
@@ -106,7 +110,7 @@ class Producer:
             self._ledger.violation(f"not pushed, though a shard is there: {push.item.label}, {ended.error!r}")
         if ended.outcome is Outcome.DONE:
             assert ended.value
-            self._ledger.pushed(push, ended.value)
+            self._ledger.pushed(push, self._client.code.translated(ended.value))
         else:
             self._ledger.push_failed(push, ended.outcome, ended.error)
 

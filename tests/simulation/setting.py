@@ -63,6 +63,19 @@ class Setting:
         return self.together == 15
 
     @property
+    def of_all_releases(self) -> Setting:
+        """The same without options of the queue that only the latest level has."""
+        return replace(
+            self,
+            limits=None,
+            group_limit=None,
+            group_rate=None,
+            ordered=False,
+            all_grouped=False,
+            together=14 if self.results else self.together,
+        )
+
+    @property
     def drops_letters(self) -> bool:
         """Whether consumers drop some dead letters."""
         letters = self.dead_letters

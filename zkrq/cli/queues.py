@@ -80,8 +80,7 @@ async def _consumers(args: Namespace) -> Lines:
         for owner, consumer in sorted((await cluster.consumers()).items()):
             held = ", ".join(f"{n} of {queue}" for queue, n in sorted(consumer.claims.items())) or "nothing"
             details = {"owner": owner, **consumer._asdict(), "claims": dict(consumer.claims)}
-            version = consumer.version or "before 0.2.0"
-            yield Line(f"{owner}  {consumer.description}  zkrq {version}  holds {held}", details)
+            yield Line(f"{owner}  {consumer.description}  zkrq {consumer.release}  holds {held}", details)
 
 
 _LETTERS = Flag("count", "at most this many items, up to 500", int, 100, "N")

@@ -266,7 +266,10 @@ class Cluster:
         """
         claims = await count_claims(self._everywhere(), await self.queues())
         alive = await self._client.upgrading.consumers()
-        return {owner: Consumer(text, claims.get(owner, {}), version) for owner, (text, version) in alive.items()}
+        return {
+            owner: Consumer(text, claims.get(owner, {}), client.version, client.release)
+            for owner, (text, client) in alive.items()
+        }
 
     async def clients(self) -> Mapping[str, ClientInfo]:
         """Return every live client by the id of its session: its host, its release, and the levels that it speaks.

@@ -15,12 +15,14 @@ if TYPE_CHECKING:
 class Consumer(NamedTuple):
     """A live consumer: its description, and the number of claims that it holds in each queue.
 
-    ``version``: its release of zkrq, empty for one that names none, which is older than 0.2.0.
+    ``version``: its release of zkrq, empty for one that names none.  ``release``: the same for people, who read
+    "before 0.2.0" for that one.
     """
 
     description: str
     claims: Mapping[str, int]
     version: str = ""
+    release: str = ""
 
 
 async def count_claims(shards: Iterable[Replicas], queues: Iterable[str]) -> Mapping[str, Mapping[str, int]]:

@@ -96,14 +96,26 @@ def missing(feature: Feature, level: int) -> str | None:
     )
 
 
+def release_of(version: str) -> str:
+    """Say a client's release to people; ``version``: as it has named it, empty: as no release before 0.2.0 did."""
+    return version or f"before {RELEASES[2]}"
+
+
 class ClientInfo(NamedTuple):
-    """What a client says of itself: its release, the levels that it speaks, and the library that it calls."""
+    """What a client says of itself: its release, the levels that it speaks, and the library that it calls.
+
+    ``release``: the same as ``version``, for people, also of a client that names none.
+    """
 
     description: str
     host: str
     version: str
     levels: Levels
     library: str
+
+    @property
+    def release(self) -> str:
+        return release_of(self.version)
 
 
 def encode(spoken: ClientInfo) -> str:
