@@ -995,7 +995,10 @@ def _listening(code: Code, loop: Loop, found: Findings, ledgers: Mapping[str, Le
         asked.ids = list(_handed(decided))
         if code.is_present:  # the release before knows no rates
             # A repeated request is given what its first try was: its claims may have begun then.
-            begun, of_groups = Begun(decided.reply.clock, asked_at, loop.now, len(asked.ids)), _handed_of_groups(decided)
+            begun, of_groups = (
+                Begun(decided.reply.clock, asked_at, loop.now, len(asked.ids)),
+                _handed_of_groups(decided),
+            )
             if not asked.moved:
                 ledger.check_rates(where, began, request, begun, of_groups)
             if not found.clocks_set:  # through all changes of the view, by no server's clock
