@@ -624,6 +624,16 @@ async def test_what_an_item_waits_for(shell: Shell, servers: local.Servers) -> N
         assert failed.endswith("no answer")
 
 
+async def test_an_item_of_a_group_that_rests_waits_for_its_rate(shell: Shell, servers: local.Servers) -> None:
+    async with over_zookeeper(servers, shell.environment["ZKRQ_NAMESPACE"]) as cluster:
+        rated = cluster.queue("rated", groups=zkrq.Groups(rate=(1, 3600)))
+        first, second = [receipt.id for receipt in await rated.push_many([1, 2], group="a")]
+        assert "waits" not in (await shell.run("get", "rated", first))[1]
+        await (await take(rated)).ack()
+        (told,) = await shell.value("get", "rated", second)
+        assert told["waits"] == ["perhaps the rate of its group (1 in 3600 s in each group): 1 group blocked"]
+
+
 async def test_items_of_a_group(shell: Shell, servers: local.Servers) -> None:
     async with over_zookeeper(servers, shell.environment["ZKRQ_NAMESPACE"]) as cluster:
         queue = cluster.queue("jobs")

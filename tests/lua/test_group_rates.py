@@ -201,6 +201,22 @@ def test_with_an_order(server: OneServer) -> None:
     assert server.contents().faults == []
 
 
+def test_what_began_is_still_known_when_what_ended_last_is_forgotten(server: OneServer) -> None:
+    server.declare(f"ordered=1,rate=2/{HOUR}", "groups")
+    push(server, "a1")
+    push(server, "b1", "b2", group="b")
+    server.settle(*server.claim(count=9).settle("ack"))
+    wait_ms(20)
+    assert server.trim(put_window_ms=5) == 2
+    assert server.contents().faults == []
+    assert (begun(server, "a"), begun(server, "b")) == (1, 1)
+    push(server, "a2", "a3")
+    server.settle(*server.claim(count=9).settle("ack"))
+    assert server.claim(count=9).ids == []
+    assert rests(server) == {"a"}
+    assert server.contents().faults == []
+
+
 # -- several servers ---------------------------------------------------------------------------------------------------
 
 

@@ -8,7 +8,7 @@ from argparse import Namespace
 from typing import TYPE_CHECKING, Any, cast
 
 from zkrq.base.errors import ConfigError
-from zkrq.cli.command import QUEUE, Command, Flag, Line, Lines, open_cluster
+from zkrq.cli.command import QUEUE, Command, Flag, Line, Lines, count, open_cluster
 from zkrq.client.results import reading
 
 if TYPE_CHECKING:
@@ -42,10 +42,11 @@ async def _waits(queue: Queue[Any], item: Item[Any]) -> list[str]:
     if told.limited:
         reasons.append(told.limited)
     limits = told.group_limits
-    if item.group is None or not (limits.ordered or limits.concurrency):
+    if item.group is None or not limits.settings:
         return reasons
+    most, before = 1 if limits.ordered else limits.concurrency, len(reasons)
     held = [each for each in await queue.peek(LOOKED_AT, "claimed") if each.group == item.group]
-    if len(held) >= (1 if limits.ordered else limits.concurrency or 0):
+    if most is not None and len(held) >= most:
         reasons += [f"{each.id} of its group {item.group!r} is claimed by {each.owner}" for each in held]
     if limits.ordered:
         failed = [each for each in await queue.peek(LOOKED_AT, "scheduled") if each.group == item.group]
@@ -53,6 +54,9 @@ async def _waits(queue: Queue[Any], item: Item[Any]) -> list[str]:
             f"{each.id} of its group {item.group!r} failed, and comes again in {each.seconds_left:.1f} s: {each.reason}"
             for each in failed
         ]
+    if limits.rate and told.groups_blocked and len(reasons) == before:
+        # What began lately in one group is counted on its server, and is no part of the statistics.
+        reasons.append(f"perhaps the rate of its group ({limits}): {count(told.groups_blocked, 'group')} blocked")
     return reasons
 
 
