@@ -398,6 +398,14 @@ MUTANTS: tuple[Mutant, ...] = (
         Suite("tests/lua/test_key_windows.py"),
     ),
     Mutant(
+        "key-window-is-not-told-to-duplicates",
+        _LUA + "push_decided.lua",
+        "      tell_as_is(window)\n",
+        "",
+        "a duplicate relies on the window, so every server must have it",
+        Suite("tests/lua/test_key_windows.py"),
+    ),
+    Mutant(
         "key-window-is-unknown-with-its-item",
         _LUA + "push_decided.lua",
         "      if window_ms > 0 then keep_window(key, id, before.pushed_at, window_ms) end\n      return 'K'",
