@@ -35,7 +35,9 @@ from zkrq.base.settings import QUEUE_DEFAULTS, QueueOptions
 from zkrq.client.connecting import connect
 from zkrq.client.moments import MAX_CATCH_UP, Period, id_of, latest
 from zkrq.client.queue import Queue, check_pop
+from zkrq.client.scheduling import keep
 from zkrq.client.stored import StoredResult, StoredResults
+from zkrq.client.timetable import StoredSchedule
 from zkrq.working.delivery import ack_while_held, settle_while_held
 
 if TYPE_CHECKING:
@@ -75,6 +77,9 @@ TASK_ID = "taskiq-id"
 
 TASK_NAME = "taskiq-name"
 """Header with the name of the task."""
+
+MARK = "taskiq"
+"""Mark of a stored schedule that taskiq's schedulers push."""
 
 _RETRIES = "_retries"
 """Label by which taskiq's middlewares count retries."""
@@ -289,7 +294,8 @@ class ZkrqRetryMiddleware(TaskiqMiddleware):
 
 
 class ZkrqScheduleSource(LabelScheduleSource):
-    """Schedules from the labels of tasks, each moment of which is fired once, however many schedulers run.
+    """Schedules from the labels of tasks and those that were added at run time, each moment of which is fired once,
+    however many schedulers run.
 
     So run several schedulers, without a lock: each pushes at every moment under the same id.  A schedule of a task
     (``@broker.task(schedule=[{"cron": "0 7 * * *"}])``) is identified by its ``schedule_id``, or else by the task's
@@ -297,11 +303,15 @@ class ZkrqScheduleSource(LabelScheduleSource):
     since 1970 instead of counting from the start of a scheduler; with one below ``AHEAD_SECONDS`` keep taskiq's
     ``--update-interval`` below that.  A moment that no scheduler fired in time is fired up to four minutes late, and
     the last one only.  ``schedule_by_time`` needs no scheduler: the task is queued immediately, due at its time.
+    ``schedule_by_cron`` and ``schedule_by_interval`` are stored in ZooKeeper (``Cluster.schedules``).
     """
 
     def __init__(self, broker: ZkrqBroker) -> None:
         super().__init__(broker)
         self._broker = broker
+        self._queue = broker.queue_names[0]
+        self._added: Sequence[StoredSchedule] = ()
+        """Schedules that were added at run time, as they were read last."""
 
     async def startup(self) -> None:
         """Read the labels, and give each schedule an id that is the same in every process."""
@@ -311,11 +321,19 @@ class ZkrqScheduleSource(LabelScheduleSource):
         await super().startup()
 
     async def get_schedules(self) -> list[ScheduledTask]:
-        """Return the schedules, those with an interval as their next moments."""
+        """Return the schedules, those with an interval as their next moments.
+
+        Without ZooKeeper those that were added at run time are what this process read last.
+        """
         known, present = await super().get_schedules(), datetime.now(UTC)
-        return [
+        declared = [
             each for schedule in known for each in (_moments(schedule, present) if schedule.interval else [schedule])
         ]
+        try:
+            self._added = await self._broker.cluster.schedules().list()
+        except ZkrqError as error:
+            _log.warning("schedules that were added or changed since are not noticed at present: %s", error)
+        return declared + [task for entry in self._added if self._owns(entry) for task in _tasks_of(entry, present)]
 
     def pre_send(self, task: ScheduledTask) -> None:
         """Let the push name the moment.  Raises ``ScheduledTaskCancelledError`` for a time that is long past."""
@@ -326,14 +344,13 @@ class ZkrqScheduleSource(LabelScheduleSource):
         _appointment.set(_Appointment(task.schedule_id, id_of(task.schedule_id, moment)))
 
     async def add_schedule(self, schedule: ScheduledTask) -> None:
-        """Queue the task of ``schedule_by_time``, due at its time.
+        """Queue the task of ``schedule_by_time``, due at its time; store a recurring one, or replace that of its id.
 
-        Raises ``NotImplementedError`` for a cron expression or an interval: declare these with the task.
+        Raises as ``Queue.push`` does, and of a recurring one as ``StoredSchedules.add``.
         """
         if schedule.time is None:
-            raise NotImplementedError(
-                "a recurring schedule must be declared with its task: @broker.task(schedule=[...])"
-            )
+            await keep(self._broker.cluster.schedules(), self._entry_of(schedule))
+            return
         item = _item_id(schedule.schedule_id)
         before = _appointment.set(_Appointment(schedule.schedule_id, item, _aware(schedule.time)))
         try:
@@ -346,9 +363,28 @@ class ZkrqScheduleSource(LabelScheduleSource):
         finally:
             _appointment.reset(before)
 
+    def _entry_of(self, schedule: ScheduledTask) -> StoredSchedule:
+        """Return what is stored of a recurring schedule.  Raises ``ConfigError``."""
+        zone = schedule.cron_offset
+        if isinstance(zone, timedelta):
+            raise ConfigError("give the name of a time zone as `cron_offset`, such as 'Europe/Berlin'")
+        when = schedule.cron if schedule.interval is None else _interval(schedule) / timedelta(seconds=1)
+        assert when is not None
+        payload = schedule.model_dump_json().encode()
+        return StoredSchedule(self._queue, schedule.schedule_id, when, zone=zone, payload=payload, mark=MARK)
+
+    def _owns(self, entry: StoredSchedule) -> bool:
+        """Tell whether a stored schedule is of this broker: stored with its first queue, wherever its tasks go."""
+        return entry.mark == MARK and entry.queue == self._queue
+
     async def delete_schedule(self, schedule_id: str) -> None:
-        """Remove a task of ``schedule_by_time`` from the broker's queues, unless it is done.  Raises as
-        ``Queue.cancel`` does."""
+        """Remove a schedule that was added: a recurring one, or else the task of ``schedule_by_time`` from the broker's
+        queues, unless it is done.  Raises as ``StoredSchedules.remove`` and ``Queue.cancel`` do."""
+        schedules = self._broker.cluster.schedules()
+        entry = await schedules.get(self._queue, schedule_id)
+        if entry and self._owns(entry):
+            await schedules.remove(self._queue, schedule_id)
+            return
         for name in self._broker.queue_names:
             await self._broker.queue(name).cancel(_item_id(schedule_id))
 
@@ -459,11 +495,32 @@ def _item_id(schedule_id: str) -> str:
     return f"schedule:{schedule_id}"
 
 
+def _tasks_of(entry: StoredSchedule, present: datetime) -> Iterator[ScheduledTask]:
+    """Yield what taskiq is to know of a stored schedule: nothing while it is paused, and no moment from before it."""
+    if entry.paused:
+        return
+    try:
+        task = ScheduledTask.model_validate_json(entry.payload or b"")
+    except ValueError as error:  # an operator has given it another item
+        _log.error("%s is not run: its item is no schedule of taskiq: %s", entry.key, error)
+        return
+    if isinstance(entry.when, str):  # an operator may have changed it
+        yield task.model_copy(update={"cron": entry.when, "cron_offset": entry.zone, "interval": None})
+        return
+    every = task.model_copy(update={"cron": None, "interval": timedelta(seconds=entry.when)})
+    for moment in _moments(every, present):
+        if entry.since is None or (moment.time and moment.time > entry.since):
+            yield moment
+
+
+def _interval(task: ScheduledTask) -> timedelta:
+    assert task.interval is not None
+    return timedelta(seconds=task.interval) if isinstance(task.interval, int) else task.interval
+
+
 def _moments(task: ScheduledTask, present: datetime) -> Iterator[ScheduledTask]:
     """Yield a schedule's last moment, if it is not long past, and those of the next time, at least one."""
-    assert task.interval is not None
-    interval = timedelta(seconds=task.interval) if isinstance(task.interval, int) else task.interval
-    period = Period(round(interval / timedelta(milliseconds=1)), 0)
+    period = Period(round(_interval(task) / timedelta(milliseconds=1)), 0)
     moment = latest(period, present - timedelta(seconds=MAX_CATCH_UP), present) or period.after(present)
     while True:
         id = f"{task.schedule_id}@{moment.isoformat()}"

@@ -448,12 +448,29 @@ async def test_limits(shell: Shell) -> None:
     assert "limited: 2 claims in 3600 s" in (await shell.run("stats"))[1]
     assert await shell.run("limits", "set", "jobs", "--none") == (0, "no limits\n", "")
     assert [line["item"] for line in await shell.value("pop", "jobs", "--count", "5")] == [3]
+    assert await shell.run("limits", "set", "jobs", "--group-concurrency", "2", "--group-rate", "5/s") == (
+        0,
+        "2 at once, 5 in 1 s in each group\n",
+        "",
+    )
+    of_groups = {"concurrency": 2, "ordered": False, "rate": 5, "seconds": 1.0}
+    none = {"concurrency": None, "rate": None, "seconds": None}
+    assert await shell.value("limits", "show", "jobs") == [{"queue": "jobs", **none, "groups": of_groups}]
+    code, out, _ = await shell.run("limits", "set", "jobs", "--ordered", "--concurrency", "9")
+    assert (code, out) == (0, "9 at once\nin order within each group\n"), "each for itself"
+    code, out, _ = await shell.run("limits", "show", "jobs")
+    assert (code, out) == (0, "9 at once; in order within each group; 0 claimed\n")
+    assert await shell.run("limits", "set", "jobs", "--group-none") == (0, "no limits of groups\n", "")
+    assert (await shell.value("limits", "set", "jobs", "--none"))[0] == {"queue": "jobs", **none}
     for wrong, says in (
         (("--rate", "50"), "'50' is no rate: give a number and a time"),
         (("--rate", "50/2h"), "the time of rate is 7200 s"),
         (("--concurrency", "0"), "concurrency is 0"),
         (("--none", "--concurrency", "1"), "or --none to take the limits away"),
         ((), "or --none to take the limits away"),
+        (("--group-none", "--ordered"), "or --group-none"),
+        (("--ordered", "--group-concurrency", "2"), "one item claimed at a time"),
+        (("--group-rate", "0/1s"), "the number in rate is 0"),
     ):
         code, out, err = await shell.run("limits", "set", "jobs", *wrong)
         assert (code, out) == (2, "")

@@ -711,19 +711,39 @@ async def test_a_cursor_that_is_no_longer_valid_starts_over_and_says_so(stage: S
 async def test_a_queue_is_limited(stage: Stage) -> None:
     path, client = f"/v1/queues/{stage.name}/limits", stage.http.client
     none = {"concurrency": None, "rate": None, "seconds": None}
-    assert (await client.get(path)).json() == none
+    no_groups = {**none, "ordered": False}
+    assert (await client.get(path)).json() == {**none, "groups": no_groups}
     await stage.queue.push_many([1, 2])
     limits = {"concurrency": 1, "rate": 50, "seconds": 2.0}
-    for response in (await client.put(path, json=limits), await client.get(path)):
-        assert (response.status_code, response.json()) == (200, limits)
+    response = await client.put(path, json=limits)
+    assert (response.status_code, response.json()) == (200, limits)
+    assert (await client.get(path)).json() == {**limits, "groups": no_groups}
     await stage.claim()
     assert (await stage.http.post(f"/queues/{stage.name}/claim", {})).json() == {"claims": []}
     figures = (await client.get(f"/v1{stage.path}")).json()
     assert figures["limited"] == "limited: 1 of 1 claimed"
     for wrong in ({"concurrency": 0}, {"concurrency": True}, {"rate": 1, "seconds": 4000}, {"rate": -1}, {"more": 1}):
         assert (await client.put(path, json=wrong)).status_code == 400
-    assert (await client.get(path)).json() == limits
+    assert (await client.get(path)).json() == {**limits, "groups": no_groups}
     assert (await client.put(path, json={})).json() == none
+
+
+async def test_groups_of_a_queue_are_limited(stage: Stage) -> None:
+    path, client = f"/v1/queues/{stage.name}/limits", stage.http.client
+    await client.put(path, json={"concurrency": 7})
+    for groups in (
+        {"concurrency": 2, "ordered": False, "rate": 5, "seconds": 2.5},
+        {"concurrency": None, "ordered": True, "rate": None, "seconds": None},
+        {"concurrency": None, "ordered": True, "rate": 9, "seconds": 1.0},
+    ):
+        given = {name: value for name, value in groups.items() if value is not None}
+        response = await client.put(f"{path}/groups", json=given)
+        assert (response.status_code, response.json()) == (200, groups)
+        assert (await client.get(path)).json() == {"concurrency": 7, "rate": None, "seconds": None, "groups": groups}
+    for wrong in ({"rate": 0}, {"ordered": "yes"}, {"ordered": True, "concurrency": 2}, {"rate": 1, "seconds": 0}):
+        assert (await client.put(f"{path}/groups", json=wrong)).status_code == 400
+    assert (await client.put(f"{path}/groups", json={})).json()["ordered"] is False
+    assert (await client.get(path)).json()["concurrency"] == 7, "what is not named stays"
 
 
 async def test_schedules(stage: Stage) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import enum
 import itertools
 import math
+from collections import Counter
 from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
@@ -22,7 +23,7 @@ from tests.simulation.findings import Findings
 from tests.simulation.loop import WORLD, Loop, Process, State
 from tests.simulation.trace import Trace
 from zkrq import Claim, Limits, QueueFull, Receipt, Result, ResultState
-from zkrq.base.checks import in_seconds
+from zkrq.base.checks import Duration, in_seconds
 from zkrq.client.items import Item as SeenItem
 from zkrq.consuming.claims import lease_of
 from zkrq.consuming.lease import Lease
@@ -306,14 +307,16 @@ class Ledger:
         self.limits = Limits()
         """Those that every client declares before its first claim."""
         self.group_limit: int | None = None
+        self.group_rate: tuple[int, float] | None = None
         self.ordered = False
         """Whether groups keep the order of their pushes."""
         self.tokens: dict[str, tuple[int, int]] = {}
         """The greatest fencing token of each group that keeps the order."""
         self.default_group: str | None = None
         """That of items that are pushed without one."""
-        self.begun: dict[tuple[str, int], dict[str, Begun]] = {}
-        """By the view's register and its epoch, in which one server counts: the requests that were given something."""
+        self.begun: dict[tuple[str, int | None, str | None], dict[str, Begun]] = {}
+        """By the view's register, its epoch, in which one server counts (None: all epochs), and group (None: all): the
+        requests that were given something."""
         self.requests: list[Request] = []
         self.asked_at: dict[tuple[str, str], float] = {}
         """When each claim request was begun, by its shard and its name."""
@@ -768,13 +771,25 @@ class Ledger:
                 self.violation(f"out of order: {what}, after {other.label} of {group!r} was handed out")
         item.handed_in_order = True
 
-    def check_rate(self, where: str, epoch: int, request: str, begun: Begun) -> None:
-        """No more claims begin in a time than the limit, by the clock of the server that counts, and certainly in less
-        than that time: a clock may be set."""
-        if self.limits.rate is None or not begun.items:
+    def check_rates(
+        self, where: str, epoch: int | None, request: str, begun: Begun, groups: Mapping[str | None, int]
+    ) -> None:
+        """No more claims begin in a time than the limit, of all and of each group; ``groups``: of how many items."""
+        if self.limits.rate is not None:
+            self._check_rate((where, epoch, None), self.limits.rate, request, begun)
+        if self.group_rate is not None:
+            for group, items in groups.items():
+                if group is not None:
+                    self._check_rate((where, epoch, group), self.group_rate, request, begun._replace(items=items))
+
+    def _check_rate(
+        self, where: tuple[str, int | None, str | None], rate: tuple[int, Duration], request: str, begun: Begun
+    ) -> None:
+        """By the clock of the server that counts, and certainly in less than that time: a clock may be set."""
+        if not begun.items:
             return
-        most, seconds = self.limits.rate[0], in_seconds(self.limits.rate[1])
-        known = self.begun.setdefault((where, epoch), {})
+        most, seconds, of_group = rate[0], in_seconds(rate[1]), where[2] is not None
+        known = self.begun.setdefault(where, {})
         known.setdefault(request, begun)
         near = [
             other
@@ -783,9 +798,11 @@ class Ledger:
             and max(begun.until, other.until) - min(begun.since, other.since) < seconds
         ]
         count = sum(other.items for other in near)
-        self.counts["requests at the rate"] += count == most
+        self.counts["requests at the rate of a group" if of_group else "requests at the rate"] += count == most
         if count > most:
-            self.violation(f"more than {most} in {seconds} s: {request} makes it {count}")
+            self.violation(
+                f"more than {most} {f'of {where[2]!r} ' * of_group}in {seconds} s: {request} makes it {count}"
+            )
 
     def _check_is_mine(self, item: Item, claim: Claim[Any], what: str) -> None:
         """Nobody else may have it, nor have been done with it."""
@@ -959,6 +976,14 @@ def _handed(decided: Decided[calls.ClaimReply]) -> Iterator[str]:
             yield id_at(bundle, unpack(records[bundle]), position)
 
 
+def _handed_of_groups(decided: Decided[calls.ClaimReply]) -> Counter[str | None]:
+    """How many items of each group a claim request was given."""
+    records, parts, handed = dict(decided.records), iter(decided.reply.handed), Counter[str | None]()
+    for bundle, _, count, _ in zip(parts, parts, parts, parts, strict=True):
+        handed[unpack(records[bundle]).group] += count
+    return handed
+
+
 @contextmanager
 def listening(loop: Loop, found: Findings, ledgers: Mapping[str, Ledger]) -> Generator[None, None, None]:
     """Note when Redis last told a client that a claim holds, and when each claim request was begun."""
@@ -1006,10 +1031,16 @@ def _listening(code: Code, loop: Loop, found: Findings, ledgers: Mapping[str, Le
             return decided  # as a request alone that is refused
         asked.answered_at, asked.calm, asked.moved = loop.now, found.calm, decided.epoch != began
         asked.ids = list(_handed(decided))
-        if not asked.moved and code.is_present:
+        if code.is_present:  # the release before knows no rates
             # A repeated request is given what its first try was: its claims may have begun then.
-            begun = Begun(decided.reply.clock, asked_at, loop.now, len(asked.ids))
-            ledger.check_rate(where, began, request, begun)
+            begun, of_groups = (
+                Begun(decided.reply.clock, asked_at, loop.now, len(asked.ids)),
+                _handed_of_groups(decided),
+            )
+            if not asked.moved:
+                ledger.check_rates(where, began, request, begun, of_groups)
+            if not found.clocks_set:  # through all changes of the view, by no server's clock
+                ledger.check_rates(where, None, request, begun._replace(clock_us=round(loop.now * 1e6)), of_groups)
         for id in asked.ids:
             ledger.asked_for.setdefault((id, request), asked_at)
         if ledger.pauses.is_in_force(asked_at):

@@ -362,6 +362,21 @@ def test_what_a_call_touches_does_not_grow(script: str) -> None:
         assert large <= small * GROWTH_MAX + 10, (how, small, large)
 
 
+def test_a_clear_looks_at_few_members_of_groups_that_have_many_newer_ones() -> None:
+    """Of each priority it looks at one, not at as many as its page has room for."""
+    server, groups = state(SMALL), 100
+    dump, server.queue = server.redis.dump(), "newer"
+    try:
+        for group in range(groups):
+            puts = [Put(f"{group}-{n}", group=f"g{group}", pushed_at_ms=server.now_ms()) for n in range(100)]
+            server.put(*(put._replace(priority=n % 2) for n, put in enumerate(puts)))
+        touched = server.touched_by(asking(calls.Clear("newer", BATCH, "", 0, b"r")))
+        assert touched <= 80 * groups
+    finally:
+        server.queue = "q"
+        server.redis.restore(dump)
+
+
 @pytest.mark.parametrize("read", [calls.DeadPage, calls.Page])
 def test_a_page_of_a_search_is_small_whatever_it_meets(read: type[calls.DeadPage | calls.Page]) -> None:
     """At worst each letter is of another bundle, all items of which have failed for a reason."""

@@ -25,7 +25,6 @@ from zkrq import (
     Closed,
     ConfigError,
     DeadLetters,
-    Groups,
     Limits,
     NotEnoughReplicas,
     OutcomeUnknown,
@@ -171,8 +170,7 @@ class Client:
         policy: dict[str, Any] = {}
         if self.world.rolling is None:
             policy["holds_group"] = lane.setting.holds_group
-            grouped = lane.setting.all_grouped
-            options["groups"] = Groups(lane.setting.group_limit, lane.setting.ordered) if grouped else None
+            options["groups"] = lane.setting.declared_groups
             options["results"] = Results(ttl=500) if lane.setting.results else None
             options["limits"] = lane.setting.limits
         try:
@@ -329,12 +327,13 @@ class World:
         drawn = setting.draw(self.chance_for(f"setting of {name}"))
         sharded = self.plan is not None
         if sharded:
-            drawn = replace(drawn, limits=None, group_limit=None, ordered=False)  # they need a namespace of one shard
+            # They need a namespace of one shard.
+            drawn = replace(drawn, limits=None, group_limit=None, group_rate=None, ordered=False)
         if self.rolling:
             drawn = drawn.of_all_releases
         ledger = Ledger(self.loop, self.hub, self.trace, self.found, max_size=drawn.max_size, sharded=sharded)
         ledger.limits, ledger.group_limit = drawn.limits or Limits(), 1 if drawn.ordered else drawn.group_limit
-        ledger.ordered = drawn.ordered
+        ledger.ordered, ledger.group_rate = drawn.ordered, drawn.group_rate
         ledger.default_group = "" if drawn.all_grouped else None
         return Lane(name, drawn, ledger)
 
@@ -390,6 +389,7 @@ class World:
     def note_step(self, seconds: float) -> None:
         """A server's clock was set: what is there by now may happen so much earlier, or later."""
         self.stepped += seconds
+        self.found.clocks_set = True
         for lane in self.lanes:
             for item in lane.ledger.items.values():
                 item.slack += seconds

@@ -110,7 +110,7 @@ class Administration(Finding[T]):
         """Limit each group of the queue, over all workers and processes; ``Groups()`` removes the limit.
 
         It holds until another one is declared.  A lower limit takes no claim away, and a higher one reaches a group
-        when its next claim ends.  Raises as ``set_limits`` does.
+        when its next claim ends, or when its rate lets it go on.  Raises as ``set_limits`` does.
         """
         if not isinstance(groups, Groups):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise ConfigError(f"groups must be a Groups, not {type(groups).__name__}; Groups() takes the limits away")

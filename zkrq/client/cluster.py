@@ -141,8 +141,8 @@ class Cluster:
         ``max_payload_bytes``: limit of an encoded item, default 1 MiB.  ``limits``: of items claimed at once and of
         claims begun in a time, over all workers and processes, None (the default): whatever other programs have
         declared; see ``Limits``.  ``groups``: with ``Groups()`` items that are pushed without a ``group`` form one
-        group, ``Groups(concurrency=5)`` also limits each group, and ``Groups(ordered=True)`` keeps its order; None
-        (the default): each stands in line by itself.
+        group, ``Groups(concurrency=5, rate=(50, 1.0))`` also limits each group, and ``Groups(ordered=True)`` keeps
+        its order; None (the default): each stands in line by itself.
 
         The first call for a name declares the queue in this process, and the same name returns the same object.  Later
         calls need no options; one that is given with another value raises ``ConfigError``.  These settings belong to

@@ -268,8 +268,8 @@ class Resharding:
         for queue in await first.names(calls.Queues()):
             told = await read_statistics(first, queue)
             if told.limits.settings or told.group_limits.settings:
-                command = f"zkrq limits set {queue} --none"
-                remove = command if told.limits.settings else "queue.set_groups(zkrq.Groups())"
+                kind = "--none" if told.limits.settings else "--group-none"
+                remove = f"zkrq limits set {queue} {kind}"
                 raise ConfigError(
                     f"queue {queue!r} has limits, which only a namespace of one shard can keep: remove them first "
                     f"({remove}), and from the programs that declare them"

@@ -46,6 +46,7 @@ try:
 
     from zkrq.kombu.mailboxes import POST, Letter, Mailboxes, Message, Posted, as_message, topic_of
     from zkrq.kombu.options import KOMBU_OPTIONS, split_options
+    from zkrq.kombu.prefetched import Prefetched
 except ModuleNotFoundError as error:
     raise ConfigError("zkrq.kombu needs kombu: pip install 'zkrq[celery]'") from error
 
@@ -164,8 +165,9 @@ class Feed:
         """Start; ``receive`` is called in the cluster's thread."""
         self.taken = 0
         """Claims that the consumer has taken over; only its thread changes it."""
-        self._allowed = 0
         self._limit = 0
+        self._waits = False
+        """Whether the limit is reached; the consumer's thread then has to say when it is raised."""
         self._raised = asyncio.Event()
         self._receive = receive
         self._opened = opened
@@ -183,16 +185,17 @@ class Feed:
         Not to be called by two threads at the same time.
         """
         limit = self.taken + free
-        if limit == self._allowed:
+        if limit == self._limit:
             return
-        self._allowed = limit
+        self._limit = limit
+        # After the limit, and the feed looks the other way round: so one of the two sees the other, and a feed that
+        # goes on claiming costs no wake-up of its thread.
+        if self._waits:
+            with suppress(Closed, WrongLoop):
+                self._opened.start(self._go_on)
 
-        async def set_limit() -> None:
-            self._limit = limit
-            self._raised.set()
-
-        with suppress(Closed, WrongLoop):
-            self._opened.start(set_limit)
+    async def _go_on(self) -> None:
+        self._raised.set()
 
     def stop(self) -> None:
         """Claim no more.  Nothing is received after this has returned."""
@@ -210,7 +213,10 @@ class Feed:
             while True:
                 while received >= self._limit:
                     self._raised.clear()
-                    await self._raised.wait()
+                    self._waits = True
+                    if received >= self._limit:
+                        await self._raised.wait()
+                    self._waits = False
                 claim = await anext(claims, None)
                 if claim is None:  # the cluster is closed
                     return
@@ -272,6 +278,7 @@ class Channel(virtual.Channel):
         self._opened: Opened | None = None
         self._feed: Feed | None = None
         self._claims: dict[str, Claim[Message]] = {}
+        self._prefetched = Prefetched()
         self._settling: set[Future[None]] = set()
         self._readers: dict[str, Reader] = {}
         """Consumers by tag.  (The connection's own table has one for each queue, whichever channel it belongs to.)"""
@@ -398,8 +405,10 @@ class Channel(virtual.Channel):
         reader = self._readers.pop(consumer_tag, None)
         if reader and reader.queue in self._mailboxes:
             self._mailboxes.stop_reading(reader.queue)
-        else:
-            self._feed_again()
+            return
+        self._feed_again()
+        for tag in self._prefetched.forgotten():  # a worker stops, and will wait for what runs
+            self.settle(tag, Claim[Message].release)
 
     def basic_qos(self, prefetch_size: int = 0, prefetch_count: int = 0, apply_global: bool = False) -> None:
         super().basic_qos(prefetch_size, prefetch_count, apply_global)
@@ -470,6 +479,7 @@ class Channel(virtual.Channel):
     def _lose(self, tag: str, id: str, reason: str) -> None:
         _log.warning("item %s is no longer this consumer's and may be run elsewhere, too: %s", id, reason)
         if self._claims.pop(tag, None) is not None:
+            self._prefetched.drop(tag)
             self.qos.forget(tag)
 
     def deliver(self, tag: str, claim: Claim[Message] | Letter) -> None:
@@ -495,6 +505,8 @@ class Channel(virtual.Channel):
                 if reader.no_ack:
                     self.settle(tag, Claim[Message].ack)
                 reader.callback(message)
+                if tag in self._claims:
+                    self._prefetched.note(tag, message)
         finally:
             self.refill()
 
@@ -511,6 +523,7 @@ class Channel(virtual.Channel):
     def settle(self, tag: str, act: Settle) -> None:
         """Settle the claim of a message, once.  Returns immediately; acks of a moment leave together."""
         claim = self._claims.pop(tag, None)
+        self._prefetched.drop(tag)
         if claim is not None:
             self._start(claim, act)
 

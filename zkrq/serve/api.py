@@ -19,6 +19,7 @@ from zkrq.serve.bodies import (
     Acked,
     AckedMany,
     AckMany,
+    AllLimits,
     Bury,
     Cancelled,
     Claimed,
@@ -29,6 +30,7 @@ from zkrq.serve.bodies import (
     Extend,
     Extended,
     FoundItems,
+    GroupLimits,
     GroupQuery,
     HeaderQuery,
     ItemId,
@@ -50,14 +52,17 @@ from zkrq.serve.bodies import (
     Redriven,
     Reported,
     ReportProgress,
+    SetGroupLimits,
     SetLimits,
     Settled,
     ShardFigures,
     StateQuery,
     StoredItem,
+    all_limits_of,
     claimed,
     figures,
     found,
+    group_limits_of,
     limits_of,
     page_wanted,
     pushed,
@@ -145,8 +150,9 @@ class Api:
         for change in (self.pause, self.resume):
             router.post(f"{queue}/{change.__name__}", response_model=Paused, tags=["manage"])(change)
         router.get(f"{queue}/items", response_model=FoundItems, tags=["manage"])(self.find)
-        router.get(f"{queue}/limits", response_model=QueueLimits, tags=["manage"])(self.limits)
+        router.get(f"{queue}/limits", response_model=AllLimits, tags=["manage"])(self.limits)
         router.put(f"{queue}/limits", response_model=QueueLimits, tags=["manage"])(self.set_limits)
+        router.put(f"{queue}/limits/groups", response_model=GroupLimits, tags=["manage"])(self.set_group_limits)
         item = f"{queue}/items/{{id:path}}"
         # Before the item itself, whose id may contain slashes.
         router.get(f"{item}/result", response_model=ItemResult, tags=["results"])(self.result)
@@ -386,14 +392,20 @@ class Api:
         )
         return Response(found(page), media_type="application/json")
 
-    async def limits(self, queue: QueueName) -> QueueLimits:
-        """Read the limits of the queue."""
-        return limits_of(await self._queues[queue].limits())
+    async def limits(self, queue: QueueName) -> AllLimits:
+        """Read the limits of the queue, and of each group of it."""
+        statistics = await self._queues[queue].statistics()
+        return all_limits_of(statistics.limits, statistics.group_limits)
 
     async def set_limits(self, queue: QueueName, body: SetLimits) -> QueueLimits:
         """Give the queue these limits, and no others; `{}` takes them away. They hold for all workers."""
         await self._queues[queue].set_limits(body.limits)
         return limits_of(body.limits)
+
+    async def set_group_limits(self, queue: QueueName, body: SetGroupLimits) -> GroupLimits:
+        """Give each group of the queue these limits, and no others; `{}` takes them away. They hold for all workers."""
+        await self._queues[queue].set_groups(body.groups)
+        return group_limits_of(body.groups)
 
     async def get(self, queue: QueueName, id: ItemId) -> Response:
         """Look up one item in any state."""

@@ -34,7 +34,7 @@ from zkrq.base.checks import (
 )
 from zkrq.base.codecs import JSON
 from zkrq.base.errors import REASON_MAX, CodecError, PayloadTooLarge, Receipt
-from zkrq.base.limits import RATE_SECONDS, RESULT_TTL_LEAST, RESULT_TTL_MAX, Limits, check_result
+from zkrq.base.limits import RATE_SECONDS, RESULT_TTL_LEAST, RESULT_TTL_MAX, Groups, Limits, check_result
 from zkrq.client.cursors import TEXT_MAX, Cursor
 from zkrq.client.inspection import Statistics
 from zkrq.client.items import FoundPage, Item, ItemState
@@ -526,6 +526,21 @@ class QueueLimits(BaseModel):
     seconds: float | None = Field(None, description="The time of `rate`; null without one.")
 
 
+class GroupLimits(BaseModel):
+    """Limits of each group of a queue over all workers and processes."""
+
+    concurrency: int | None = Field(None, description="Items of a group claimed at once, at most; null: no limit.")
+    ordered: bool = Field(False, description="Whether each group keeps the order of its pushes.")
+    rate: int | None = Field(None, description="Claims of a group begun within `seconds`, at most; null: no limit.")
+    seconds: float | None = Field(None, description="The time of `rate`; null without one.")
+
+
+class AllLimits(QueueLimits):
+    """Limits of a queue, and of each group of it, over all workers and processes."""
+
+    groups: GroupLimits
+
+
 class SetLimits(_Request):
     """Limits that a queue is to have; those that are left out are taken away."""
 
@@ -542,7 +557,30 @@ class SetLimits(_Request):
     @property
     def limits(self) -> Limits:
         """The same for a queue."""
-        return Limits(self.concurrency, None if self.rate is None else (self.rate, self.seconds))
+        return Limits(self.concurrency, self._rate)
+
+    @property
+    def _rate(self) -> tuple[int, float] | None:
+        return None if self.rate is None else (self.rate, self.seconds)
+
+
+class SetGroupLimits(SetLimits):
+    """Limits that each group of a queue is to have; those that are left out are taken away."""
+
+    ordered: Annotated[bool, Field(strict=True)] = Field(
+        False, description="Each group keeps the order of its pushes, one item at a time; then without `concurrency`."
+    )
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if self.ordered and self.concurrency is not None:
+            raise ValueError("in an ordered group one item is claimed at a time: leave concurrency out")
+        return self
+
+    @property
+    def groups(self) -> Groups:
+        """The same for a queue."""
+        return Groups(self.concurrency, self.ordered, self._rate)
 
 
 class Paused(BaseModel):
@@ -617,10 +655,22 @@ def pushed(receipt: Receipt) -> dict[str, object]:
 
 def limits_of(limits: Limits) -> QueueLimits:
     """Return the limits of a queue as they are told."""
-    if limits.rate is None:
-        return QueueLimits(concurrency=limits.concurrency, rate=None, seconds=None)
-    count, seconds = limits.rate
-    return QueueLimits(concurrency=limits.concurrency, rate=count, seconds=in_seconds(seconds))
+    return QueueLimits(concurrency=limits.concurrency, **_rate_of(limits))
+
+
+def group_limits_of(groups: Groups) -> GroupLimits:
+    """Return the limits of each group as they are told."""
+    return GroupLimits(concurrency=groups.concurrency, ordered=groups.ordered, **_rate_of(groups))
+
+
+def all_limits_of(limits: Limits, groups: Groups) -> AllLimits:
+    """Return the limits of a queue and of its groups as they are told."""
+    return AllLimits(concurrency=limits.concurrency, groups=group_limits_of(groups), **_rate_of(limits))
+
+
+def _rate_of(limits: Limits | Groups) -> dict[str, Any]:
+    count, seconds = limits.rate or (None, None)
+    return {"rate": count, "seconds": None if seconds is None else in_seconds(seconds)}
 
 
 def figures(statistics: Statistics) -> QueueStatistics:

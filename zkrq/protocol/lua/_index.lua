@@ -236,9 +236,12 @@ do
       if old_token then ended[old_token] = true end
       if token then
         began[token] = true
-        if token ~= old_token then tally.begun = tally.begun + size end
+        if token ~= old_token then
+          tally.begun = tally.begun + size
+          if r.group then grouping.count_begun(r, size) end
+        end
       elseif old_token then
-        freed = freed + size
+        openings.freed = openings.freed + size
       end
       if r.group and r.group == b.group then
         if token and token ~= old_token then
