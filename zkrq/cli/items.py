@@ -42,10 +42,11 @@ async def _waits(queue: Queue[Any], item: Item[Any]) -> list[str]:
     if told.limited:
         reasons.append(told.limited)
     limits = told.group_limits
-    if item.group is None or not (limits.ordered or limits.concurrency):
+    if item.group is None:
         return reasons
     held = [each for each in await queue.peek(LOOKED_AT, "claimed") if each.group == item.group]
-    if len(held) >= (1 if limits.ordered else limits.concurrency or 0):
+    most_held = 1 if limits.ordered else limits.concurrency
+    if most_held and len(held) >= most_held:
         reasons += [f"{each.id} of its group {item.group!r} is claimed by {each.owner}" for each in held]
     if limits.ordered:
         failed = [each for each in await queue.peek(LOOKED_AT, "scheduled") if each.group == item.group]
@@ -53,6 +54,9 @@ async def _waits(queue: Queue[Any], item: Item[Any]) -> list[str]:
             f"{each.id} of its group {item.group!r} failed, and comes again in {each.seconds_left:.1f} s: {each.reason}"
             for each in failed
         ]
+    if limits.rate and not reasons:
+        most, seconds = limits.rate
+        reasons.append(f"perhaps its group {item.group!r} rests: at most {most:,} of its claims begin in {seconds} s")
     return reasons
 
 
