@@ -109,11 +109,18 @@ def on(servers: local.Servers, namespace: str, code: str) -> str:
     return pointed(code, list(servers.redis_urls.values()), servers.zookeeper_hosts, namespace)
 
 
-@runs("groups.md", 'emails = cluster.queue("emails", groups')
+@runs("groups.md", 'emails = cluster.queue("emails", groups=zkrq.Groups(concurrency')
 async def test_each_group_is_limited(cluster: zkrq.Cluster, code: str) -> None:
     await execute(code, cluster=cluster, zkrq=zkrq)
     told = await cluster.queue("emails").statistics()
     assert (told.group_limits, told.groups) == (zkrq.Groups(), 1)
+
+
+@runs("groups.md", 'emails = cluster.queue("emails", groups=zkrq.Groups(rate')
+async def test_each_group_has_a_rate(cluster: zkrq.Cluster, code: str) -> None:
+    await execute(code, cluster=cluster, zkrq=zkrq)
+    told = await cluster.queue("emails").statistics()
+    assert (told.group_limits, told.groups) == (zkrq.Groups(ordered=True, rate=(50, 1.0)), 1)
 
 
 @runs("groups.md", 'emails = cluster.queue("emails", limits')
