@@ -51,8 +51,8 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "call-writes-what-one-before-has-left",
         _LUA + "_state.lua",
-        "  removals, readied, freed = 0, 0, 0",
-        "  removals, readied, freed = removals or 0, readied or 0, freed or 0",
+        "  removals, readied, openings = 0, 0, {freed = 0, rested = false}",
+        "  removals, readied, openings = removals or 0, readied or 0, openings or {freed = 0, rested = false}",
         "what a call has left that failed half-way is no other call's",
         Suite("tests/simulation/test_isolation.py"),
     ),
@@ -1008,7 +1008,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "ordered-end-stays-behind",
         _LUA + "_claiming.lua",
-        "      grouping.tell_ended(r)\n    end",
+        "      request.handed_bytes = request.handed_bytes + grouping.tell_ended(r)\n    end",
         "    end",
         "the end of the item before travels with the claim of the next one",
         Suite("tests/lua/test_ordered.py"),
