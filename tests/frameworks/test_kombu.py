@@ -478,8 +478,12 @@ def test_options_by_the_name_of_the_queue(options: dict[str, Any]) -> None:
         change.apply_async(countdown=1, queue="orders")
     change.apply_async(countdown=1, queue="others")
     app.pool.force_close_all()
-    with pytest.raises(zkrq.ConfigError, match="broker_transport_options: groups must be a Groups, not dict"):
-        Connection(BROKER_URL, transport_options={**options, "groups": {"orders": {"ordered": True}}}).connect()
+    wrong = {**options, "groups": {"orders": {"ordered": True}}}
+    with (
+        Connection(BROKER_URL, transport_options=wrong) as connection,
+        pytest.raises(zkrq.ConfigError, match="groups must be a Groups, not dict"),
+    ):
+        connection.SimpleQueue("orders").put(1)
 
 
 def test_servers_drop_expired_tasks_where_they_are_told_to(options: dict[str, Any], jobs: sync.Queue[bytes]) -> None:

@@ -132,6 +132,21 @@ def test_a_server_that_has_the_item_from_its_claim_begins_the_window(server: One
         assert push(other, "b")[0] == "Wa"
 
 
+def test_a_repeated_push_tells_its_window(server: OneServer) -> None:
+    """Only this server may have heard of the former try."""
+    put = keyed("a", pushed_at_ms=server.now_ms())
+    push(server, put)
+    for end in ("queued", "gone"):
+        if end == "gone":
+            server.cancel("a")
+        with OneServer(server.host, server.port, database=1) as other:
+            other.enrol()
+            tell(other, push(server, put)[1], payload=b"a")
+            other.cancel("a")
+            assert push(other, "b")[0] == "Wa"
+            other.command("FLUSHDB")
+
+
 def test_a_push_that_is_repeated_after_its_window_begins_none(server: OneServer) -> None:
     put = keyed("a", pushed_at_ms=server.now_ms())
     push(server, put, SHORT_MS)

@@ -51,8 +51,8 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "call-writes-what-one-before-has-left",
         _LUA + "_state.lua",
-        "  removals, readied, freed = 0, 0, 0",
-        "  removals, readied, freed = removals or 0, readied or 0, freed or 0",
+        "  removals, readied, openings = 0, 0, {freed = 0, rested = false}",
+        "  removals, readied, openings = removals or 0, readied or 0, openings or {freed = 0, rested = false}",
         "what a call has left that failed half-way is no other call's",
         Suite("tests/simulation/test_isolation.py"),
     ),
@@ -499,6 +499,14 @@ MUTANTS: tuple[Mutant, ...] = (
         "if first or is_its_own then tell_as_is(w) else",
         "if not (first or is_its_own) then",
         "every server has the window of an item whose push is repeated",
+        Suite("tests/lua/test_key_windows.py"),
+    ),
+    Mutant(
+        "key-window-is-not-told-to-duplicates",
+        _LUA + "push_decided.lua",
+        "      tell_as_is(window)\n",
+        "",
+        "a duplicate relies on the window, so every server must have it",
         Suite("tests/lua/test_key_windows.py"),
     ),
     Mutant(
@@ -1032,7 +1040,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "ordered-end-stays-behind",
         _LUA + "_claiming.lua",
-        "      grouping.tell_ended(r)\n    end",
+        "      request.handed_bytes = request.handed_bytes + grouping.tell_ended(r)\n    end",
         "    end",
         "the end of the item before travels with the claim of the next one",
         Suite("tests/lua/test_ordered.py"),
