@@ -41,6 +41,7 @@ FEATURES: dict[str, Callable[[zkrq.Cluster], Awaitable[object]]] = {
     "many in a group": lambda cluster: cluster.queue("q").push_many(["a"], group="g"),
     "groups": lambda cluster: cluster.queue("grouped", groups=zkrq.Groups()).push("a"),
     "limits of groups": lambda cluster: cluster.queue("q").set_groups(zkrq.Groups(concurrency=1)),
+    "rates of groups": lambda cluster: cluster.queue("rated", groups=zkrq.Groups(rate=(1, 1))).push("a", group="g"),
     "limits": lambda cluster: cluster.queue("q").set_limits(zkrq.Limits(concurrency=1)),
     "limits as an option": lambda cluster: cluster.queue("limited", limits=zkrq.Limits(concurrency=1)).push("a"),
     "results": lambda cluster: cluster.queue("sums", results=zkrq.Results()).push("a"),
@@ -131,6 +132,19 @@ async def test_a_client_that_does_not_speak_the_level_writes_nothing_more(server
                 pass
     assert hub.read(VIEW).data == data
     assert hub.registers.keys() == {VIEW}
+
+
+async def test_a_client_that_does_not_speak_the_level_leads_no_more(
+    servers: local.Servers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What the leader does for all, such as the scrub, would be left undone for as long as it lives."""
+    monkeypatch.setattr(upgrading, "LOOK_SECONDS", 0.05)
+    hub, namespace = Hub(), new_namespace()
+    async with in_process(servers, namespace, hub) as old, in_process(servers, namespace, hub) as new:
+        await until(lambda: client_of(old).coordinator.leading)
+        client_of(old).shard.membership.refusal = "it is at level 9"
+        await until(lambda: client_of(new).coordinator.leading)
+        assert not client_of(old).coordinator.leading
 
 
 async def test_a_shard_that_is_added_has_the_level_of_its_namespace(servers: local.Servers) -> None:

@@ -827,6 +827,38 @@ MUTANTS: tuple[Mutant, ...] = (
         "what a dead consumer had decided on the primary alone is carried on",
         Suite("tests/faults/test_sessions.py", "-k", "decided_on_the_primary_alone"),
     ),
+    Mutant(
+        "refounding-merges-who-was-away",
+        "zkrq/protocol/refounding.py",
+        "holding[id].epoch != reached)",
+        "holding[id].epoch > reached)",
+        "a server that was away at the refounding before holds stale data",
+        Suite("tests/faults/test_disaster.py"),
+    ),
+    Mutant(
+        "refounding-takes-the-next-epoch",
+        "zkrq/protocol/refounding.py",
+        "latest + EPOCHS_AHEAD",
+        "latest + 1",
+        "a server that goes on under its former clients never comes to the epoch of a refounding",
+        Suite("tests/faults/test_disaster.py"),
+    ),
+    Mutant(
+        "release-is-named-once",
+        "zkrq/client/upgrading.py",
+        "            if not self._is_named:",
+        "            if False:",
+        "a client that could not name its release in a new session tries again",
+        Suite("tests/integration/test_levels.py"),
+    ),
+    Mutant(
+        "functions-that-stay-seem-loaded-again",
+        "zkrq/client/upgrading.py",
+        "elif id not in unknown and (left",
+        "elif (left",
+        "where functions could not be removed, it is not known whether a program uses them",
+        Suite("tests/integration/test_levels.py"),
+    ),
     # -- who gets in, and what is shown --------------------------------------------------------------------------------
     Mutant(
         "login-is-logged",

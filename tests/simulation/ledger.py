@@ -308,9 +308,9 @@ class Ledger:
         """The greatest fencing token of each group that keeps the order."""
         self.default_group: str | None = None
         """That of items that are pushed without one."""
-        self.begun: dict[tuple[str, int, str | None], dict[str, Begun]] = {}
-        """By the view's register and its epoch, in which one server counts, and by group (None: of all): the requests
-        that were given something."""
+        self.begun: dict[tuple[str, int | None, str | None], dict[str, Begun]] = {}
+        """By the view's register, its epoch, in which one server counts (None: all epochs), and group (None: all): the
+        requests that were given something."""
         self.requests: list[Request] = []
         self.asked_at: dict[tuple[str, str], float] = {}
         """When each claim request was begun, by its shard and its name."""
@@ -733,7 +733,9 @@ class Ledger:
                 self.violation(f"out of order: {what}, after {other.label} of {group!r} was handed out")
         item.handed_in_order = True
 
-    def check_rates(self, where: str, epoch: int, request: str, begun: Begun, groups: Mapping[str | None, int]) -> None:
+    def check_rates(
+        self, where: str, epoch: int | None, request: str, begun: Begun, groups: Mapping[str | None, int]
+    ) -> None:
         """No more claims begin in a time than the limit, of all and of each group; ``groups``: of how many items."""
         if self.limits.rate is not None:
             self._check_rate((where, epoch, None), self.limits.rate, request, begun)
@@ -743,7 +745,7 @@ class Ledger:
                     self._check_rate((where, epoch, group), self.group_rate, request, begun._replace(items=items))
 
     def _check_rate(
-        self, where: tuple[str, int, str | None], rate: tuple[int, Duration], request: str, begun: Begun
+        self, where: tuple[str, int | None, str | None], rate: tuple[int, Duration], request: str, begun: Begun
     ) -> None:
         """By the clock of the server that counts, and certainly in less than that time: a clock may be set."""
         if not begun.items:
@@ -991,10 +993,13 @@ def _listening(code: Code, loop: Loop, found: Findings, ledgers: Mapping[str, Le
             return decided  # as a request alone that is refused
         asked.answered_at, asked.calm, asked.moved = loop.now, found.calm, decided.epoch != began
         asked.ids = list(_handed(decided))
-        if not asked.moved and code.is_present:
+        if code.is_present:  # the release before knows no rates
             # A repeated request is given what its first try was: its claims may have begun then.
-            begun = Begun(decided.reply.clock, asked_at, loop.now, len(asked.ids))
-            ledger.check_rates(where, began, request, begun, _handed_of_groups(decided))
+            begun, of_groups = Begun(decided.reply.clock, asked_at, loop.now, len(asked.ids)), _handed_of_groups(decided)
+            if not asked.moved:
+                ledger.check_rates(where, began, request, begun, of_groups)
+            if not found.clocks_set:  # through all changes of the view, by no server's clock
+                ledger.check_rates(where, None, request, begun._replace(clock_us=round(loop.now * 1e6)), of_groups)
         for id in asked.ids:
             ledger.asked_for.setdefault((id, request), asked_at)
         if ledger.pauses.is_in_force(asked_at):

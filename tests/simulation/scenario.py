@@ -388,6 +388,11 @@ class _Scenario:
                 ending.append(client.start(workload.end(), "end"))
         if ending and (await asyncio.wait(ending, timeout=3 * CALL_LIMIT))[1]:
             self._world.found.violation(f"did not end: {_running(self._world)}")
+        # One whose end was cancelled lives on; it may lead, and the release before does so even when it is refused.
+        rolling = self._world.rolling
+        for client in self._world.clients if rolling and rolling.raising else ():
+            if client.code is not PRESENT and client.is_alive:
+                self._world.drop(client)
 
 
 async def _audit(auditor: Client) -> None:

@@ -387,6 +387,7 @@ class World:
     def note_step(self, seconds: float) -> None:
         """A server's clock was set: what is there by now may happen so much earlier, or later."""
         self.stepped += seconds
+        self.found.clocks_set = True
         for lane in self.lanes:
             for item in lane.ledger.items.values():
                 item.slack += seconds

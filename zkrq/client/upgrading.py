@@ -194,17 +194,23 @@ class Upgrading:
                 libraries[id] = left
         return Unnamed(libraries, unknown)
 
+    @property
+    def _is_refused(self) -> bool:
+        return any(shard.membership.refusal for shard in self._shards.open.values())
+
     # -- in the background ---------------------------------------------------------------------------------------------
 
     async def run(self) -> None:
-        """Look now and then, while this client leads, until cancelled; name the release if that has failed."""
+        """Look now and then, while this client leads, until cancelled; name the release if that has failed, and lead no
+        more if the level is not spoken."""
         while True:
             await asyncio.sleep(LOOK_SECONDS)
             if not self._is_named:
                 await self.introduce_again()
             if self._coordinator.leading:
                 try:
-                    await self.look()
+                    # What the leader does for all, a client that cannot read the view does not.
+                    await (self._coordinator.stand_down() if self._is_refused else self.look())
                 except ZkrqError as error:
                     _log.info("the releases of the clients could not be read: %s", error, extra=self._about)
 
