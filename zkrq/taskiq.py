@@ -25,11 +25,11 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar, Unpack, cast
-from weakref import WeakValueDictionary
+from weakref import WeakKeyDictionary, WeakValueDictionary
 
 from zkrq.base.checks import Duration, check_name
 from zkrq.base.codecs import RAW
-from zkrq.base.errors import ClaimLost, Closed, ConfigError, NoResult, ZkrqError
+from zkrq.base.errors import ClaimLost, Closed, ConfigError, NoResult, ZkrqError, reason_of
 from zkrq.base.limits import Results
 from zkrq.base.settings import QUEUE_DEFAULTS, QueueOptions
 from zkrq.client.connecting import connect
@@ -45,17 +45,26 @@ if TYPE_CHECKING:
     from zkrq.consuming.claims import Claim
 
 try:
-    from taskiq import AckableMessage, AsyncBroker, AsyncResultBackend, BrokerMessage, ScheduledTask, TaskiqResult
+    from taskiq import (
+        AckableMessage,
+        AsyncBroker,
+        AsyncResultBackend,
+        BrokerMessage,
+        ScheduledTask,
+        TaskiqMessage,
+        TaskiqMiddleware,
+        TaskiqResult,
+    )
     from taskiq.abc.serializer import TaskiqSerializer
     from taskiq.depends.progress_tracker import TaskProgress  # pyright: ignore[reportMissingTypeStubs]
-    from taskiq.exceptions import ScheduledTaskCancelledError
+    from taskiq.exceptions import NoResultError, ScheduledTaskCancelledError
     from taskiq.kicker import AsyncKicker
     from taskiq.schedule_sources import LabelScheduleSource
     from taskiq.serializers import JSONSerializer
 except ModuleNotFoundError as error:
     raise ConfigError("zkrq.taskiq needs taskiq: pip install 'zkrq[taskiq]'") from error
 
-__all__ = ["ZkrqBroker", "ZkrqResultBackend", "ZkrqScheduleSource"]
+__all__ = ["ZkrqBroker", "ZkrqResultBackend", "ZkrqRetryMiddleware", "ZkrqScheduleSource"]
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -71,6 +80,9 @@ TASK_NAME = "taskiq-name"
 
 MARK = "taskiq"
 """Mark of a stored schedule that taskiq's schedulers push."""
+
+_RETRIES = "_retries"
+"""Label by which taskiq's middlewares count retries."""
 
 AHEAD_SECONDS = 180
 """Seconds for which a scheduler is given the moments of an interval; it asks once a minute, unless told otherwise."""
@@ -96,7 +108,8 @@ class ZkrqBroker(AsyncBroker):
 
     Labels of a task, or of one call by ``with_labels``: ``queue_name``; ``delay`` in seconds; ``priority`` from 0 to 9,
     higher first; ``ttl`` in seconds, after which a task that has not started is dropped; ``key``: while another task
-    with this key is queued, scheduled or running, the new one is not queued; ``headers``, a dict of texts.
+    with this key is queued, scheduled or running, the new one is not queued; ``key_window`` in seconds, for which that
+    holds after the push, too, whatever becomes of the task; ``headers``, a dict of texts.
     """
 
     def __init__(
@@ -131,6 +144,7 @@ class ZkrqBroker(AsyncBroker):
         self._context: AbstractAsyncContextManager[Cluster] | None = None
         self._cluster: Cluster | None = None
         self._held: WeakValueDictionary[str, Claim[bytes]] = WeakValueDictionary()
+        self._failed: WeakKeyDictionary[Claim[bytes], str] = WeakKeyDictionary()
 
     @property
     def cluster(self) -> Cluster:
@@ -194,7 +208,9 @@ class ZkrqBroker(AsyncBroker):
         else:
             push = partial(push, delay=_read(labels, "delay", float))
         key = _read(labels, "key", str)
-        receipt = await push(key=key)
+        # A retry is no other task of its key, so the window of the first try is not asked.
+        window = None if _read(labels, _RETRIES, int) else _read(labels, "key_window", float)
+        receipt = await push(key=key, key_window=window)
         if receipt.duplicate:
             former = self._held.get(receipt.id)
             if former is not None and former.headers.get(TASK_ID) == message.task_id:
@@ -225,15 +241,28 @@ class ZkrqBroker(AsyncBroker):
         name = claim.headers.get(TASK_NAME)
 
         async def ack() -> None:
+            reason = self._failed.pop(claim, None)
+            if name and self.is_worker_process and self.find_task(name) is None:  # so taskiq drops it
+                reason = f"this worker does not know the task {name!r}"
             try:
-                if name and self.is_worker_process and self.find_task(name) is None:  # so taskiq drops it
-                    await settle_while_held(claim, partial(_nack, f"this worker does not know the task {name!r}"))
+                if reason is not None:
+                    await settle_while_held(claim, partial(_nack, reason))
                 else:
                     await ack_while_held(claim)
             except (ClaimLost, Closed) as error:  # taskiq has no use for it, and the loss was reported
                 _log.info("item %s could not be settled: %s", claim.id, error, extra=self._extra(claim.queue))
 
         return ack
+
+    def retry(self, task_id: str, reason: str) -> bool:
+        """Have a task that this worker runs retried in its place, by the policy ``retry``, once taskiq acknowledges it.
+
+        Returns whether it is held here and not acknowledged yet.
+        """
+        held = [claim for claim in list(self._held.values()) if claim.headers.get(TASK_ID) == task_id]
+        failed = [claim for claim in held if claim.settled is None]
+        self._failed.update(dict.fromkeys(failed, reason))
+        return bool(failed)
 
     def _report_lost(self, queue: str, id: str, task: str | None, reason: str) -> None:
         _log.warning(
@@ -246,6 +275,22 @@ class ZkrqBroker(AsyncBroker):
 
     def _extra(self, queue: str) -> dict[str, str]:
         return {"cluster": self._cluster.namespace if self._cluster else "", "queue": queue}
+
+
+class ZkrqRetryMiddleware(TaskiqMiddleware):
+    """Retry tasks that failed, in their places in the queue, by the policy ``retry`` of the ``ZkrqBroker``.
+
+    Other middlewares push a failed task anew.  With this one its item is delivered again after the backoff, and is a
+    dead letter after ``max_attempts``, so it holds its group if that keeps the order (``Groups(ordered=True)``).  A
+    task that was acknowledged before it ran (``when_received``) is not retried.  No result is kept until a try
+    succeeds.
+    """
+
+    def on_error(self, message: TaskiqMessage, result: TaskiqResult[Any], exception: BaseException) -> None:
+        """Mark the task as failed."""
+        broker = self.broker
+        if isinstance(broker, ZkrqBroker) and broker.retry(message.task_id, reason_of(exception)):
+            result.error = NoResultError()
 
 
 class ZkrqScheduleSource(LabelScheduleSource):

@@ -36,7 +36,7 @@ import zkrq
 from tests.harness import HANG, in_process, new_namespace, settled, until
 from zkrq import local
 from zkrq.coordination.memory import Hub
-from zkrq.taskiq import AHEAD_SECONDS, TASK_ID, TASK_NAME, ZkrqBroker, ZkrqScheduleSource
+from zkrq.taskiq import AHEAD_SECONDS, TASK_ID, TASK_NAME, ZkrqBroker, ZkrqRetryMiddleware, ZkrqScheduleSource
 
 pytestmark = pytest.mark.anyio
 
@@ -291,6 +291,54 @@ async def test_the_admin_is_told_what_became_of_tasks(broker: ZkrqBroker) -> Non
             await until(lambda: len(told) == 3)
         await broker.shutdown()  # closes the middleware's connection
     assert sorted(told) == [(sent.task_id, what) for what in ("executed", "queued", "started")]
+
+
+async def test_groups_keep_their_order_though_tasks_fail(connect: Callable[[], zkrq.Cluster]) -> None:
+    policy = zkrq.Retry(max_attempts=3, backoff=zkrq.constant(0.05))
+    broker = ZkrqBroker(connect, groups=zkrq.Groups(ordered=True), retry=policy)
+    broker.add_middlewares(ZkrqRetryMiddleware())
+    await broker.startup()
+    ran: dict[int, list[int]] = {0: [], 1: []}
+
+    @broker.task
+    async def change(order: int, number: int) -> None:
+        ran[order].append(number)
+        if (order, number) == (0, 1) and ran[0].count(1) < 3:
+            raise OSError("not yet")
+        if (order, number) == (1, 0):
+            raise OSError("never")
+
+    for number in range(4):
+        for order in ran:
+            await change.kicker().with_labels(group=f"order {order}").kiq(order, number)
+    with pytest.raises(SendTaskError) as refused:
+        await change.kicker().with_labels(group="order 0", delay=1).kiq(0, 9)
+    assert isinstance(refused.value.__cause__, zkrq.ConfigError)
+    async with working(broker):
+        await until(lambda: [len(each) for each in ran.values()] == [6, 6])
+    assert ran == {0: [0, 1, 1, 1, 2, 3], 1: [0, 0, 0, 1, 2, 3]}, "a failed task holds its group, until it is dead"
+    (letter,) = await broker.queue().dead_letters()
+    assert letter.reason == "failed in delivery 3 of 3: OSError: never"
+    await broker.shutdown()
+
+
+async def test_a_key_with_a_window(broker: ZkrqBroker) -> None:
+    runs: list[str] = []
+    broker.add_middlewares(SimpleRetryMiddleware())
+
+    @broker.task(key="k", key_window=60, retry_on_error=True)
+    async def fails_once(context: Context = TaskiqDepends()) -> None:  # noqa: B008
+        runs.append(context.message.task_id)
+        if len(runs) == 1:
+            raise OSError
+
+    sent = await fails_once.kiq()
+    async with working(broker, ack_type=AcknowledgeType.WHEN_RECEIVED):
+        await until(lambda: len(runs) == 2)
+        await settled(is_done(broker))
+        await fails_once.kiq()
+        await settled(is_done(broker))
+    assert runs == [sent.task_id] * 2, "its retry ran, and no other of its key"
 
 
 async def test_a_task_acknowledges_itself(broker: ZkrqBroker) -> None:

@@ -51,6 +51,7 @@ FEATURES: dict[str, Callable[[zkrq.Cluster], Awaitable[object]]] = {
     "a result of a framework": lambda cluster: StoredResults(cluster.queue("tasks", codec=zkrq.RAW)).store(
         "x", b"1", ttl=60
     ),
+    "key_window": lambda cluster: cluster.queue("q").push("a", key="k", key_window=60),
     "replace": lambda cluster: cluster.queue("q").push("a", key="k", replace=True),
 }
 

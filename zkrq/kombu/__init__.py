@@ -26,7 +26,7 @@ from functools import partial
 from queue import Empty
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from zkrq.base.errors import Closed, ConfigError, NotEnoughReplicas, Unavailable, WrongLoop, ZkrqError
+from zkrq.base.errors import Closed, ConfigError, NotEnoughReplicas, Receipt, Unavailable, WrongLoop, ZkrqError
 from zkrq.base.version import __version__
 from zkrq.client.connecting import connect
 from zkrq.client.queue import Queue
@@ -63,6 +63,9 @@ TASK_ID = "celery-id"
 
 GROUP = "zkrq_group"
 """Header of a task that names its group in the queue; Celery's own header ``group`` names a canvas group."""
+
+KEY, KEY_WINDOW = "zkrq_key", "zkrq_key_window"
+"""Headers of a task: a key, and seconds for which others of the key are not queued, whatever becomes of this one."""
 
 WINDOW = 100
 """Messages claimed for a consumer without a prefetch count that it has not been given yet."""
@@ -103,7 +106,7 @@ class Client:
 
     def find(self, cluster: Cluster, name: str) -> Queue[Message]:
         """Return the queue in an open cluster.  Raises ``ConfigError`` for a name that zkrq does not allow."""
-        return cluster.queue(name, codec=CODEC, **self.options.queue)
+        return cluster.queue(name, codec=CODEC, **self.options.of_queue(name))
 
     def call(self, name: str, act: Callable[[Queue[Message]], Awaitable[Any]]) -> Any:
         """Await ``act(queue)`` on the event loop; return its result."""
@@ -334,7 +337,14 @@ class Channel(virtual.Channel):
             headers={TASK_ID: str(id)} if id else None,
             group=headers.get(GROUP) or None,
         )
-        self._client.call(queue, push)
+        # The task that is retried still has its key.
+        key = None if headers.get("retries") else headers.get(KEY) or None
+        if key is not None:
+            window = headers.get(KEY_WINDOW)
+            push = partial(push, key=key, key_window=None if window is None else float(window))
+        receipt: Receipt = self._client.call(queue, push)
+        if receipt.duplicate:
+            _log.info("task %s was not queued: item %s has its key %r", id, receipt.id, key)
 
     def _drops(self, ttl: float, at: datetime | None) -> bool:
         """Tell whether servers are to drop a task when its time is over: not one that could never begin in time."""
