@@ -10,7 +10,7 @@ import pytest
 from celery import Celery
 
 import zkrq
-from tests.frameworks.by_celery import COMMAND
+from tests.frameworks.by_celery import COMMAND, CONCURRENCY
 from tests.frameworks.workers import Stage
 from tests.harness import HANG, until
 from zkrq import local
@@ -77,6 +77,24 @@ async def test_a_task_that_is_revoked_before_it_begins_does_not_run(stage: Stage
         await asyncio.to_thread(app.send_task, "sleep", (2, 0.0), countdown=6)
         await until(lambda: stage.diary.ended() == {2})
         assert [entry.number for entry in stage.diary.entries("start")] == [2]
+
+
+@pytest.mark.chaos
+async def test_a_worker_that_consumes_no_more_runs_what_it_has_fetched(stage: Stage, app: Celery) -> None:
+    count = 2 * CONCURRENCY
+    async with stage.worker([*COMMAND, "-n", "celery@one"], "one"):
+        for number in range(count):
+            await asyncio.to_thread(app.send_task, "sleep", (number, 0.5))
+        await until(lambda: len(stage.diary.entries("start")) == CONCURRENCY)
+        asking = app.control.inspect(timeout=2.0)
+        async with asyncio.timeout(HANG):
+            while sum(map(len, (await replies(asking.reserved, 1)).values())) < count - len(
+                stage.diary.entries("start")
+            ):
+                await asyncio.sleep(0.1)
+        await asyncio.to_thread(app.control.cancel_consumer, "celery")
+        await until(lambda: stage.diary.ended() == set(range(count)))
+        assert len(stage.diary.entries("start")) == count
 
 
 async def test_events_are_seen(stage: Stage, app: Celery) -> None:

@@ -36,7 +36,7 @@ class Prefetched:
         state = _state()
         return [
             tag
-            for tag, request in self._requests.items()
+            for tag, request in tuple(self._requests.items())  # the pool's threads settle meanwhile
             if request not in state.reserved_requests and not _has_begun(request)
         ]
 
