@@ -86,6 +86,23 @@ async def test_looking_at_one_group(queue: zkrq.Queue[Any]) -> None:
     assert (await queue.statistics()).groups == 0
 
 
+async def test_finding_and_redriving_one_group(queue: zkrq.Queue[Any]) -> None:
+    for group in ("a", "b"):
+        await queue.push_many([f"{group}{number}" for number in range(3)], group=group)
+    for claim in await queue.pop_many(4, timeout=0):
+        await claim.bury("bad")
+    assert sorted([str(item.item) async for item in queue.find(group="a")]) == ["a0", "a1", "a2"]
+    assert sorted([str(item.item) async for item in queue.find(group="b", state="dead")]) == ["b0", "b1"]
+    page = await queue.find_page(group="b", state="ready")
+    assert [item.item for item in page.items] == ["b2"]
+    assert await queue.redrive(group="b") == 2
+    assert {item.group for item in await queue.dead_letters()} == {"a"}
+    with pytest.raises(zkrq.ConfigError, match="either ids or a group"):
+        await queue.redrive(["x"], group="a")
+    ids = [item.id async for item in queue.find(group="b")]
+    assert await queue.cancel_many(ids) == [zkrq.Cancellation.REMOVED] * 3
+
+
 async def test_what_fails_comes_back_to_its_group(queue: zkrq.Queue[Any]) -> None:
     await queue.push_many(["a0", "a1"], group="a")
     await queue.push("b0", group="b")

@@ -116,8 +116,10 @@ class _Stage:
             )
 
     async def kill(self, who: str) -> None:
-        """kill -9."""
+        """kill -9.  Raises ``RuntimeError`` with what a worker has written that had ended by itself."""
         process = self.workers.pop(who)
+        if process.returncode is not None:
+            raise RuntimeError(f"{who} has ended by itself:\n{(self.directory / f'{who}.err').read_text()}")
         process.send_signal(signal.SIGKILL)
         await process.wait()
 

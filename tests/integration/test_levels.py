@@ -41,6 +41,7 @@ FEATURES: dict[str, Callable[[zkrq.Cluster], Awaitable[object]]] = {
     "many in a group": lambda cluster: cluster.queue("q").push_many(["a"], group="g"),
     "groups": lambda cluster: cluster.queue("grouped", groups=zkrq.Groups()).push("a"),
     "limits of groups": lambda cluster: cluster.queue("q").set_groups(zkrq.Groups(concurrency=1)),
+    "rates of groups": lambda cluster: cluster.queue("rated", groups=zkrq.Groups(rate=(1, 1))).push("a", group="g"),
     "limits": lambda cluster: cluster.queue("q").set_limits(zkrq.Limits(concurrency=1)),
     "limits as an option": lambda cluster: cluster.queue("limited", limits=zkrq.Limits(concurrency=1)).push("a"),
     "results": lambda cluster: cluster.queue("sums", results=zkrq.Results()).push("a"),
@@ -50,6 +51,7 @@ FEATURES: dict[str, Callable[[zkrq.Cluster], Awaitable[object]]] = {
     "a result of a framework": lambda cluster: StoredResults(cluster.queue("tasks", codec=zkrq.RAW)).store(
         "x", b"1", ttl=60
     ),
+    "key_window": lambda cluster: cluster.queue("q").push("a", key="k", key_window=60),
     "replace": lambda cluster: cluster.queue("q").push("a", key="k", replace=True),
 }
 

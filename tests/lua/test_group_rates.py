@@ -390,6 +390,17 @@ def test_a_group_whose_rest_was_lost_still_comes_back(rated: OneServer, lose: Ca
     assert rated.claim(count=9).ids == ["a3"]
 
 
+@pytest.mark.parametrize("tenths", [11, 30])
+def test_a_rest_whose_moment_has_passed_needs_no_repair(rated: OneServer, tenths: int) -> None:
+    """On a follower no claim request ends it."""
+    put_group(rated, "a", "a1", "a2", "a3")
+    rated.settle(*rated.claim(count=9).settle("ack"))
+    let_pass(rated, tenths)
+    assert repaired(rated) == 0
+    assert rated.contents().faults == []
+    assert rated.claim(count=9).ids == ["a3"]
+
+
 def test_a_moment_that_stands_for_no_group_goes_in_time(rated: OneServer) -> None:
     rated.command("ZADD", rated.key("members"), 0, resting(rated.now_us() - 1.0, "gone"))
     rated.command("HSET", rated.key("lead"), "resting", 1)

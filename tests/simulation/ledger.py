@@ -109,6 +109,12 @@ class Item:
     """A consumer was given it, in a group that keeps the order."""
     is_loose: bool = False
     """Its place in the order is not promised: it was redriven, replaced, cleared or cancelled, or that was begun."""
+    lets_group_go_on: bool = False
+    """It has failed, or may have, and later ones of its group need not wait for it since."""
+    window: float = 0.0
+    """Seconds for which its key is kept from others that have a window, too."""
+    pushed_last: float = 0.0
+    """When a push of it ended last: a server that has not heard of its window begins that when it is pushed again."""
     removal_at: float = math.inf
     """When the first removal was begun."""
     due: float = 0.0
@@ -308,9 +314,9 @@ class Ledger:
         """The greatest fencing token of each group that keeps the order."""
         self.default_group: str | None = None
         """That of items that are pushed without one."""
-        self.begun: dict[tuple[str, int, str | None], dict[str, Begun]] = {}
-        """By the view's register and its epoch, in which one server counts, and by group (None: of all): the requests
-        that were given something."""
+        self.begun: dict[tuple[str, int | None, str | None], dict[str, Begun]] = {}
+        """By the view's register, its epoch, in which one server counts (None: all epochs), and group (None: all): the
+        requests that were given something."""
         self.requests: list[Request] = []
         self.asked_at: dict[tuple[str, str], float] = {}
         """When each claim request was begun, by its shard and its name."""
@@ -331,9 +337,10 @@ class Ledger:
         key: str = "",
         ttl: float | None = None,
         group: str | None = None,
+        window: float = 0.0,
     ) -> Item:
         item = self.items[label] = Item(label, key, ttl, delay=delay, priority=priority, due=self._loop.now + delay)
-        item.group = group
+        item.group, item.window = group, window
         return item
 
     def recurring(self, moment: datetime) -> str:
@@ -426,6 +433,7 @@ class Ledger:
         self.excess -= 1
         item.open_calls -= 1
         item.pushing -= 1
+        item.pushed_last = self._loop.now
         if receipt.duplicate:
             item.open_pushes -= 1
             self._check_duplicate(push, receipt)
@@ -439,8 +447,21 @@ class Ledger:
         for rival in rivals:
             text = f"{item.label} ({receipt.id}), while {rival.label} ({', '.join(rival.ids)}) is there"
             self.violation(f"key given twice: {item.key} to {text}")
+        if item.window and item.confirmed_at is None:
+            self._check_windows(item)
         if item.confirmed_at is None:
             item.confirmed_at = self._loop.now
+
+    def _check_windows(self, item: Item) -> None:
+        """It was not accepted in the window of another item of its key, whatever has become of that."""
+        self.counts["windows"] += 1
+        for other in self.items.values():
+            if other is item or other.key != item.key or not other.window or other.is_moved or item.is_moved:
+                continue
+            is_before = other.confirmed_at is not None and other.confirmed_at < item.begun_at
+            if is_before and self._loop.now < other.begun_at + other.window - other.slack - EARLY_SECONDS:
+                text = f"{item.label}, {self._loop.now - other.begun_at:.3f} s after {other.label}"
+                self.violation(f"two in a window of {other.window} s: {text} of key {item.key}")
 
     def _check_replaced(self, push: Push, receipt: Receipt) -> None:
         """Exactly the items that it names are gone because of it."""
@@ -494,10 +515,20 @@ class Ledger:
             self.violation(f"duplicate of something else: {told}, {first and first.label}")
         elif not first.may_be_there:
             self.violation(f"duplicate of nothing: {told}, every push of which was refused")
+        elif receipt.done and not item.window:
+            self.violation(f"kept away by a window, though it has none: {told}")
+        elif self._may_be_in_window(push, first):
+            self.counts["kept away by a window"] += receipt.done
         elif first.was_gone(push.begun_at):
             self.violation(f"key kept for nothing: {told}, which was gone at {first.gone_at} or {first.buried_at} s")
         elif first.confirmed_at is None:
             first.confirmed_at = self._loop.now  # whoever is told so relies on it
+
+    def _may_be_in_window(self, push: Push, first: Item) -> bool:
+        if not push.item.window or not first.window:
+            return False
+        end = first.pushed_last + first.window + first.slack + EARLY_SECONDS
+        return (first.open_pushes > 0 and first.confirmed_at is None) or first.pushing > 0 or push.begun_at <= end
 
     # -- what is seen --------------------------------------------------------------------------------------------------
 
@@ -715,6 +746,10 @@ class Ledger:
         if held > most:
             self.violation(f"more than {most} of group {item.group!r} at once: {what}, {held - 1} others are held")
 
+    def let_group_go_on(self, item: Item) -> None:
+        """It is to fail, by a policy that lets its group go on while it waits."""
+        item.is_loose = item.lets_group_go_on = True
+
     def _check_order_in(self, group: str, item: Item, claim: Claim[Any], what: str) -> None:
         """It is neither handed out before an earlier one has ended, nor after a later one was; earlier: its push
         returned before that of the other began.  Fencing tokens grow."""
@@ -726,6 +761,9 @@ class Ledger:
             if other.group != group or other is item:
                 continue
             earlier = other.confirmed_at is not None and other.confirmed_at < item.begun_at
+            if earlier and other.lets_group_go_on:
+                self.counts["deliveries past a failed item"] += other.is_live(self._loop.now)
+                continue
             if earlier and not item.is_loose and not item.keeps_a_place and other.is_live(self._loop.now):
                 self.violation(f"out of order: {what}, while {other.label} of {group!r} has not ended")
             later = item.confirmed_at is not None and item.confirmed_at < other.begun_at
@@ -733,7 +771,9 @@ class Ledger:
                 self.violation(f"out of order: {what}, after {other.label} of {group!r} was handed out")
         item.handed_in_order = True
 
-    def check_rates(self, where: str, epoch: int, request: str, begun: Begun, groups: Mapping[str | None, int]) -> None:
+    def check_rates(
+        self, where: str, epoch: int | None, request: str, begun: Begun, groups: Mapping[str | None, int]
+    ) -> None:
         """No more claims begin in a time than the limit, of all and of each group; ``groups``: of how many items."""
         if self.limits.rate is not None:
             self._check_rate((where, epoch, None), self.limits.rate, request, begun)
@@ -743,7 +783,7 @@ class Ledger:
                     self._check_rate((where, epoch, group), self.group_rate, request, begun._replace(items=items))
 
     def _check_rate(
-        self, where: tuple[str, int, str | None], rate: tuple[int, Duration], request: str, begun: Begun
+        self, where: tuple[str, int | None, str | None], rate: tuple[int, Duration], request: str, begun: Begun
     ) -> None:
         """By the clock of the server that counts, and certainly in less than that time: a clock may be set."""
         if not begun.items:
@@ -991,10 +1031,16 @@ def _listening(code: Code, loop: Loop, found: Findings, ledgers: Mapping[str, Le
             return decided  # as a request alone that is refused
         asked.answered_at, asked.calm, asked.moved = loop.now, found.calm, decided.epoch != began
         asked.ids = list(_handed(decided))
-        if not asked.moved and code.is_present:
+        if code.is_present:  # the release before knows no rates
             # A repeated request is given what its first try was: its claims may have begun then.
-            begun = Begun(decided.reply.clock, asked_at, loop.now, len(asked.ids))
-            ledger.check_rates(where, began, request, begun, _handed_of_groups(decided))
+            begun, of_groups = (
+                Begun(decided.reply.clock, asked_at, loop.now, len(asked.ids)),
+                _handed_of_groups(decided),
+            )
+            if not asked.moved:
+                ledger.check_rates(where, began, request, begun, of_groups)
+            if not found.clocks_set:  # through all changes of the view, by no server's clock
+                ledger.check_rates(where, None, request, begun._replace(clock_us=round(loop.now * 1e6)), of_groups)
         for id in asked.ids:
             ledger.asked_for.setdefault((id, request), asked_at)
         if ledger.pauses.is_in_force(asked_at):

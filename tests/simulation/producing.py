@@ -68,6 +68,7 @@ class Producer:
             key=options.get("key", ""),
             ttl=options.get("ttl"),
             group=options.get("group", self._ledger.default_group),
+            window=options.get("key_window", 0.0),
         )
 
     def _packed(self, item: Item) -> str:
@@ -99,9 +100,12 @@ class Producer:
         options = self._options() | self._group()
         if self._chance.random() < self._setting.keyed:
             options["key"] = self._chance.choice(self._setting.keys)
-            replacing = self._setting.replacing if self._client.at_latest_level else 0.0
+            setting = self._setting
+            replacing, windows = (setting.replacing, setting.windows) if self._client.at_latest_level else (0.0, 0.0)
             if replacing and self._chance.random() < replacing:
                 options["replace"] = True
+            elif windows and self._chance.random() < windows:
+                options["key_window"] = self._chance.choice((1.0, 4.0, 15.0))
         return options
 
     def _note(self, push: Push, ended: Ended[Receipt], *, is_plain: bool = False) -> None:

@@ -51,6 +51,10 @@ class Setting:
     """Whether groups keep the order of their pushes."""
     group_rate: tuple[int, float] | None = None
     """Claims of each group begun in a time, in seconds."""
+    holds_group: bool = True
+    """Whether a failed item holds such a group while it waits."""
+    windows: float = 0.0
+    """Which part of the pushes with a key that replace nothing has a window."""
 
     @property
     def declared_groups(self) -> Groups | None:
@@ -71,6 +75,7 @@ class Setting:
             group_limit=None,
             group_rate=None,
             ordered=False,
+            holds_group=True,
             all_grouped=False,
             together=14 if self.results else self.together,
         )
@@ -147,16 +152,13 @@ def draw(chance: random.Random) -> Setting:
     limits = chance.choices(_LIMITS, (8, 2, 1, 1))[0]
     group_limit = chance.choice((None, 1, 2)) if drawn.groups else None
     ordered = drawn.groups > 0 and chance.random() < 0.4
+    holds_group = not ordered or chance.random() < 0.7
+    if chance.random() < 0.25:
+        drawn = replace(drawn, windows=0.8, keyed=0.6)
     if drawn.deletes:
         return drawn
     group_limit = None if ordered else group_limit
     group_rate = chance.choices(_GROUP_RATES, (3, 1, 1))[0] if drawn.groups else None
     is_grouped = drawn.all_grouped or group_limit is not None or ordered or group_rate is not None
-    return replace(
-        drawn,
-        limits=limits,
-        group_limit=group_limit,
-        all_grouped=is_grouped,
-        ordered=ordered,
-        group_rate=group_rate,
-    )
+    drawn = replace(drawn, limits=limits, group_limit=group_limit, all_grouped=is_grouped)
+    return replace(drawn, ordered=ordered, holds_group=holds_group, group_rate=group_rate)

@@ -205,6 +205,10 @@ def new_of_groups() -> list[calls.Put]:
     return [put._replace(record=fresh(0, FIRST_US // 1000, group=f"new{n // 2}")) for n, put in enumerate(new())]
 
 
+def new_keyed() -> list[calls.Put]:
+    return [put._replace(record=fresh(0, FIRST_US // 1000, key=put.id)) for put in new()]
+
+
 def copies(puts: Sequence[calls.Put]) -> list[calls.Copied]:
     return [calls.Copied(put.id.encode(), put.record, b"", b"0", put.payload) for put in puts]
 
@@ -297,6 +301,7 @@ CALLS: dict[str, dict[str, Callable[[Large], object]]] = {
         "": asking(calls.PushDecided("q", 10**6, new())),
         "of bundles": asking(calls.PushDecided("q", 10**6, new_of_bundles())),
         "in the place of others": asking(calls.PushDecided("q", 10**6, new(), replacing=True)),
+        "with windows": asking(calls.PushDecided("q", 10**6, new_keyed(), key_window_ms=60_000)),
     },
     "push_plain": {
         "": asking(calls.PushPlain("q", [*new(), *new_bundles()])),

@@ -136,7 +136,14 @@ def a_push_is_done_on_one_server() -> AbstractContextManager[object]:
 
 def keys_are_not_looked_up() -> AbstractContextManager[object]:
     """A push with a key asks whether another item has it."""
-    return _rewritten({"replacing == '0' and is_taken((read_tail(r.tail)))": "nil"}, "push_decided")
+    return _rewritten({"replacing == '0' and is_taken(key)": "nil"}, "push_decided")
+
+
+def windows_are_not_looked_up() -> AbstractContextManager[object]:
+    """A push with a window asks whether that of another item of its key is over."""
+    return _rewritten(
+        {"if window_ms > 0 then window, first, former": "if false then window, first, former"}, "push_decided"
+    )
 
 
 def keys_are_kept_for_ever() -> AbstractContextManager[object]:
@@ -310,6 +317,7 @@ VARIANTS: Mapping[str, Variant] = {
         Variant(a_push_is_done_on_one_server, "full,cut,flush,restart_empty", first=19),
         Variant(acks_stay_on_the_primary),
         Variant(keys_are_not_looked_up, first=6),
+        Variant(windows_are_not_looked_up, first=40),
         Variant(keys_are_kept_for_ever),
         Variant(a_limit_is_not_asked_for, first=12),
         Variant(more_are_claimed_than_the_limit),

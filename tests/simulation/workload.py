@@ -259,6 +259,8 @@ class Workload:
     def _begin_settling(self, verb: str, item: Item, holder: Holder) -> Settling:
         settling = Settling(verb, self._world.loop.now, holder.settling)
         holder.settling = True
+        if verb == "nack" and not self._lane.setting.holds_group:
+            self._lane.ledger.let_group_go_on(item)
         if settling.removes:
             self._lane.ledger.begin_removal(item, by_consumer=True)
         else:

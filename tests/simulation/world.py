@@ -167,7 +167,9 @@ class Client:
         letters: DeadLetters | None = lane.setting.dead_letters
         letters = letters and limits.DeadLetters(**asdict(letters))
         options: dict[str, Any] = {}
+        policy: dict[str, Any] = {}
         if self.world.rolling is None:
+            policy["holds_group"] = lane.setting.holds_group
             options["groups"] = lane.setting.declared_groups
             options["results"] = Results(ttl=500) if lane.setting.results else None
             options["limits"] = lane.setting.limits
@@ -176,7 +178,7 @@ class Client:
             return cast("Callable[..., Queue[Any]]", self.cluster.queue)(
                 lane.name,
                 claim_timeout=CLAIM_TIMEOUT,
-                retry=retry.Retry(max_attempts=None, backoff=retry.constant(1.0)),
+                retry=retry.Retry(max_attempts=None, backoff=retry.constant(1.0), **policy),
                 dead_letters=letters,
                 max_size=lane.setting.max_size,
                 **options,
@@ -387,6 +389,7 @@ class World:
     def note_step(self, seconds: float) -> None:
         """A server's clock was set: what is there by now may happen so much earlier, or later."""
         self.stepped += seconds
+        self.found.clocks_set = True
         for lane in self.lanes:
             for item in lane.ledger.items.values():
                 item.slack += seconds

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 from argparse import Namespace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from zkrq.base.errors import ConfigError
 from zkrq.cli.command import QUEUE, Command, Flag, Line, Lines, open_cluster
@@ -14,14 +14,46 @@ from zkrq.client.results import reading
 if TYPE_CHECKING:
     from zkrq.base.progress import WorkProgress
     from zkrq.client.items import Item
+    from zkrq.client.queue import Queue
 
 
 async def _get(args: Namespace) -> Lines:
     async with open_cluster(args) as cluster:
-        item = await cluster.queue(args.queue).get(args.id)
-    if item is None:
-        raise ConfigError(f"queue {args.queue!r} has no item {args.id!r}")
-    yield item_line(item)
+        queue = cluster.queue(args.queue)
+        item = await queue.get(args.id)
+        if item is None:
+            raise ConfigError(f"queue {args.queue!r} has no item {args.id!r}")
+        waits = await _waits(queue, item)
+    line = item_line(item)
+    value = {**cast("dict[str, object]", line.value), "waits": waits}
+    yield Line(line.text + "".join(f"\n  waits: {reason}" for reason in waits), value)
+
+
+LOOKED_AT = 500
+"""Claimed items, and scheduled ones, that are looked at to tell what an item waits for."""
+
+
+async def _waits(queue: Queue[Any], item: Item[Any]) -> list[str]:
+    """Say why nobody is given an item that is ready: a pause, a limit, or which items of its group hold that."""
+    if item.state != "ready":
+        return []
+    told = await queue.statistics()
+    reasons = ["the queue is paused: `zkrq resume`"] if told.paused else []
+    if told.limited:
+        reasons.append(told.limited)
+    limits = told.group_limits
+    if item.group is None or not (limits.ordered or limits.concurrency):
+        return reasons
+    held = [each for each in await queue.peek(LOOKED_AT, "claimed") if each.group == item.group]
+    if len(held) >= (1 if limits.ordered else limits.concurrency or 0):
+        reasons += [f"{each.id} of its group {item.group!r} is claimed by {each.owner}" for each in held]
+    if limits.ordered:
+        failed = [each for each in await queue.peek(LOOKED_AT, "scheduled") if each.group == item.group]
+        reasons += [
+            f"{each.id} of its group {item.group!r} failed, and comes again in {each.seconds_left:.1f} s: {each.reason}"
+            for each in failed
+        ]
+    return reasons
 
 
 async def _result(args: Namespace) -> Lines:

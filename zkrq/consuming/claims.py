@@ -17,10 +17,9 @@ from typing import Any, Generic, Self, TypeVar, cast
 
 from zkrq.base import clock
 from zkrq.base.checks import Duration, Headers, check_duration, check_lease, check_text
-from zkrq.base.errors import ZkrqError
+from zkrq.base.errors import ZkrqError, reason_of
 from zkrq.base.loop import running_loop
 from zkrq.base.progress import encode_report
-from zkrq.base.reasons import reason_of
 from zkrq.base.retry import Reject, RetryLater
 from zkrq.consuming.lease import Grant, Lease, Lost, Verb
 from zkrq.protocol.records import token_of

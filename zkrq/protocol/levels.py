@@ -53,6 +53,7 @@ class Feature(enum.Enum):
     LIMITS = ("limits of a queue", 2)
     RESULTS = ("results", 2)
     REPLACE = ("push(replace=True)", 2)
+    KEY_WINDOW = ("push(key_window=)", 2)
 
     @property
     def level(self) -> int:

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar, cast
 
-from fastapi import APIRouter, Query, Request, Response, Security
+from fastapi import APIRouter, Depends, Query, Request, Response, Security
 from fastapi.responses import JSONResponse
 from fastapi.security import HTTPBearer
 from starlette.requests import ClientDisconnect
@@ -19,7 +19,6 @@ from zkrq.serve.bodies import (
     Acked,
     AckedMany,
     AckMany,
-    AfterQuery,
     AllLimits,
     Bury,
     Cancelled,
@@ -32,13 +31,14 @@ from zkrq.serve.bodies import (
     Extended,
     FoundItems,
     GroupLimits,
+    GroupQuery,
     HeaderQuery,
     ItemId,
     ItemResult,
     KeyQuery,
     Nack,
     NamespaceStatistics,
-    PageLimit,
+    PageWanted,
     Paused,
     Problem,
     Push,
@@ -64,12 +64,13 @@ from zkrq.serve.bodies import (
     found,
     group_limits_of,
     limits_of,
+    page_wanted,
     pushed,
     stored,
     told,
 )
 from zkrq.serve.holding import Kept
-from zkrq.serve.problems import Busy, NoSuchItem, describe_error, headers_of, kind_of
+from zkrq.serve.problems import BadPush, Busy, NoSuchItem, describe_error, headers_of, kind_of
 from zkrq.serve.watching import takes_pushes
 
 if TYPE_CHECKING:
@@ -189,11 +190,14 @@ class Api:
         return JSONResponse({**describe_error(worst), "happened": happened, **told}, kind.status, headers_of(kind))
 
     async def _push(self, queue: str, push: Push, payload: bytes) -> Receipt:
+        if (push.delay or push.priority) and self._queues.keeps_order(queue):
+            raise BadPush("body: a delay or a priority would contradict the order of this queue's groups; leave it out")
         return await self._queues[queue].push(
             payload,
             id=push.id,
             key=push.key,
             replace=push.replace,
+            key_window=push.key_window,
             delay=push.delay or None,
             priority=push.priority,
             ttl=push.ttl,
@@ -369,12 +373,12 @@ class Api:
     async def find(
         self,
         queue: QueueName,
+        wanted: Annotated[PageWanted, Depends(page_wanted)],
         state: StateQuery = None,
         key: KeyQuery = None,
         header: HeaderQuery = None,
         error: ErrorQuery = None,
-        limit: PageLimit = 100,
-        after: AfterQuery = None,
+        group: GroupQuery = None,
     ) -> Response:
         """List items, or find some: those of which all that is given holds, in no particular order.
 
@@ -384,7 +388,7 @@ class Api:
         name, _, value = (header or "").partition("=")
         pair = None if header is None else (name, value)
         page = await self._queues[queue].find_page(
-            key=key, header=pair, error=error, state=state, limit=limit, after=after
+            key=key, header=pair, error=error, group=group, state=state, limit=wanted.limit, after=wanted.after
         )
         return Response(found(page), media_type="application/json")
 
@@ -442,8 +446,9 @@ class Api:
         return Response(f'{{"items": [{", ".join(map(stored, letters))}]}}', media_type="application/json")
 
     async def redrive(self, queue: QueueName, body: Redrive | None = None) -> Redriven:
-        """Queue dead letters again, with no attempts: those named, or all."""
-        return Redriven(redriven=await self._queues[queue].redrive(body.ids if body else None))
+        """Queue dead letters again, with no attempts: those named, those of a group, or all."""
+        wanted = body or Redrive.model_validate({})
+        return Redriven(redriven=await self._queues[queue].redrive(wanted.ids, group=wanted.group))
 
 
 async def _hung_up(request: Request) -> None:

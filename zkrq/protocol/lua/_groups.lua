@@ -133,8 +133,8 @@ do
 
   -- Return the counters of a group as they are now, nil if nothing counts, and how many more claims may begin.
   local function count_of(line, begun, most, width)
+    if not (begun or width or line.learned) then return nil, math.huge end
     local counts = limits.merge_begun(begun, line.learned or '', width)
-    if not counts then return nil, math.huge end
     counts[1] = counts[1] + line.begun
     local sum = limits.sum_of(counts)
     return sum > 0 and counts or nil, most - sum
@@ -303,11 +303,12 @@ do
     local stays = entry and is_queued(group, entry)
     if stays and redis.call('ZSCORE', ready, entry) and (knows_members or not has_members) then return false end
     if not first and claims > 0 and (not has_members or knows_members and claims >= most) then return false end
-    local counts, starts = count_of({begun = 0}, begun, rate, width)
+    local counts = count_of({begun = 0}, begun, rate, width)
     if begun and not counts then line_of(group) end -- which drops them
     if rests_us > 0 then
+      -- The next claim request here ends it, if its moment has passed: none comes to a follower.
       local is_named = redis.call('ZSCORE', members, places.resting(rests_us, group))
-      if is_named and not first and has_members and knows_members and starts <= 0 then return false end
+      if is_named and not first and has_members and knows_members then return false end
     elseif not first and begun and claims == 0 and not has_members and not knows_members then
       return false
     end
