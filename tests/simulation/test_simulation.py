@@ -168,6 +168,13 @@ def test_two_releases_share_a_namespace() -> None:
     assert all(report["faults"]["roll"] for report in reports)
 
 
+@pytest.mark.chaos
+@pytest.mark.skipif(not has_history(), reason=NO_HISTORY)
+def test_two_releases_share_a_namespace_over_many_seeds() -> None:
+    reports = simulate("--seeds=100", "--jobs=1", "--versions")
+    assert not (found := complain(reports, "--versions")), found
+
+
 ALONE = {"hang": (2, 12), "closed": (2, 6), "drag": (1,)}
 """Seeds with one kind of fault, of which it is known exactly what may come."""
 
