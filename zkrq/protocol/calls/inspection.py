@@ -131,6 +131,43 @@ class Statistics(Call[StatisticsReply]):
         return StatisticsReply(*body)
 
 
+class EndedRow(NamedTuple):
+    """An item that has ended: ``state`` is a letter of ``lua/history.lua``; ``took_us``: since its last claim began,
+    negative: no consumer ended it; ``owner``: that consumer, otherwise empty; ``text``: the reason of a dead letter."""
+
+    id: bytes
+    state: bytes
+    age_us: bytes
+    took_us: bytes
+    owner: bytes
+    attempts: int
+    group: bytes
+    key: bytes
+    text: bytes
+
+
+class HistoryReply(NamedTuple):
+    """``kept``: how many items are kept, 0: nothing is declared; the items, the latest first."""
+
+    kept: int
+    items: Sequence[EndedRow]
+
+
+@dataclass(frozen=True, slots=True)
+class History(Call[HistoryReply]):
+    """Read which items have ended last.  ``passed``: how many to pass over."""
+
+    script: ClassVar[str] = "history"
+    queue: str
+    passed: int
+    count: int
+
+    def read(self, body: Body) -> HistoryReply:
+        kept, flat = body
+        parts = iter(flat)
+        return HistoryReply(kept, [EndedRow(*row) for row in zip(*[parts] * len(EndedRow._fields), strict=True)])
+
+
 class ClaimCountsReply(NamedTuple):
     """Number of claims of each owner, and the cursor to continue from."""
 

@@ -22,7 +22,7 @@
 -- not, a live record of a greater version keeps these, because no other server may have them; only a later life of the
 -- id drops them.
 -- cuts: payloads to drop, see _cutting.lua; empty: none.
--- KEYS: server queues records payloads ready scheduled members groups claimed holdings dead tombstones keys expiring notes owners fenced_owners lead waiting
+-- KEYS: server queues records payloads ready scheduled members groups claimed holdings dead recent tombstones keys expiring notes owners fenced_owners lead waiting
 -- ARGV: epoch generation queue put_window_ms trim fenced whole clock cuts / id record notes since payload
 -- reply: OK [position items; of each that lost to a greater version which says otherwise about these items: their positions, a byte each] [position; of each that lacks a payload]
 -- reply: NOTINSYNC generation

@@ -1,12 +1,12 @@
 #!lua flags=allow-oom
 -- purpose: read what a server knows of a queue besides its items: their number (a tombstone counts as one), the moment
 -- before which no put is accepted, and its owners: the number of their last claim request, and how long ago they were
--- fenced; and which claims have begun lately, if the queue has a rate (_limits.lua).
+-- fenced; which claims have begun lately, if the queue has a rate, and its limits (_limits.lua).
 -- clock: this server's clock, from which page.lua is to count.
 -- KEYS: server owners fenced_owners tombstones lead
 -- cursor: 0 to begin, then the result of the last call, until that is 0: all owners.
 -- ARGV: epoch generation cursor
--- reply: OK cursor items clock floor_ms begun [owner seq fenced_ago_ms; of each, -1 for one that is not fenced]
+-- reply: OK cursor items clock floor_ms begun limits [owner seq fenced_ago_ms; of each, -1 for one that is not fenced]
 -- reply: NOTINSYNC generation
 -- reply: STALE epoch
 local function operation(cursor)
@@ -30,5 +30,5 @@ local function operation(cursor)
     next_cursor = page[1] == '0' and 'f0' or page[1]
   end
   local items = redis.call('LLEN', tombstones) + number('queued') + number('claimed') + number('dead')
-  return {'OK', next_cursor, items, now_us, numbers.floor_ms or 0, limits.pack_begun(), flat}
+  return {'OK', next_cursor, items, now_us, numbers.floor_ms or 0, limits.pack_begun(), numbers.limits or '', flat}
 end

@@ -11,7 +11,7 @@
 -- replacing: 1 if each takes the place of the queued items with its key; claimed ones are left alone.  Both are one
 -- decision, so no crash loses the old item without the new one.
 -- again: 1 when another primary may have decided the same push before; what is refused now is removed there.
--- KEYS: server queues records payloads ready scheduled members groups claimed holdings dead tombstones keys expiring notes lead waiting
+-- KEYS: server queues records payloads ready scheduled members groups claimed holdings dead recent tombstones keys expiring notes lead waiting
 -- ARGV: epoch generation again queue put_window_ms max_size replacing / id record payload
 -- reply: OK [outcome; by position: + new, K known: it was there before, D done: pushed before and gone, each followed by the ids of those in whose place it was put; = and the id of the item that has the key, F full, L late] [id record notes since; of all that is there]
 -- reply: NOTINSYNC generation

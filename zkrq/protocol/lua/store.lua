@@ -6,7 +6,7 @@
 -- rank: 0 not the last one, 1 a failure, 2 a success; count and the milliseconds, text is the id of a counter: it is incremented if this result was
 -- not counted before, which the result remembers; forget.
 -- A record's attempts tell how far it is: its rank, plus 4 if it was counted.
--- KEYS: server queues records payloads ready scheduled members groups claimed holdings dead tombstones keys expiring notes lead
+-- KEYS: server queues records payloads ready scheduled members groups claimed holdings dead recent tombstones keys expiring notes lead
 -- ARGV: epoch generation queue put_window_ms trim / id call how text
 -- reply: OK [number; the counter's value, 0 without one] [id record notes since; of all that is there]
 -- reply: NOTINSYNC generation

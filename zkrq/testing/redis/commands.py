@@ -342,6 +342,11 @@ def _zscore(data: Keyspace, key: bytes, member: bytes) -> bytes | None:
     return None if score is None else number_text(score)
 
 
+@_command("ZMSCORE", -3)
+def _zmscore(data: Keyspace, key: bytes, *members: bytes) -> list[bytes | None]:
+    return [_zscore(data, key, member) for member in members]
+
+
 @_command("ZRANK", 3)
 def _zrank(data: Keyspace, key: bytes, member: bytes) -> int | None:
     return data.read(key, SortedSet).rank(member)
