@@ -108,7 +108,7 @@ async def test_a_bad_day_is_worked_through_from_the_page(browser: Browser, serve
         await do(browser.press, "job-7", "\ue007")
         await do(browser.shows, "#found", "job-7, claimed in jobs")
         await do(browser.click, "#found a")
-        await do(browser.shows, ".history", "Worked on by worker on host-7, seen since")
+        await do(browser.shows, ".history", "Worked on by worker on host-7 for")
         assert await do(browser.complaints) == []
 
 

@@ -6,13 +6,15 @@ import html
 import re
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
-from functools import partial
 from typing import Any
 
 from tests.every import every
+from zkrq.base.results import Result, ResultState
 from zkrq.client.consumers import Consumer
 from zkrq.client.flow import Flow
+from zkrq.client.groups import Group, LargestGroups
 from zkrq.client.health import Health, ServerHealth
+from zkrq.client.history import EndedItem
 from zkrq.client.inspection import Sizes, Statistics
 from zkrq.client.items import Item
 from zkrq.client.shards import ShardStatus
@@ -20,7 +22,7 @@ from zkrq.protocol.view import Life, ServerId, View
 from zkrq.repair.progress import Progress
 from zkrq.serve import curves, sightings
 from zkrq.serve.actions import Form
-from zkrq.serve.contents import Found
+from zkrq.serve.contents import Found, read_state
 from zkrq.serve.curves import HEIGHT, MARKS, WIDTH, History, Point, Rate, draw, latest_rate, rates, thin
 from zkrq.serve.letters import columns, group
 from zkrq.serve.listing import Choice, Row, arrange
@@ -221,6 +223,10 @@ HOSTILE: Item[bytes] = Item(
 )
 
 
+ENDED = EndedItem('<script>"', ResultState.DEAD, NOON, 2.0, "1", 3, "<i>", "<b>", "<img src=x>")
+LARGEST = LargestGroups([Group("<script>", 3, 1, "blocked", 9.0)], 1, whole=False)
+
+
 def values_of(template: str, health: Health, *, read_only: bool, full: bool) -> dict[str, Any]:
     """All that a template is given."""
     points = [Point(0, 1), Point(2, 2)]
@@ -264,12 +270,14 @@ def values_of(template: str, health: Health, *, read_only: bool, full: bool) -> 
         "grouped": len(letters),
         "next": "<b>" if full else None,
         "chosen": len(letters),
-        "held_since": partial(held_since, full),
         "name": "emails",
         "id": HOSTILE.id,
         "form": Form((HOSTILE.id,) * 12, "<by>", "<img>") if template == "confirm.html" else "",
         "item": HOSTILE if full else None,
         "since": Sighting(NOON, came=True) if full else None,
+        "ended": [ENDED] if full else [],
+        "largest": LARGEST if full else LargestGroups((), 0, whole=True),
+        "result": Result("1", ResultState.DONE, b"<u>", has_value=True) if full else None,
         "text": "<img>",
         "found": ([("emails", HOSTILE)] if template == "find_all.html" else Found([HOSTILE], 1, whole=full))
         if full
@@ -285,19 +293,20 @@ def values_of(template: str, health: Health, *, read_only: bool, full: bool) -> 
     }
 
 
-def held_since(came: bool, queue: str, item: Item[bytes]) -> Sighting:
-    return Sighting(NOON, came)
-
-
+TABS = ("done", "groups")
 TEMPLATES = ("live_overview.html", "live_queue.html", "live_item.html", "live.html", "consumer.html", "find_all.html")
 
 
-@every("template", [*TEMPLATES, "find.html", "confirm.html"])
+@every("template", [*TEMPLATES, *TABS, "find.html", "confirm.html"])
 @every("health", [GOOD, BAD])
 @every("read_only", [False, True])
 @every("full", [False, True])
 def test_every_template_renders_and_escapes(template: str, health: Health, read_only: bool, full: bool) -> None:
     values = values_of(template, health, read_only=read_only, full=full)
+    if template in TABS:
+        template, values["wish"] = "live_queue.html", Wish(read_state(template))
+    if template == "live_item.html" and read_only:
+        values["item"] = None
     if template == "find.html":
         values["found"] = Found([HOSTILE] if full else [], 3, whole=full)
     text = make_templates().get_template(template).render(values)

@@ -16,6 +16,10 @@ if TYPE_CHECKING:
     from zkrq.client.items import Item
 
 
+CLAIMS_SHOWN = 5
+"""Claims of a group that are named."""
+
+
 async def _get(args: Namespace) -> Lines:
     async with open_cluster(args) as cluster:
         item = await cluster.queue(args.queue).get(args.id)
@@ -38,16 +42,61 @@ async def _result(args: Namespace) -> Lines:
 
 
 async def _peek(args: Namespace) -> Lines:
+    if args.state == "done":
+        async for line in _ended(args):
+            yield line
+        return
     async with open_cluster(args) as cluster:
         for item in await cluster.queue(args.queue).peek(args.count, args.state, group=args.group):
             yield item_line(item)
+
+
+async def _ended(args: Namespace) -> Lines:
+    if args.group is not None:
+        raise ConfigError("--group lists ready items only")
+    async with open_cluster(args) as cluster:
+        queue = cluster.queue(args.queue)
+        items = await queue.history(args.count)
+        if not items and not (await queue.statistics()).history:
+            raise ConfigError(
+                f"queue {args.queue!r} keeps no history: `zkrq history set {args.queue}`, or the option history of its "
+                "programs, which begins one"
+            )
+    for item in items:
+        value = {**dataclasses.asdict(item), "state": item.state.value, "ended_at": item.ended_at.isoformat()}
+        took = "" if item.took is None else f" after {item.took:.1f} s by {item.owner}"
+        why = f"  {item.reason}" if item.reason else ""
+        yield Line(f"{item.id}  {item.state.value} {item.ended_at:%Y-%m-%d %H:%M:%S} UTC{took}{why}", value)
+
+
+async def _set_history(args: Namespace) -> Lines:
+    async with open_cluster(args) as cluster:
+        await cluster.queue(args.queue).set_history(args.items)
+    kept = f"the last {args.items:,} items are kept" if args.items else "no history from now on"
+    yield Line(kept, {"queue": args.queue, "history": args.items})
+
+
+async def _groups(args: Namespace) -> Lines:
+    async with open_cluster(args) as cluster:
+        queue = cluster.queue(args.queue)
+        found, claimed = await queue.groups(args.count), await queue.peek(500, "claimed")
+    for group in found.groups:
+        held = [item for item in claimed if item.group == group.name]
+        oldest = "" if group.oldest is None else f", the next for {group.oldest:.1f} s"
+        by = "; ".join(f"{item.id} by {item.owner} for {item.held_for or 0:.1f} s" for item in held[:CLAIMS_SHOWN])
+        held_by = [{"id": item.id, "owner": item.owner, "held_for": item.held_for} for item in held]
+        text = f"{group.name}  {group.standing}  {group.waiting:,} wait{oldest}  {group.claimed:,} claimed"
+        yield Line(f"{text}: {by}" if by else text, {**group._asdict(), "held": held_by})
+    if not found.whole:
+        yield Line(f"the largest of {found.looked:,} groups; there are more", {"looked": found.looked})
 
 
 def item_line(item: Item[Any]) -> Line:
     """Show an item."""
     shown = repr(item.payload) if item.item is None else json.dumps(item.item)
     why = f"  {item.reason}" if item.reason else ""
-    held = f" by {item.owner}" if item.owner else ""
+    since = "" if item.held_for is None else f" for {item.held_for:.1f} s"
+    held = f" by {item.owner}{since}" if item.owner else ""
     moments = {"pushed_at": item.pushed_at.isoformat(), "died_at": item.died_at and item.died_at.isoformat()}
     value = {**dataclasses.asdict(item), "payload": item.payload.decode(errors="backslashreplace"), **moments}
     value["progress"] = _value(item.progress)
@@ -65,7 +114,7 @@ def _value(progress: WorkProgress | None) -> dict[str, object] | None:
 
 _FIRST = (
     Flag("count", "at most this many items, up to 500", int, 10, "N"),
-    Flag("state", "ready, scheduled, claimed or dead", str, "ready"),
+    Flag("state", "ready, scheduled, claimed or dead; or done: what has ended last", str, "ready"),
     Flag("group", "only ready items of this group"),
 )
 
@@ -80,4 +129,18 @@ COMMANDS = (
     ),
     Command("peek", "show the first items in a state, without taking them", _peek, _FIRST, QUEUE),
     Command("list", "the same as peek", _peek, _FIRST, QUEUE),
+    Command(
+        "groups",
+        "show the largest groups, and which claims block them",
+        _groups,
+        (Flag("count", "at most this many groups, up to 100", int, 10, "N"),),
+        QUEUE,
+    ),
+    Command(
+        "history set",
+        "say how many of the items that have ended last a queue keeps; 0: none",
+        _set_history,
+        (Flag("items", "up to 10,000", int, 1000, "N"),),
+        QUEUE,
+    ),
 )

@@ -50,14 +50,14 @@ from zkrq.protocol.shards import ShardState
 from zkrq.replication.batching import InFlightLimit
 
 if TYPE_CHECKING:
-    from zkrq.base.limits import Groups, Limits
+    from zkrq.base.limits import Declared
     from zkrq.client.queue import Queue
     from zkrq.protocol.view import ServerId
     from zkrq.replication.wire import Dial
 
 T = TypeVar("T")
 
-Declare: TypeAlias = "Callable[[Limits | Groups], Awaitable[None]]"
+Declare: TypeAlias = "Callable[[Declared], Awaitable[None]]"
 """Gives a queue limits."""
 
 CLOSE_TIMEOUT = 5.0
@@ -303,7 +303,7 @@ class Client:
         parts.use([self._make_shard(context, line, shard) for shard in self.shards.open.values()])
         return parts
 
-    async def _declare(self, declare: Declare, settings: QueueSettings, declared: Sequence[Limits | Groups]) -> None:
+    async def _declare(self, declare: Declare, settings: QueueSettings, declared: Sequence[Declared]) -> None:
         """Do what comes before the first push or claim in a queue with options that belong to the queue."""
         if settings.results:
             self.shards.placement.check(Feature.RESULTS)

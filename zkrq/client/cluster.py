@@ -142,12 +142,14 @@ class Cluster:
         claims begun in a time, over all workers and processes, None (the default): whatever other programs have
         declared; see ``Limits``.  ``groups``: with ``Groups()`` items that are pushed without a ``group`` form one
         group, ``Groups(concurrency=5)`` also limits each group, and ``Groups(ordered=True)`` keeps its order; None
-        (the default): each stands in line by itself.
+        (the default): each stands in line by itself.  ``history``: how many of the items that have ended last are kept
+        for ``Queue.history``, up to 10,000, 0: none from now on, None (the default): as many as other programs have
+        declared, or none.
 
         The first call for a name declares the queue in this process, and the same name returns the same object.  Later
         calls need no options; one that is given with another value raises ``ConfigError``.  These settings belong to
-        this process: give all processes the same ones.  But ``limits``, and what ``groups`` says of each group,
-        belong to the queue: they are stored with it before the first push or claim of this process, hold for all
+        this process: give all processes the same ones.  But ``limits``, ``history``, and what ``groups`` says of each
+        group, belong to the queue: they are stored with it before the first push or claim of this process, hold for all
         processes, and outlive this one; the last declaration counts.
         """
         self._client.check_open()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Generic, Literal, NamedTuple, TypeVar, get_args
 
@@ -33,7 +33,8 @@ class Item(Generic[T]):
     ``traceback``: a summary of the calls, innermost first; ``died_at``: when it became a dead letter.  Each is None if
     there is none.  ``headers``: texts that were pushed with it; ``group``: the one that it was pushed into, None: none.
     ``attempts`` counts deliveries that were not released, ``failures`` those that failed.  ``progress``: what the
-    holder of a claimed item has reported, of ``Queue.get`` only; None: nothing.
+    holder of a claimed item has reported, of ``Queue.get`` only; None: nothing.  ``held_for``: seconds since the claim
+    of a claimed item began, however often it was extended; None for others.
     """
 
     id: str
@@ -54,6 +55,7 @@ class Item(Generic[T]):
     headers: Mapping[str, str]
     group: str | None = None
     progress: WorkProgress | None = None
+    held_for: float | None = None
 
 
 class FoundPage(NamedTuple, Generic[T]):
@@ -80,7 +82,9 @@ def items_of(copied: Copied, codec: Codec[T], positions: Sequence[int] | None = 
         record = bundle.item(position)
         if payload is not None and record.state is not State.GONE:
             id = copied.id.decode() if bundle.is_alone else item_id(copied.id.decode(), position)
-            yield _item(id, record, notes.get(position, ""), since, payload, codec)
+            claimed_us = bundle.claimed_us(position) if record.state is State.CLAIMED else None
+            item = _item(id, record, notes.get(position, ""), since, payload, codec)
+            yield item if claimed_us is None else replace(item, held_for=max(0.0, -(claimed_us + since) / 1_000_000))
 
 
 def _item(id: str, record: ItemRecord, note: str, since: float, payload: bytes, codec: Codec[T]) -> Item[T]:

@@ -153,7 +153,7 @@ class Shards:
         """Raise ``ConfigError`` if there are several shards: limits of a queue need one server that counts."""
         if len(names := self.map.shards) > 1:
             raise ConfigError(
-                f"queue {queue!r} cannot have limits: one server has to count what is claimed, and this namespace has "
+                f"queue {queue!r} cannot have limits or a history: one server has to count, and this namespace has "
                 f"several shards ({', '.join(names)}); use a namespace of one shard for it"
             )
 

@@ -52,6 +52,7 @@ class Feature(enum.Enum):
     GROUPS = ("groups", 2)
     LIMITS = ("limits of a queue", 2)
     RESULTS = ("results", 2)
+    HISTORY = ("history", 2)
     REPLACE = ("push(replace=True)", 2)
 
     @property

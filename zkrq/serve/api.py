@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar, cast
 
 from fastapi import APIRouter, Query, Request, Response, Security
@@ -26,11 +27,16 @@ from zkrq.serve.bodies import (
     ClaimItems,
     ClaimToken,
     DeadLetters,
+    Ended,
     ErrorQuery,
     Extend,
     Extended,
     FoundItems,
+    GroupFigures,
+    GroupLimit,
+    Groups,
     HeaderQuery,
+    History,
     ItemId,
     ItemResult,
     KeyQuery,
@@ -144,6 +150,8 @@ class Api:
         for change in (self.pause, self.resume):
             router.post(f"{queue}/{change.__name__}", response_model=Paused, tags=["manage"])(change)
         router.get(f"{queue}/items", response_model=FoundItems, tags=["manage"])(self.find)
+        router.get(f"{queue}/history", response_model=History, tags=["manage"])(self.history)
+        router.get(f"{queue}/groups", response_model=Groups, tags=["manage"])(self.groups)
         router.get(f"{queue}/limits", response_model=QueueLimits, tags=["manage"])(self.limits)
         router.put(f"{queue}/limits", response_model=QueueLimits, tags=["manage"])(self.set_limits)
         item = f"{queue}/items/{{id:path}}"
@@ -381,6 +389,18 @@ class Api:
             key=key, header=pair, error=error, state=state, limit=limit, after=after
         )
         return Response(found(page), media_type="application/json")
+
+    async def history(self, queue: QueueName, limit: PageLimit = 100) -> History:
+        """List the items that have ended last: done, dead, cancelled or expired. Only as many as the queue keeps."""
+        items = await self._queues[queue].history(limit)
+        kept = (await self._queues[queue].statistics()).history
+        return History(kept=kept, items=[Ended(**asdict(item)) for item in items])
+
+    async def groups(self, queue: QueueName, limit: GroupLimit = 10) -> Groups:
+        """List the groups with the most items, the largest first."""
+        largest = await self._queues[queue].groups(limit)
+        groups = [GroupFigures(**group._asdict()) for group in largest.groups]
+        return Groups(groups=groups, looked=largest.looked, whole=largest.whole)
 
     async def limits(self, queue: QueueName) -> QueueLimits:
         """Read the limits of the queue."""

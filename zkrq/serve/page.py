@@ -143,5 +143,4 @@ class Page:
             items=items,
             trouble=trouble,
             since=self._watching.consumers_seen.of(owner),
-            held_since=self._queue_pages.held_since,
         )

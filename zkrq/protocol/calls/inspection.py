@@ -168,6 +168,39 @@ class History(Call[HistoryReply]):
         return HistoryReply(kept, [EndedRow(*row) for row in zip(*[parts] * len(EndedRow._fields), strict=True)])
 
 
+class GroupRow(NamedTuple):
+    """What is known of a group: items that are claimed; what waits, and how; see ``lua/group_page.lua``."""
+
+    name: bytes
+    claimed: int
+    waiting: int
+    standing: int
+    age_ms: int
+
+
+class GroupPageReply(NamedTuple):
+    """Groups, and the cursor to continue from."""
+
+    cursor: bytes
+    groups: Sequence[GroupRow]
+
+
+@dataclass(frozen=True, slots=True)
+class GroupPage(Paging[GroupPageReply]):
+    """Read about ``count`` of all groups, or those of the names ``items``."""
+
+    script: ClassVar[str] = "group_page"
+    queue: str
+    cursor: bytes
+    count: int
+    items: Sequence[bytes] = ()
+
+    def read(self, body: Body) -> GroupPageReply:
+        cursor, flat = body
+        parts = iter(flat)
+        return GroupPageReply(cursor, [GroupRow(*row) for row in zip(*[parts] * len(GroupRow._fields), strict=True)])
+
+
 class ClaimCountsReply(NamedTuple):
     """Number of claims of each owner, and the cursor to continue from."""
 

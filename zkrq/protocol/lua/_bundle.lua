@@ -196,9 +196,14 @@ do
     return moment, failures
   end
 
+  -- Tell whether all entries are of items before this one, as usually where many are settled together.
+  local function are_before(r, position)
+    return r.own == '' or string.byte(r.own, #r.own - OWN_BYTES + 1) < position
+  end
+
   function set_own(r, position, moment, failures)
-    if r.own == '' then
-      r.own = struct.pack(OWN, position, moment, failures)
+    if are_before(r, position) then
+      r.own = r.own .. struct.pack(OWN, position, moment, failures)
       return
     end
     local at, found = find_own(r, position)
@@ -207,7 +212,7 @@ do
   end
 
   function drop_own(r, from, to)
-    if r.own == '' then return end
+    if are_before(r, from) then return end
     local at, behind = find_own(r, from), find_own(r, to + 1)
     r.own = string.sub(r.own, 1, at - 1) .. string.sub(r.own, behind)
   end

@@ -14,27 +14,39 @@ do
 
   -- Have the items that this call removes say when.
   function endings.note_moments(r)
-    local states = r.before and r.before.states or ''
+    local states, moment, fresh = r.before and r.before.states or '', struct.pack('<dI4', now_us, 0), {}
     for position = 1, #states do
-      if string.byte(r.states, position) == GONE and string.find(states, '^[QRCD]', position) and not own_of(r, position) then
-        set_own(r, position, now_us, 0)
+      local was = string.byte(states, position)
+      if string.byte(r.states, position) == GONE and was ~= GONE and was ~= REFUSED then
+        if r.own == '' then
+          fresh[#fresh + 1] = string.char(position) .. moment
+        elseif not own_of(r, position) then
+          set_own(r, position, now_us, 0)
+        end
       end
     end
+    if fresh[1] then r.own = table.concat(fresh) end
   end
 
-  -- Return by what a removed item or a dead letter ended, 0 in the place of the number for a call that is not a claim, and
-  -- both nil if its time or its attempts were over; then when.  nothing: it has not ended, or is not known to.
-  -- A result that belongs to no item (store.lua) is none: it has a time to be kept, and no consumer.
+  -- Tell whether an item is removed or a dead letter.  ttl_ms: of its own entry.  A result that belongs to no item (store.lua)
+  -- is neither: a call has left it, and it has a time to be kept.
+  local function has_ended(r, position, ttl_ms)
+    local state = string.byte(r.states, position)
+    if state == DEAD then return true end
+    if state ~= GONE or position > r.size then return false end
+    if ttl_ms == 0 then return true end
+    local row = string.byte(r.named, position) - NONE
+    return row == 0 or select(2, row_at(r, row)) > 0
+  end
+
+  -- Return whether an item has ended, when, and by which request: its owner and number, 0 for a call that is not a claim;
+  -- both nil if its time or its attempts were over.
   function endings.end_of(r, position)
-    local state = position <= r.size and string.byte(r.states, position)
-    if state ~= GONE and state ~= DEAD then return false end
     local moment, ttl_ms = own_of(r, position)
-    if not moment then return false end
+    if not moment or not has_ended(r, position, ttl_ms) then return false end
     local row = string.byte(r.named, position) - NONE
     if row == 0 then return true, moment end
-    local owner, seq = row_at(r, row)
-    if state == GONE and seq == 0 and ttl_ms > 0 then return false end
-    return true, moment, owner, seq
+    return true, moment, row_at(r, row)
   end
 
   -- Enter items that have ended since a bundle was as it is stored, and take out those that have not ended after all.
@@ -44,10 +56,10 @@ do
       if not endings.end_of(r, position) then append(leaving, recent, entry_of(r, position)) end
     end
     for at = 1, #r.own, OWN_BYTES do
-      local position, moment = struct.unpack('<Bd', r.own, at)
+      local position, moment, ttl_ms = struct.unpack(OWN, r.own, at)
       local is_new = b.own == '' or string.byte(r.states, position) ~= string.byte(b.states, position)
         or own_of(b, position) ~= moment
-      if is_new and endings.end_of(r, position) then
+      if is_new and has_ended(r, position, ttl_ms) then
         append(entering, recent, text_of(moment + r.shift), entry_of(r, position))
       end
     end

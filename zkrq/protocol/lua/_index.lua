@@ -297,9 +297,11 @@ do
       tally.bytes, removals = tally.bytes + bytes, removals + 1
     end
     if r.notes and r.own ~= '' then
+      local has_own = {}
+      for at = 1, #r.own, OWN_BYTES do has_own[string.byte(r.own, at)] = true end
       for _, noted in ipairs(r.notes) do
         -- Not of one that is gone.
-        if r.size == 1 or own_of(r, noted[1]) then append(new, 'notes', entry_of(r, noted[1]), noted[2]) end
+        if has_own[noted[1]] then append(new, 'notes', entry_of(r, noted[1]), noted[2]) end
       end
     end
   end

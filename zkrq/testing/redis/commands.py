@@ -397,6 +397,11 @@ def _zrangebyscore(data: Keyspace, key: bytes, low: bytes, high: bytes, *options
     return scored(found[skip : None if count < 0 else skip + count], with_scores)
 
 
+@_command("ZLEXCOUNT", 4)
+def _zlexcount(data: Keyspace, key: bytes, low: bytes, high: bytes) -> int:
+    return len(_zrangebylex(data, key, low, high))
+
+
 @_command("ZRANGEBYLEX", -4)
 def _zrangebylex(data: Keyspace, key: bytes, low: bytes, high: bytes, *options: bytes) -> list[bytes]:
     """Return members of one score; if scores differ, Redis promises nothing."""
