@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 from typing import Any
 
 import pytest
 
 import zkrq
 from tests.behaviour.conftest import PassTime
-from tests.harness import take
+from tests.harness import settled, take
 
 pytestmark = pytest.mark.anyio
 
 
 async def ends(queue: zkrq.Queue[Any], n: int = 100) -> list[tuple[str, str]]:
-    return [(item.id, item.state.value) for item in await queue.history(n)]
+    return [(item.id, item.state) for item in await queue.history(n)]
 
 
 async def test_nothing_is_kept_unless_it_is_declared(queue: zkrq.Queue[Any]) -> None:
@@ -123,3 +124,32 @@ async def test_first_item_of_an_ordered_group_that_failed_is_told(cluster: zkrq.
     (group,) = (await queue.groups()).groups
     assert (group.standing, group.claimed) == ("failed", 0)
     assert group.waiting >= 2
+
+
+async def test_consumers_tell_their_machine_their_slots_and_since_when_they_are_there(
+    cluster: zkrq.Cluster, queue: zkrq.Queue[Any]
+) -> None:
+    started = asyncio.Event()
+
+    async def work(item: Any, claim: zkrq.Claim[Any]) -> None:
+        started.set()
+        claim.progress(0.5, "halfway")
+        await asyncio.sleep(3600)
+
+    async def is_told(slots: int) -> bool:
+        return [each.slots for each in (await cluster.consumers()).values()] == [slots]
+
+    await queue.push(1)
+    async with zkrq.Worker(concurrency=7, grace=0).add(queue, work):
+        await started.wait()
+        await settled(lambda: is_told(7))
+        (consumer,) = (await cluster.consumers()).values()
+        assert (consumer.host, dict(consumer.claims)) == (socket.gethostname(), {queue.name: 1})
+        assert consumer.since is not None
+
+        async def is_reported() -> bool:
+            (item,) = await queue.peek(1, "claimed")
+            return str(item.progress) == "50 %, halfway"
+
+        await settled(is_reported)
+    await settled(lambda: is_told(0))

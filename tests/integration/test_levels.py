@@ -47,6 +47,8 @@ FEATURES: dict[str, Callable[[zkrq.Cluster], Awaitable[object]]] = {
     "a result of a framework": lambda cluster: StoredResults(cluster.queue("tasks", codec=zkrq.RAW)).store(
         "x", b"1", ttl=60
     ),
+    "history": lambda cluster: cluster.queue("q").set_history(10),
+    "history as an option": lambda cluster: cluster.queue("kept", history=10).push("a"),
     "replace": lambda cluster: cluster.queue("q").push("a", key="k", replace=True),
 }
 

@@ -294,6 +294,7 @@ async def test_the_table_of_queues_is_sorted_filtered_and_streamed(stage: Stage)
 
 
 async def test_what_has_ended_last_is_told_with_its_result(stage: Stage) -> None:
+    await stage.cluster.queue("told").push(0, delay=3600)
     text = await page(stage, "/queues/told?tab=done")
     assert "This queue keeps no history" in text
     queue = stage.cluster.queue("ended", history=100, results=zkrq.Results())
@@ -311,6 +312,7 @@ async def test_what_has_ended_last_is_told_with_its_result(stage: Stage) -> None
 
 
 async def test_largest_groups_are_told_and_which_claims_block_them(stage: Stage) -> None:
+    await stage.cluster.queue("told").push(0, delay=3600)
     assert "No item that is ready or claimed is in a group." in await page(stage, "/queues/told?tab=groups")
     queue = stage.cluster.queue("tenants", groups=zkrq.Groups(concurrency=1))
     for number in range(3):

@@ -55,6 +55,12 @@ class Setting:
         return self.together == 15
 
     @property
+    def history(self) -> int | None:
+        """How many items that have ended are kept; where other things are declared of the queue, too."""
+        is_declared = self.limits is not None or self.ordered or self.group_limit is not None
+        return self.together if is_declared else None
+
+    @property
     def drops_letters(self) -> bool:
         """Whether consumers drop some dead letters."""
         letters = self.dead_letters

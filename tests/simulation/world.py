@@ -167,6 +167,7 @@ class Client:
                 groups=Groups(lane.setting.group_limit, lane.setting.ordered) if lane.setting.all_grouped else None,
                 results=Results(ttl=500) if lane.setting.results else None,
                 limits=lane.setting.limits,
+                history=lane.setting.history,
             )
         except Closed:
             return None

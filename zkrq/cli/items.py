@@ -63,10 +63,10 @@ async def _ended(args: Namespace) -> Lines:
                 "programs, which begins one"
             )
     for item in items:
-        value = {**dataclasses.asdict(item), "state": item.state.value, "ended_at": item.ended_at.isoformat()}
+        value = {**dataclasses.asdict(item), "ended_at": item.ended_at.isoformat()}
         took = "" if item.took is None else f" after {item.took:.1f} s by {item.owner}"
         why = f"  {item.reason}" if item.reason else ""
-        yield Line(f"{item.id}  {item.state.value} {item.ended_at:%Y-%m-%d %H:%M:%S} UTC{took}{why}", value)
+        yield Line(f"{item.id}  {item.state} {item.ended_at:%Y-%m-%d %H:%M:%S} UTC{took}{why}", value)
 
 
 async def _set_history(args: Namespace) -> Lines:

@@ -108,6 +108,7 @@ class Client:
         self.schedule_store: Final = ScheduleStore(coordinator, self.tasks, self.events, namespace, self._check_level)
         self.schedules: Final = Schedules(self.tasks, self.schedule_store)
         self.identity: Final = Identity(coordinator, settings.describe())
+        self.identity.slots_changed = self._introduce_again
         self.queues: Final = dict[str, OpenQueue]()
         self._declared = dict[str, QueueSettings]()
         """Settings of queues that were dropped."""
@@ -416,12 +417,17 @@ class Client:
                 self._lose_all(self.identity.end(session.id), "the ZooKeeper session is over")
             case SessionState.CONNECTED:
                 if before is SessionState.LOST:
-                    self.tasks.start(self.upgrading.introduce_again(), "name the release")
+                    self._introduce_again()
                 if before is SessionState.SUSPENDED:
                     self.events.tell(SessionResumed(self.namespace, session.id))
                 self.consumers_changed()
             case SessionState.CONNECTING | SessionState.CLOSED:
                 pass
+
+    def _introduce_again(self) -> None:
+        """Say anew what this client is, in a new session or with other slots."""
+        if self.is_open:
+            self.tasks.start(self.upgrading.introduce_again(self.identity.slots), "say what this client is")
 
     def _declared_dead(self, owner: str) -> None:
         """Continue under a new owner id, after another client fenced this one and a server refused its claim

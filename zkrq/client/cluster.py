@@ -15,7 +15,7 @@ from zkrq.base.settings import AS_DECLARED, QueueOptions, Settings
 from zkrq.base.tasks import together
 from zkrq.client.addresses import RedisServers, check_shard, name_servers
 from zkrq.client.client import Client
-from zkrq.client.consumers import Consumer, count_claims
+from zkrq.client.consumers import Consumer, count_claims, describe_consumer
 from zkrq.client.inspection import Sizes, Statistics, read_all_statistics, read_statistics
 from zkrq.client.moments import MAX_CATCH_UP, read_schedule
 from zkrq.client.queue import Queue, check_pop
@@ -268,7 +268,7 @@ class Cluster:
         """
         claims = await count_claims(self._everywhere(), await self.queues())
         alive = await self._client.upgrading.consumers()
-        return {owner: Consumer(text, claims.get(owner, {}), version) for owner, (text, version) in alive.items()}
+        return {owner: describe_consumer(info, claims.get(owner, {})) for owner, info in alive.items()}
 
     async def clients(self) -> Mapping[str, ClientInfo]:
         """Return every live client by the id of its session: its host, its release, and the levels that it speaks.

@@ -15,9 +15,9 @@ from zkrq.base.limits import HISTORY_MAX, Groups, History, Limits
 from zkrq.base.tasks import together
 from zkrq.client.flow import NO_FLOW, Flow
 from zkrq.client.groups import GROUPS_MAX, LargestGroups, add_groups, read_groups
-from zkrq.client.history import EndedItem, read_history
-from zkrq.client.items import Item, ItemState, check_state, items_of
-from zkrq.client.reports import read_progress
+from zkrq.client.history import read_history
+from zkrq.client.items import EndedItem, Item, ItemState, check_state, items_of
+from zkrq.client.reports import read_all_progress, read_progress
 from zkrq.protocol import calls
 
 if TYPE_CHECKING:
@@ -183,6 +183,9 @@ class Inspection(Generic[T]):
         for bundle, position in places:
             wanted.setdefault(bundle, []).append(position)
         known = {item.id: item for copied in found for item in items_of(copied, self._codec, wanted[copied.id])}
+        if state == "claimed" and known:
+            reports = await read_all_progress(self.name, list(known), replicas)
+            known = {id: replace(item, progress=reports.get(id)) for id, item in known.items()}
         ids = (id.decode() for id, _ in places)
         named = (calls.item_id(id, position) for id, (_, position) in zip(ids, places, strict=True))
         return [
@@ -243,6 +246,10 @@ class Inspection(Generic[T]):
                 if not beyond:
                     break
                 found, beyond = await replicas.ask(calls.Read(self.name, beyond))
+
+    def _add_slots(self, count: int) -> None:
+        """Note that a worker with this many slots begins to serve the queue; negative: that it ends."""
+        self._parts.context.identity.add_slots(count)
 
     def _in_sync(self) -> str:
         """Say which servers the queue is on, as far as its client knows, for the line that a worker logs."""

@@ -22,7 +22,7 @@ from zkrq.base import clock
 from zkrq.base.errors import Changes, ConfigError, ZkrqError
 from zkrq.base.events import SeveralReleases
 from zkrq.base.version import __version__
-from zkrq.coordination.coordinator import session_of
+from zkrq.coordination.coordinator import latest, session_of
 from zkrq.protocol import calls
 from zkrq.protocol.levels import RELEASES, SPOKEN, UNNAMED, ClientInfo, decode, encode, too_old
 from zkrq.protocol.scripts import LIBRARY
@@ -64,39 +64,45 @@ class Upgrading:
         self._settings = settings
         self._events = events
         self._releases: tuple[str, ...] = ()
+        self._started = clock.now().timestamp()
+        self._introducing, self._introductions = asyncio.Lock(), 0
 
     @property
     def level(self) -> int:
         """The active level: the lowest one of the shards that this client has opened."""
         return min(shard.view.level for shard in self._shards.open.values())
 
-    async def introduce(self) -> None:
-        """Name the release and the levels of this client.  Raises ``Unavailable``, ``ConfigError``."""
-        host = socket.gethostname()
-        await self._coordinator.introduce(
-            encode(ClientInfo(self._settings.describe(), host, __version__, SPOKEN, LIBRARY.name))
-        )
+    async def introduce(self, slots: int = 0) -> None:
+        """Name the release and the levels of this client, and the slots of its workers.
 
-    async def introduce_again(self) -> None:
-        """Do so in a new session; what fails is only logged, because nothing depends on it."""
+        Raises ``Unavailable``, ``ConfigError``.
+        """
+        who = self._settings.describe(), socket.gethostname(), __version__, SPOKEN, LIBRARY.name
+        async with self._introducing:
+            self._introductions += 1
+            info = ClientInfo(*who, started=self._started, slots=slots)
+            await self._coordinator.introduce(encode(info), self._introductions)
+
+    async def introduce_again(self, slots: int) -> None:
+        """Do so in a new session, or with other slots; what fails is only logged, because nothing depends on it."""
         try:
-            await self.introduce()
+            await self.introduce(slots)
         except ZkrqError as error:
             _log.info("this client could not name its release: %s", error, extra=self._about)
 
     async def clients(self) -> Mapping[str, ClientInfo]:
         """Return what is known of every live client, by its session.  Raises ``Unavailable``."""
         told, consumers = await self._coordinator.clients(), await self._coordinator.consumers()
-        clients = {session: decode(text) for session, text in sorted(told.items())}
+        clients = {session: decode(text) for session, text in sorted(latest(told).items())}
         for owner, description in sorted(consumers.items()):
             clients.setdefault(session_of(owner), UNNAMED._replace(description=description))
         return clients
 
-    async def consumers(self) -> Mapping[str, tuple[str, str]]:
-        """Return the description and the release of every live consumer, by its owner id.  Raises ``Unavailable``."""
+    async def consumers(self) -> Mapping[str, ClientInfo]:
+        """Return what is known of every live consumer, by its owner id.  Raises ``Unavailable``."""
         alive = await self._coordinator.consumers()
-        told = {session: decode(text).version for session, text in (await self._coordinator.clients()).items()}
-        return {owner: (text, told.get(session_of(owner), "")) for owner, text in alive.items()}
+        told = {session: decode(text) for session, text in latest(await self._coordinator.clients()).items()}
+        return {owner: told.get(session_of(owner), UNNAMED)._replace(description=text) for owner, text in alive.items()}
 
     async def upgrade(self, level: int | None = None, *, force: bool = False) -> int:
         """Make a level active in every shard, and remove the libraries that no client uses; return the level.

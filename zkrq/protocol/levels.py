@@ -98,13 +98,19 @@ def missing(feature: Feature, level: int) -> str | None:
 
 
 class ClientInfo(NamedTuple):
-    """What a client says of itself: its release, the levels that it speaks, and the library that it calls."""
+    """What a client says of itself: its release, the levels that it speaks, and the library that it calls.
+
+    ``started``: when it connected, in seconds since 1970 by its clock, 0: it does not say; ``slots``: handlers that its
+    workers run at the same time, 0: none or it does not say.
+    """
 
     description: str
     host: str
     version: str
     levels: Levels
     library: str
+    started: float = 0.0
+    slots: int = 0
 
 
 def encode(spoken: ClientInfo) -> str:
@@ -128,7 +134,13 @@ def decode(text: str) -> ClientInfo:
         lowest, highest = content["levels"]
         description, host, version = (str(content[name]) for name in ("description", "host", "version"))
         return ClientInfo(
-            description, host, version, Levels(int(lowest), int(highest)), str(content.get("library", ""))
+            description,
+            host,
+            version,
+            Levels(int(lowest), int(highest)),
+            str(content.get("library", "")),
+            float(content.get("started", 0.0)),
+            int(content.get("slots", 0)),
         )
     except (KeyError, RecursionError, TypeError, ValueError):
         return UNNAMED

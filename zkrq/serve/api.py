@@ -26,6 +26,8 @@ from zkrq.serve.bodies import (
     Claimed,
     ClaimItems,
     ClaimToken,
+    ConsumerFigures,
+    Consumers,
     DeadLetters,
     Ended,
     ErrorQuery,
@@ -146,6 +148,7 @@ class Api:
         router.post(f"{claim}/progress", response_model=Reported, tags=["claim"], responses=GONE)(self.progress)
         router.post(f"{claim}/extend", response_model=Extended, tags=["claim"], responses=GONE)(self.extend)
         router.get("/queues", response_model=NamespaceStatistics, tags=["figures"])(self.statistics)
+        router.get("/consumers", response_model=Consumers, tags=["figures"])(self.consumers)
         router.get(queue, response_model=QueueStatistics, tags=["figures"])(self.queue_statistics)
         for change in (self.pause, self.resume):
             router.post(f"{queue}/{change.__name__}", response_model=Paused, tags=["manage"])(change)
@@ -351,6 +354,11 @@ class Api:
             shards={name: ShardFigures(state=each.state, away=each.away) for name, each in shards.items()},
             queues={name: figures(each) for name, each in statistics.items()},
         )
+
+    async def consumers(self) -> Consumers:
+        """List the live consumers, and count what they hold; reads all claims."""
+        found = await self._cluster.consumers()
+        return Consumers(consumers={owner: ConsumerFigures(**each._asdict()) for owner, each in found.items()})
 
     async def queue_statistics(self, queue: QueueName) -> QueueStatistics:
         """Count the items of one queue. One that never had an item has none."""

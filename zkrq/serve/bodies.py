@@ -449,6 +449,23 @@ class Ended(BaseModel):
     reason: str | None = Field(description="Why it is a dead letter.")
 
 
+class ConsumerFigures(BaseModel):
+    """A live consumer."""
+
+    description: str
+    version: str = Field(description="Its release of zkrq; empty: older than 0.2.0.")
+    host: str
+    since: datetime | None = Field(description="When its client connected, by the clock of its machine.")
+    slots: int = Field(description="Handlers that its workers run at the same time; 0: it has no worker.")
+    claims: dict[str, int] = Field(description="Number of its claims, by queue.")
+
+
+class Consumers(BaseModel):
+    """All live consumers."""
+
+    consumers: dict[str, ConsumerFigures] = Field(description="By the owner id that claimed items name.")
+
+
 class GroupFigures(BaseModel):
     """A group of a queue."""
 

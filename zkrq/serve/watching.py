@@ -19,7 +19,6 @@ from zkrq.base.tasks import Tasks, wait_set
 from zkrq.client.inner import read_servers
 from zkrq.serve.curves import History
 from zkrq.serve.problems import Busy
-from zkrq.serve.sightings import Sightings
 
 if TYPE_CHECKING:
     from zkrq.client.cluster import Cluster
@@ -83,7 +82,6 @@ class Watching:
     def __init__(self, cluster: Cluster, queues: Queues, stopping: asyncio.Event) -> None:
         """``stopping``: set when every stream is to end."""
         self.history = History()
-        self.consumers_seen = Sightings[str]()
         self._cluster = cluster
         self._queues = queues
         self._tasks = Tasks("zkrq serve: looks")
@@ -180,7 +178,6 @@ class Watching:
             if now - self._consumers_at >= CONSUMERS_SECONDS:
                 look = replace(look, reports=await self._read_reports(look))
                 look = replace(look, consumers=await self._cluster.consumers())
-                self.consumers_seen.note_all(clock.now(), look.consumers)
                 self._consumers_at = now
         except ZkrqError as error:
             look = replace(look, trouble=str(error))

@@ -65,6 +65,11 @@ do
     end
   end
 
+  -- Enter items of a record that is told once more.  A learner may have got it before it knew that there is a history.
+  function endings.enter_again(r)
+    if endings.size() > 0 then endings.index({own = ''}, r) end
+  end
+
   -- Forget the oldest beyond the number that is kept.
   function endings.trim()
     local size = endings.size()

@@ -119,6 +119,7 @@ local function operation(queue, put_window_ms, trim, fenced, whole, clock, cuts)
         superseded[n + 1], superseded[n + 2] = position, positions
       end
       if texts ~= '' then complete_results(r, held, texts) end
+      if held.own ~= '' then endings.enter_again(held) end
     end
     keep_payload(position, held, before, payload, bare)
     at = at + stride
