@@ -327,3 +327,20 @@ async def test_largest_groups_are_told_and_which_claims_block_them(stage: Stage)
     item = (await stage.http.client.get(f"/v1/queues/tenants/items/{claim.id}")).json()
     assert item["held_for"] >= 0
     await claim.ack()
+
+
+async def test_all_that_was_found_is_removed_after_a_question(stage: Stage) -> None:
+    """The mails of a campaign, for instance."""
+    mails = stage.cluster.queue("campaigns")
+    await mails.push_many(range(300), headers={"campaign": "spring"}, delay=3600)
+    await mails.push_many(range(20), headers={"campaign": "autumn"}, delay=3600)
+    reply = await stage.http.client.get("/queues/campaigns/find?text=spring")
+    ids = re.findall(r'name="id" value="([^"]+)"', reply.text)
+    assert ">Remove 300 items</button>" in reply.text
+    asked = await stage.http.client.post("/queues/campaigns/cancel", data={"id": ids})
+    assert "Remove these 300 items? This cannot be undone." in asked.text
+    assert (await mails.size()).scheduled == 320
+    confirmed = {"id": re.findall(r'name="id" value="([^"]+)"', asked.text), "confirmed": "yes"}
+    done = await stage.http.client.post("/queues/campaigns/cancel", data=confirmed, follow_redirects=True)
+    assert "300 items of campaigns removed" in done.text
+    assert (await mails.size()).scheduled == 20

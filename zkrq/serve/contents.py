@@ -36,7 +36,7 @@ SCANNED_MAX = 5_000
 SCAN_SECONDS = 3.0
 """Seconds for which items are looked at for a text."""
 
-FOUND_MAX = 100
+FOUND_MAX = 500
 """Items that are shown of those with a text in them."""
 
 SEARCHED_BYTES = 64 << 10

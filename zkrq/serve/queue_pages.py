@@ -194,7 +194,8 @@ class QueuePages:
                 found = await find(queue, text)
         except (ZkrqError, TimeoutError) as error:
             return self._showing.message(503, "Not found out", str(error) or "The servers do not answer.", back)
-        return self._showing.reply("find.html", queue=queue.name, text=text, found=found)
+        values = {**self._showing.common(look), "queue": queue.name, "text": text, "found": found}
+        return self._showing.reply("find.html", **values)
 
     # -- an item -----------------------------------------------------------------------------------------------------
 
@@ -344,6 +345,8 @@ async def _ask(queue: Queue[bytes], verb: str, form: Form) -> str | None:
 def _address(queue: str, verb: str, form: Form) -> str:
     """Return the address of the page from which a form was sent."""
     if verb in ("pause", "resume"):
+        return f"/queues/{queue}"
+    if verb == "cancel" and form.ids and len(form.ids) > 1:
         return f"/queues/{queue}"
     if form.ids and len(form.ids) == 1 and form.group is None and not form.by:
         return f"/queues/{queue}/item?{urlencode({'id': form.ids[0]})}"
