@@ -29,8 +29,8 @@ chaos: setup   ## Every fault on real servers, about 25 minutes; a table and a p
 turns: setup   ## Groups and limits while workers and primaries are killed, about 10 minutes; ARGS="--seconds 600 --plans rate".
 	$(PYTHON) -m tests.chaos.turns --seconds 180 $(ARGS)
 
-simulate: setup ## SEEDS=20000: the real code and scripts in virtual time; a seed that fails is printed and replays exactly.
-	$(PYTHON) -m tests.simulation --seeds $(SEEDS)
+simulate: setup ## SEEDS=20000: the real code and scripts in virtual time; a seed that fails is printed and replays exactly. ARGS=--shards, ARGS=--versions.
+	$(PYTHON) -m tests.simulation --seeds $(SEEDS) $(ARGS)
 
 mutants: setup ## Mistakes of one line each, in a copy of the tree: each must be found; about 10 minutes.
 	$(PYTHON) -m tests.mutants $(ARGS)

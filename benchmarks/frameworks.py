@@ -1,7 +1,8 @@
 """Measure taskiq and Celery over zkrq and over a Redis of their own, side by side: ``python -m benchmarks.frameworks``.
 
 Tasks do nothing.  taskiq: one process sends them by ``SENDERS`` coroutines, then runs them in a receiver.  Celery: one
-thread sends them, then a prefork worker of its own runs them, acks late.  Both frameworks take most of the time.
+thread sends them, then a prefork worker of its own runs them, acks late, and then it gets one every ``PAUSE``, which
+shows the time from ``delay`` to the start.  Both frameworks take most of the time.
 """
 
 from __future__ import annotations
@@ -13,9 +14,10 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
+from typing import TypeAlias
 
 from celery import Celery
 from taskiq import AsyncBroker
@@ -30,11 +32,16 @@ from zkrq.taskiq import ZkrqBroker
 TASKS = {"taskiq": 5_000, "celery": 2_000}
 SENDERS = 64
 AT_ONCE = 100
-CONCURRENCY = 2
+CONCURRENCY = 8
+STARTS = 200
+PAUSE = 0.02
 REPEATS = 3
 PATIENCE = 120.0
 
 REDIS = {"appendonly": "yes", "appendfsync": "everysec"}
+
+Figures: TypeAlias = tuple[float, float, float | None]
+"""Tasks sent and tasks run, per second; median of the milliseconds from sending a task to its start, None: unknown."""
 
 app = Celery(
     "benchmark",
@@ -46,14 +53,15 @@ app = Celery(
 
 
 @app.task(name="nothing")
-def nothing() -> None:
-    """Note the moment."""
+def nothing(sent: float) -> None:
+    """Note the moment, and the seconds since ``sent``."""
+    now = time.monotonic()
     descriptor = os.open(os.environ["BENCHMARK_NOTES"], os.O_WRONLY | os.O_APPEND)
-    os.write(descriptor, f"{time.monotonic()}\n".encode())
+    os.write(descriptor, f"{now} {now - sent}\n".encode())
     os.close(descriptor)
 
 
-async def measure_taskiq(broker: AsyncBroker) -> tuple[float, float]:
+async def measure_taskiq(broker: AsyncBroker) -> Figures:
     """Return the tasks sent and the tasks run, per second."""
     count, done, finish = TASKS["taskiq"], 0, asyncio.Event()
     await broker.startup()
@@ -77,26 +85,20 @@ async def measure_taskiq(broker: AsyncBroker) -> tuple[float, float]:
         await receiver.listen(finish)  # returns when all acks are answered
     ended = time.monotonic()
     await broker.shutdown()
-    return count / (sent - began), count / (ended - sent)
+    return count / (sent - began), count / (ended - sent), None
 
 
-async def measure_celery(environment: Mapping[str, str]) -> tuple[float, float]:
-    """Return the tasks sent and the tasks run, per second."""
+async def measure_celery(environment: Mapping[str, str]) -> Figures:
+    """Return the tasks sent and the tasks run, per second, and the median of the milliseconds to the start of one."""
     return await asyncio.to_thread(_measure_celery, environment)
 
 
-def _measure_celery(environment: Mapping[str, str]) -> tuple[float, float]:
+def _measure_celery(environment: Mapping[str, str]) -> Figures:
     """Send in a process of its own, then run a worker."""
     count = TASKS["celery"]
     with tempfile.NamedTemporaryFile() as notes:
         variables = {**os.environ, **environment, "BENCHMARK_NOTES": notes.name}
-        sender = subprocess.run(
-            [sys.executable, "-m", "benchmarks.frameworks", "send", str(count)],
-            env=variables,
-            check=True,
-            capture_output=True,
-            timeout=PATIENCE,
-        )
+        rate = _send(variables, count, 0)
         command = ["-m", "celery", "-A", "benchmarks.frameworks", "worker", f"--concurrency={CONCURRENCY}"]
         with subprocess.Popen(
             [sys.executable, *command, "--loglevel=error"],
@@ -105,34 +107,45 @@ def _measure_celery(environment: Mapping[str, str]) -> tuple[float, float]:
             stderr=subprocess.DEVNULL,
         ) as worker:
             try:
-                moments = _moments(Path(notes.name), count)
+                moments = [moment for moment, _ in _noted(Path(notes.name), count)]
+                _send(variables, STARTS, PAUSE)
+                took = [seconds for _, seconds in _noted(Path(notes.name), count + STARTS)[count:]]
             finally:
                 worker.terminate()
-    return float(sender.stdout.split()[-1]), (count - 1) / (moments[-1] - moments[0])
+    return rate, (count - 1) / (moments[-1] - moments[0]), statistics.median(took) * 1000
 
 
-def _moments(notes: Path, count: int) -> list[float]:
+def _send(variables: Mapping[str, str], count: int, pause: float) -> float:
+    """Send tasks from a process of its own; return how many it sent per second."""
+    command = [sys.executable, "-m", "benchmarks.frameworks", "send", str(count), str(pause)]
+    sender = subprocess.run(command, env=variables, check=True, capture_output=True, timeout=PATIENCE)
+    return float(sender.stdout.split()[-1])
+
+
+def _noted(notes: Path, count: int) -> list[tuple[float, float]]:
+    """Return when tasks began, in that order, and their seconds to the start."""
     end = time.monotonic() + PATIENCE
     while time.monotonic() < end:
-        moments = [float(line) for line in notes.read_text().splitlines()]
-        if len(moments) >= count:
-            return sorted(moments)
+        pairs = [line.partition(" ")[::2] for line in notes.read_text().splitlines()]
+        if len(pairs) >= count:
+            return sorted((float(moment), float(seconds)) for moment, seconds in pairs)
         time.sleep(0.2)
     raise TimeoutError("the worker of Celery is too slow, or did not start")
 
 
-def send(count: int) -> None:
+def send(count: int, pause: float) -> None:
     """Send tasks of Celery; print how many per second."""
-    nothing.delay()  # connects
+    nothing.delay(time.monotonic())  # connects
     began = time.monotonic()
     for _ in range(count - 1):
-        nothing.delay()
+        time.sleep(pause)
+        nothing.delay(time.monotonic())
     print((count - 1) / (time.monotonic() - began))
 
 
 async def main() -> None:
     """Run every contestant, in turns; print the medians and the spreads."""
-    figures: dict[str, list[tuple[float, float]]] = {}
+    figures: dict[str, list[Figures]] = {}
     async with local.servers(redis=3, zookeeper=3, redis_config=REDIS) as servers:
         for turn in range(REPEATS):
             namespace = f"benchmark-{turn}"
@@ -145,7 +158,7 @@ async def main() -> None:
                 "ZKRQ_NAMESPACE": namespace,
             }
             streams = RedisStreamBroker(alone, queue_name=f"stream-{turn}", consumer_id="0")
-            runs: dict[str, Callable[[], Awaitable[tuple[float, float]]]] = {
+            runs: dict[str, Callable[[], Awaitable[Figures]]] = {
                 "taskiq over zkrq": partial(measure_taskiq, ZkrqBroker(connect)),
                 "taskiq over taskiq-redis' streams": partial(measure_taskiq, streams),
                 "Celery over zkrq": partial(measure_celery, over_zkrq),
@@ -153,16 +166,23 @@ async def main() -> None:
             }
             for name, run in runs.items():
                 figures.setdefault(name, []).append(await run())
-    print("| | tasks sent per second | tasks run per second |\n| --- | ---: | ---: |")
-    for name, pairs in figures.items():
-        cells = [
-            f"{statistics.median(each):,.0f} ({min(each):,.0f}-{max(each):,.0f})" for each in zip(*pairs, strict=True)
-        ]
+    print("| | tasks sent per second | tasks run per second | ms to the start |\n| --- | ---: | ---: | ---: |")
+    for name, found in figures.items():
+        cells = [_cell([value for value in each if value is not None]) for each in zip(*found, strict=True)]
         print(f"| {name} | {' | '.join(cells)} |")
+
+
+def _cell(values: Sequence[float]) -> str:
+    """Return the median and the spread."""
+    if not values:
+        return ""
+    digits = 0 if min(values) > 100 else 1
+    low, middle, high = (f"{value:,.{digits}f}" for value in (min(values), statistics.median(values), max(values)))
+    return f"{middle} ({low}-{high})"
 
 
 if __name__ == "__main__":
     if sys.argv[1:2] == ["send"]:
-        send(int(sys.argv[2]))
+        send(int(sys.argv[2]), float(sys.argv[3]))
     else:
         asyncio.run(main())

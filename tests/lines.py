@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import struct
 from collections import Counter
-from collections.abc import Iterator, Mapping, Set
+from collections.abc import Iterable, Iterator, Mapping, Set
 from typing import NamedTuple
 
 from zkrq.protocol.records import Bundle
@@ -17,19 +17,28 @@ STATE_BYTES = 5
 
 _ENDED, _ORDER_BYTES = struct.Struct("<H"), 8
 
+BEGUN = struct.Struct("<dd11I")
+"""Counters of claims begun: microseconds in a tenth of the time, number of the newest tenth, counts."""
+
+RESTING = b"\xff"
+"""With this ``members`` names a group that rests, followed by the moment (``>d``) and the group."""
+
 
 class Line(NamedTuple):
-    """What ``groups`` says of one.  ``first``: rank and entry; ``ended``: the item that a consumer ended last."""
+    """What ``groups`` says of one.  ``first``: rank and entry; ``ended``: the item that a consumer ended last;
+    ``rests_us``: until when it rests; ``begun``: counters of claims begun, newest first."""
 
     claims: int = 0
     has_members: bool = False
     keeps_order: bool = False
     ended: str = ""
     first: bytes = b""
+    rests_us: float = 0.0
+    begun: tuple[int, ...] = ()
 
     @property
     def is_used(self) -> bool:
-        """Whether it says more than what ended last."""
+        """Whether it says more than what ended last, or began lately."""
         return bool(self.claims or self.has_members or self.first)
 
 
@@ -37,12 +46,22 @@ def line_of(state: bytes) -> Line:
     """Read what ``groups`` says of one; ``lua/_entries.lua`` does the same."""
     claims, flags, at = int.from_bytes(state[:4], "little"), state[4], STATE_BYTES
     ended = ""
-    if flags >= 2:
+    keeps_order, rests_us, begun = bool(flags & 2), 0.0, tuple[int, ...]()
+    if keeps_order:
         (length,) = _ENDED.unpack_from(state, at)
         at += _ENDED.size
         ended = state[at : at + length].decode()
         at += length + _ORDER_BYTES
-    return Line(claims, flags % 2 == 1, flags >= 2, ended, state[at:])
+    if flags & 4:
+        (rests_us,) = struct.unpack_from("<d", state, at)
+        begun = BEGUN.unpack_from(state, at + 8)[2:]
+        at += 8 + BEGUN.size
+    return Line(claims, bool(flags & 1), keeps_order, ended, state[at:], rests_us, begun)
+
+
+def entries_in(members: Iterable[bytes]) -> set[bytes]:
+    """The entries that ``members`` names, without the groups that rest."""
+    return {entry_in(member) for member in members if not member.startswith(RESTING)}
 
 
 def entry_of(bundle: str, position: int = 0) -> bytes:
@@ -68,7 +87,7 @@ def waiting_in_order(bundles: Mapping[str, Bundle]) -> set[bytes]:
     return {
         entry
         for id, bundle in bundles.items()
-        if bundle.is_ordered and bundle.order >= 0
+        if bundle.claim_n is not None and bundle.order >= 0
         for entry in (id.encode(), *(entry_of(id, at) for at in range(len(bundle.states))))
     }
 
@@ -92,10 +111,10 @@ def faults_of_groups(
     for id, bundle in bundles.items():
         if bundle.group is not None:
             claims[bundle.group] += bundle.states.count("C")
-            in_order[bundle.group] += bundle.is_ordered and bundle.states.count("C")
+            in_order[bundle.group] += bundle.claim_n is not None and bundle.states.count("C")
             entries = [entry_of(id, at) for at, state in enumerate(bundle.states) if state == "R"]
             entries += [id.encode()] if "Q" in bundle.states else []
-            holds = bundle.is_ordered and bundle.order >= 0
+            holds = bundle.claim_n is not None and bundle.order >= 0
             living = {member_of(bundle, entry) for entry in entries if holds or entry not in scheduled}
             due.setdefault(bundle.group, set()).update(living)
     for group, demanded in due.items():
@@ -104,6 +123,7 @@ def faults_of_groups(
         named = {member for member in members if member.startswith(group.encode() + b"\0")}
         in_line = {member for member in demanded if entry_in(member) in ready}
         is_blocked = (limited or line.keeps_order) and claims[group] > 0 and not in_line and not first
+        is_blocked = is_blocked or (line.rests_us > 0 and not in_line and not first)
         waits = line.keeps_order and not in_line and not first and entry_in(min(demanded, default=b"\0")) in scheduled
         if (
             not is_blocked
@@ -118,6 +138,11 @@ def faults_of_groups(
         if line.keeps_order and in_order[group] > 0 and in_line:
             yield f"group {group!r} keeps the order, stands in line, and {in_order[group]} of its items are claimed"
     lines = {group: line_of(state) for group, state in groups.items()}
+    resting = {RESTING + struct.pack(">d", line.rests_us) + g.encode() for g, line in lines.items() if line.rests_us}
+    if resting != (said := {member for member in members if member.startswith(RESTING)}):
+        yield f"groups {resting} rest, members says {said}"
+    if resting and not lead["resting"]:
+        yield "groups rest, and no claim looks for them"
     used = {group for group, demanded in due.items() if demanded or claims[group]}
     if used != {group for group, line in lines.items() if line.is_used}:
         yield f"groups {used} have items, it says {lines}"

@@ -25,17 +25,19 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar, Unpack, cast
-from weakref import WeakValueDictionary
+from weakref import WeakKeyDictionary, WeakValueDictionary
 
 from zkrq.base.checks import Duration, check_name
 from zkrq.base.codecs import RAW
-from zkrq.base.errors import ClaimLost, Closed, ConfigError, NoResult, ZkrqError
+from zkrq.base.errors import ClaimLost, Closed, ConfigError, NoResult, ZkrqError, reason_of
 from zkrq.base.limits import Results
 from zkrq.base.settings import QUEUE_DEFAULTS, QueueOptions
 from zkrq.client.connecting import connect
 from zkrq.client.moments import MAX_CATCH_UP, Period, id_of, latest
 from zkrq.client.queue import Queue, check_pop
+from zkrq.client.scheduling import keep
 from zkrq.client.stored import StoredResult, StoredResults
+from zkrq.client.timetable import StoredSchedule
 from zkrq.working.delivery import ack_while_held, settle_while_held
 
 if TYPE_CHECKING:
@@ -43,17 +45,26 @@ if TYPE_CHECKING:
     from zkrq.consuming.claims import Claim
 
 try:
-    from taskiq import AckableMessage, AsyncBroker, AsyncResultBackend, BrokerMessage, ScheduledTask, TaskiqResult
+    from taskiq import (
+        AckableMessage,
+        AsyncBroker,
+        AsyncResultBackend,
+        BrokerMessage,
+        ScheduledTask,
+        TaskiqMessage,
+        TaskiqMiddleware,
+        TaskiqResult,
+    )
     from taskiq.abc.serializer import TaskiqSerializer
     from taskiq.depends.progress_tracker import TaskProgress  # pyright: ignore[reportMissingTypeStubs]
-    from taskiq.exceptions import ScheduledTaskCancelledError
+    from taskiq.exceptions import NoResultError, ScheduledTaskCancelledError
     from taskiq.kicker import AsyncKicker
     from taskiq.schedule_sources import LabelScheduleSource
     from taskiq.serializers import JSONSerializer
 except ModuleNotFoundError as error:
     raise ConfigError("zkrq.taskiq needs taskiq: pip install 'zkrq[taskiq]'") from error
 
-__all__ = ["ZkrqBroker", "ZkrqResultBackend", "ZkrqScheduleSource"]
+__all__ = ["ZkrqBroker", "ZkrqResultBackend", "ZkrqRetryMiddleware", "ZkrqScheduleSource"]
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -66,6 +77,12 @@ TASK_ID = "taskiq-id"
 
 TASK_NAME = "taskiq-name"
 """Header with the name of the task."""
+
+MARK = "taskiq"
+"""Mark of a stored schedule that taskiq's schedulers push."""
+
+_RETRIES = "_retries"
+"""Label by which taskiq's middlewares count retries."""
 
 AHEAD_SECONDS = 180
 """Seconds for which a scheduler is given the moments of an interval; it asks once a minute, unless told otherwise."""
@@ -91,7 +108,8 @@ class ZkrqBroker(AsyncBroker):
 
     Labels of a task, or of one call by ``with_labels``: ``queue_name``; ``delay`` in seconds; ``priority`` from 0 to 9,
     higher first; ``ttl`` in seconds, after which a task that has not started is dropped; ``key``: while another task
-    with this key is queued, scheduled or running, the new one is not queued; ``headers``, a dict of texts.
+    with this key is queued, scheduled or running, the new one is not queued; ``key_window`` in seconds, for which that
+    holds after the push, too, whatever becomes of the task; ``headers``, a dict of texts.
     """
 
     def __init__(
@@ -126,6 +144,7 @@ class ZkrqBroker(AsyncBroker):
         self._context: AbstractAsyncContextManager[Cluster] | None = None
         self._cluster: Cluster | None = None
         self._held: WeakValueDictionary[str, Claim[bytes]] = WeakValueDictionary()
+        self._failed: WeakKeyDictionary[Claim[bytes], str] = WeakKeyDictionary()
 
     @property
     def cluster(self) -> Cluster:
@@ -189,7 +208,9 @@ class ZkrqBroker(AsyncBroker):
         else:
             push = partial(push, delay=_read(labels, "delay", float))
         key = _read(labels, "key", str)
-        receipt = await push(key=key)
+        # A retry is no other task of its key, so the window of the first try is not asked.
+        window = None if _read(labels, _RETRIES, int) else _read(labels, "key_window", float)
+        receipt = await push(key=key, key_window=window)
         if receipt.duplicate:
             former = self._held.get(receipt.id)
             if former is not None and former.headers.get(TASK_ID) == message.task_id:
@@ -220,15 +241,28 @@ class ZkrqBroker(AsyncBroker):
         name = claim.headers.get(TASK_NAME)
 
         async def ack() -> None:
+            reason = self._failed.pop(claim, None)
+            if name and self.is_worker_process and self.find_task(name) is None:  # so taskiq drops it
+                reason = f"this worker does not know the task {name!r}"
             try:
-                if name and self.is_worker_process and self.find_task(name) is None:  # so taskiq drops it
-                    await settle_while_held(claim, partial(_nack, f"this worker does not know the task {name!r}"))
+                if reason is not None:
+                    await settle_while_held(claim, partial(_nack, reason))
                 else:
                     await ack_while_held(claim)
             except (ClaimLost, Closed) as error:  # taskiq has no use for it, and the loss was reported
                 _log.info("item %s could not be settled: %s", claim.id, error, extra=self._extra(claim.queue))
 
         return ack
+
+    def retry(self, task_id: str, reason: str) -> bool:
+        """Have a task that this worker runs retried in its place, by the policy ``retry``, once taskiq acknowledges it.
+
+        Returns whether it is held here and not acknowledged yet.
+        """
+        held = [claim for claim in list(self._held.values()) if claim.headers.get(TASK_ID) == task_id]
+        failed = [claim for claim in held if claim.settled is None]
+        self._failed.update(dict.fromkeys(failed, reason))
+        return bool(failed)
 
     def _report_lost(self, queue: str, id: str, task: str | None, reason: str) -> None:
         _log.warning(
@@ -243,8 +277,25 @@ class ZkrqBroker(AsyncBroker):
         return {"cluster": self._cluster.namespace if self._cluster else "", "queue": queue}
 
 
+class ZkrqRetryMiddleware(TaskiqMiddleware):
+    """Retry tasks that failed, in their places in the queue, by the policy ``retry`` of the ``ZkrqBroker``.
+
+    Other middlewares push a failed task anew.  With this one its item is delivered again after the backoff, and is a
+    dead letter after ``max_attempts``, so it holds its group if that keeps the order (``Groups(ordered=True)``).  A
+    task that was acknowledged before it ran (``when_received``) is not retried.  No result is kept until a try
+    succeeds.
+    """
+
+    def on_error(self, message: TaskiqMessage, result: TaskiqResult[Any], exception: BaseException) -> None:
+        """Mark the task as failed."""
+        broker = self.broker
+        if isinstance(broker, ZkrqBroker) and broker.retry(message.task_id, reason_of(exception)):
+            result.error = NoResultError()
+
+
 class ZkrqScheduleSource(LabelScheduleSource):
-    """Schedules from the labels of tasks, each moment of which is fired once, however many schedulers run.
+    """Schedules from the labels of tasks and those that were added at run time, each moment of which is fired once,
+    however many schedulers run.
 
     So run several schedulers, without a lock: each pushes at every moment under the same id.  A schedule of a task
     (``@broker.task(schedule=[{"cron": "0 7 * * *"}])``) is identified by its ``schedule_id``, or else by the task's
@@ -252,11 +303,15 @@ class ZkrqScheduleSource(LabelScheduleSource):
     since 1970 instead of counting from the start of a scheduler; with one below ``AHEAD_SECONDS`` keep taskiq's
     ``--update-interval`` below that.  A moment that no scheduler fired in time is fired up to four minutes late, and
     the last one only.  ``schedule_by_time`` needs no scheduler: the task is queued immediately, due at its time.
+    ``schedule_by_cron`` and ``schedule_by_interval`` are stored in ZooKeeper (``Cluster.schedules``).
     """
 
     def __init__(self, broker: ZkrqBroker) -> None:
         super().__init__(broker)
         self._broker = broker
+        self._queue = broker.queue_names[0]
+        self._added: Sequence[StoredSchedule] = ()
+        """Schedules that were added at run time, as they were read last."""
 
     async def startup(self) -> None:
         """Read the labels, and give each schedule an id that is the same in every process."""
@@ -266,11 +321,19 @@ class ZkrqScheduleSource(LabelScheduleSource):
         await super().startup()
 
     async def get_schedules(self) -> list[ScheduledTask]:
-        """Return the schedules, those with an interval as their next moments."""
+        """Return the schedules, those with an interval as their next moments.
+
+        Without ZooKeeper those that were added at run time are what this process read last.
+        """
         known, present = await super().get_schedules(), datetime.now(UTC)
-        return [
+        declared = [
             each for schedule in known for each in (_moments(schedule, present) if schedule.interval else [schedule])
         ]
+        try:
+            self._added = await self._broker.cluster.schedules().list()
+        except ZkrqError as error:
+            _log.warning("schedules that were added or changed since are not noticed at present: %s", error)
+        return declared + [task for entry in self._added if self._owns(entry) for task in _tasks_of(entry, present)]
 
     def pre_send(self, task: ScheduledTask) -> None:
         """Let the push name the moment.  Raises ``ScheduledTaskCancelledError`` for a time that is long past."""
@@ -281,14 +344,13 @@ class ZkrqScheduleSource(LabelScheduleSource):
         _appointment.set(_Appointment(task.schedule_id, id_of(task.schedule_id, moment)))
 
     async def add_schedule(self, schedule: ScheduledTask) -> None:
-        """Queue the task of ``schedule_by_time``, due at its time.
+        """Queue the task of ``schedule_by_time``, due at its time; store a recurring one, or replace that of its id.
 
-        Raises ``NotImplementedError`` for a cron expression or an interval: declare these with the task.
+        Raises as ``Queue.push`` does, and of a recurring one as ``StoredSchedules.add``.
         """
         if schedule.time is None:
-            raise NotImplementedError(
-                "a recurring schedule must be declared with its task: @broker.task(schedule=[...])"
-            )
+            await keep(self._broker.cluster.schedules(), self._entry_of(schedule))
+            return
         item = _item_id(schedule.schedule_id)
         before = _appointment.set(_Appointment(schedule.schedule_id, item, _aware(schedule.time)))
         try:
@@ -301,9 +363,28 @@ class ZkrqScheduleSource(LabelScheduleSource):
         finally:
             _appointment.reset(before)
 
+    def _entry_of(self, schedule: ScheduledTask) -> StoredSchedule:
+        """Return what is stored of a recurring schedule.  Raises ``ConfigError``."""
+        zone = schedule.cron_offset
+        if isinstance(zone, timedelta):
+            raise ConfigError("give the name of a time zone as `cron_offset`, such as 'Europe/Berlin'")
+        when = schedule.cron if schedule.interval is None else _interval(schedule) / timedelta(seconds=1)
+        assert when is not None
+        payload = schedule.model_dump_json().encode()
+        return StoredSchedule(self._queue, schedule.schedule_id, when, zone=zone, payload=payload, mark=MARK)
+
+    def _owns(self, entry: StoredSchedule) -> bool:
+        """Tell whether a stored schedule is of this broker: stored with its first queue, wherever its tasks go."""
+        return entry.mark == MARK and entry.queue == self._queue
+
     async def delete_schedule(self, schedule_id: str) -> None:
-        """Remove a task of ``schedule_by_time`` from the broker's queues, unless it is done.  Raises as
-        ``Queue.cancel`` does."""
+        """Remove a schedule that was added: a recurring one, or else the task of ``schedule_by_time`` from the broker's
+        queues, unless it is done.  Raises as ``StoredSchedules.remove`` and ``Queue.cancel`` do."""
+        schedules = self._broker.cluster.schedules()
+        entry = await schedules.get(self._queue, schedule_id)
+        if entry and self._owns(entry):
+            await schedules.remove(self._queue, schedule_id)
+            return
         for name in self._broker.queue_names:
             await self._broker.queue(name).cancel(_item_id(schedule_id))
 
@@ -414,11 +495,32 @@ def _item_id(schedule_id: str) -> str:
     return f"schedule:{schedule_id}"
 
 
+def _tasks_of(entry: StoredSchedule, present: datetime) -> Iterator[ScheduledTask]:
+    """Yield what taskiq is to know of a stored schedule: nothing while it is paused, and no moment from before it."""
+    if entry.paused:
+        return
+    try:
+        task = ScheduledTask.model_validate_json(entry.payload or b"")
+    except ValueError as error:  # an operator has given it another item
+        _log.error("%s is not run: its item is no schedule of taskiq: %s", entry.key, error)
+        return
+    if isinstance(entry.when, str):  # an operator may have changed it
+        yield task.model_copy(update={"cron": entry.when, "cron_offset": entry.zone, "interval": None})
+        return
+    every = task.model_copy(update={"cron": None, "interval": timedelta(seconds=entry.when)})
+    for moment in _moments(every, present):
+        if entry.since is None or (moment.time and moment.time > entry.since):
+            yield moment
+
+
+def _interval(task: ScheduledTask) -> timedelta:
+    assert task.interval is not None
+    return timedelta(seconds=task.interval) if isinstance(task.interval, int) else task.interval
+
+
 def _moments(task: ScheduledTask, present: datetime) -> Iterator[ScheduledTask]:
     """Yield a schedule's last moment, if it is not long past, and those of the next time, at least one."""
-    assert task.interval is not None
-    interval = timedelta(seconds=task.interval) if isinstance(task.interval, int) else task.interval
-    period = Period(round(interval / timedelta(milliseconds=1)), 0)
+    period = Period(round(_interval(task) / timedelta(milliseconds=1)), 0)
     moment = latest(period, present - timedelta(seconds=MAX_CATCH_UP), present) or period.after(present)
     while True:
         id = f"{task.schedule_id}@{moment.isoformat()}"

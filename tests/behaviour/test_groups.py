@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
+from datetime import timedelta
 from typing import Any
 
 import pytest
 
 import zkrq
+from tests.behaviour.conftest import Connect, PassTime
 from tests.behaviour.helpers import working
+from tests.harness import HANG
+from zkrq.consuming import line
 
 pytestmark = pytest.mark.anyio
 
@@ -82,6 +86,23 @@ async def test_looking_at_one_group(queue: zkrq.Queue[Any]) -> None:
     assert (await queue.statistics()).groups == 0
 
 
+async def test_finding_and_redriving_one_group(queue: zkrq.Queue[Any]) -> None:
+    for group in ("a", "b"):
+        await queue.push_many([f"{group}{number}" for number in range(3)], group=group)
+    for claim in await queue.pop_many(4, timeout=0):
+        await claim.bury("bad")
+    assert sorted([str(item.item) async for item in queue.find(group="a")]) == ["a0", "a1", "a2"]
+    assert sorted([str(item.item) async for item in queue.find(group="b", state="dead")]) == ["b0", "b1"]
+    page = await queue.find_page(group="b", state="ready")
+    assert [item.item for item in page.items] == ["b2"]
+    assert await queue.redrive(group="b") == 2
+    assert {item.group for item in await queue.dead_letters()} == {"a"}
+    with pytest.raises(zkrq.ConfigError, match="either ids or a group"):
+        await queue.redrive(["x"], group="a")
+    ids = [item.id async for item in queue.find(group="b")]
+    assert await queue.cancel_many(ids) == [zkrq.Cancellation.REMOVED] * 3
+
+
 async def test_what_fails_comes_back_to_its_group(queue: zkrq.Queue[Any]) -> None:
     await queue.push_many(["a0", "a1"], group="a")
     await queue.push("b0", group="b")
@@ -147,3 +168,77 @@ async def test_a_blocked_group_keeps_nobody_waiting(cluster: zkrq.Cluster, name:
 def test_bad_limits_of_groups_are_refused(concurrency: Any) -> None:
     with pytest.raises(zkrq.ConfigError, match="concurrency"):
         zkrq.Groups(concurrency=concurrency)
+
+
+# -- rates -----------------------------------------------------------------------------------------------------------
+
+
+async def test_no_more_claims_of_a_group_begin_than_its_rate_and_it_goes_on_by_itself(
+    cluster: zkrq.Cluster, name: str, pass_time: PassTime, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The consumer asks when the rate allows it, without a push that wakes it; other groups go on."""
+    monkeypatch.setattr(line, "SWEEP_SECONDS", 10 * HANG)
+    queue = cluster.queue(name, groups=zkrq.Groups(rate=(4, 0.4)))
+    await queue.push_many([f"a{n}" for n in range(7)], group="a")
+    await queue.push_many([f"b{n}" for n in range(3)], group="b")
+    seen = list[str]()
+
+    async def handle(item: str) -> None:
+        seen.append(item)
+
+    async with working(queue, handle, concurrency=10):
+        while len(seen) < 7:
+            await pass_time(0.01)
+        assert sorted(seen) == ["a0", "a1", "a2", "a3", "b0", "b1", "b2"]
+        while len(seen) < 10:
+            await pass_time(0.05)
+    assert seen[7:] == ["a4", "a5", "a6"]
+    assert (await queue.statistics()).group_limits == zkrq.Groups(rate=(4, 0.4))
+
+
+async def test_a_waiting_consumer_comes_for_a_group_that_rests_while_the_other_is_busy(
+    cluster: zkrq.Cluster, name: str, connect: Connect, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is told that a group rests, and asks when that ends; nobody looks again by itself here."""
+    monkeypatch.setattr(line, "SWEEP_SECONDS", 10 * HANG)
+    queue = cluster.queue(name, groups=zkrq.Groups(rate=(1, 0.3)))
+    async with connect() as other:
+        waiting = [asyncio.create_task(each.queue(name).pop_one(timeout=HANG)) for each in (cluster, other)]
+        await asyncio.sleep(0.1)
+        await queue.push_many(["a0", "a1"], group="a")
+        claims = [claim for claim in await asyncio.gather(*waiting) if claim]
+        assert {claim.item for claim in claims} == {"a0", "a1"}
+        for claim in claims:
+            await claim.ack()
+
+
+async def test_with_an_order_and_a_rate(cluster: zkrq.Cluster, name: str) -> None:
+    queue = cluster.queue(name, groups=zkrq.Groups(ordered=True, rate=(2, 3600)))
+    await queue.push_many(["a0", "a1", "a2"], group="a")
+    await queue.push("b0", group="b")
+    assert await drain(queue, 9) == ["a0", "b0", "a1"]
+    told = await queue.statistics()
+    assert (told.groups_blocked, str(told.group_limits)) == (1, "in order, 2 in 3600 s within each group")
+    await queue.set_groups(zkrq.Groups(ordered=True))
+    assert await drain(queue, 9) == ["a2"]
+
+
+@pytest.mark.parametrize("rate", [(0, 1.0), (-1, 1.0), (1, 0), (1, 3601), (1.5, 1), (1,), "1/s", 5, (1_000_001, 1)])
+def test_bad_rates_of_groups_are_refused(rate: Any) -> None:
+    with pytest.raises(zkrq.ConfigError, match="rate"):
+        zkrq.Groups(rate=rate)
+
+
+@pytest.mark.parametrize(
+    "groups",
+    [
+        zkrq.Groups(),
+        zkrq.Groups(3),
+        zkrq.Groups(ordered=True),
+        zkrq.Groups(3, rate=(5, 0.5)),
+        zkrq.Groups(ordered=True, rate=(5, timedelta(minutes=1))),
+    ],
+)
+def test_what_is_stored_is_read_again(groups: zkrq.Groups) -> None:
+    assert zkrq.Groups.of(groups.settings) == groups
+    assert zkrq.Groups.read(f"groups:{groups.settings} limits:concurrency=7,rate=9/1000") == groups

@@ -197,7 +197,7 @@ async def test_limits_need_a_namespace_of_one_shard() -> None:
         assert list(cluster.shards) == ["main"], "nothing is begun"
         await queue.set_limits(zkrq.Limits())
         await queue.set_groups(zkrq.Groups(concurrency=1))
-        with pytest.raises(zkrq.ConfigError, match=r"queue 'emails' has limits.*set_groups\(zkrq.Groups\(\)\)"):
+        with pytest.raises(zkrq.ConfigError, match=r"queue 'emails' has limits.*zkrq limits set emails --group-none"):
             await cluster.add_shard("b", own.urls("redis-2"))
         await queue.set_groups(zkrq.Groups())
         await cluster.add_shard("b", own.urls("redis-2"))
@@ -206,8 +206,13 @@ async def test_limits_need_a_namespace_of_one_shard() -> None:
                 await queue.set_limits(limits)
         assert await queue.limits() == zkrq.Limits()
         await queue.set_limits(zkrq.Limits())
-        with pytest.raises(zkrq.ConfigError, match=r"several shards \(b, main\)"):
-            await queue.set_groups(zkrq.Groups(ordered=True))
+        for groups in (zkrq.Groups(ordered=True), zkrq.Groups(rate=(1, 1)), zkrq.Groups(1)):
+            with pytest.raises(zkrq.ConfigError, match=r"several shards \(b, main\)\. Use a namespace of one shard"):
+                await queue.set_groups(groups)
+            declared = cluster.queue(f"declared-{bool(groups.rate)}-{groups.ordered}", groups=groups)
+            with pytest.raises(zkrq.ConfigError, match="nor ordered groups: one server has to decide"):
+                await declared.push("x", group="a")
+            assert await declared.size() == (0, 0, 0, 0), "nothing was written"
         other = cluster.queue("reports", limits=zkrq.Limits(concurrency=1))
         for call in (other.push("x"), other.pop_one(timeout=0)):
             with pytest.raises(zkrq.ConfigError, match="queue 'reports' cannot have limits"):

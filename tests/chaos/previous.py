@@ -10,51 +10,33 @@ import os
 import subprocess
 import sys
 import sysconfig
-import tarfile
 import tempfile
 from pathlib import Path
 
 import pytest
 
 from tests.chaos.stage import Release
+from tests.history import BUILT, NO_HISTORY, extract, has_history
 
-ROOT = Path(__file__).parents[2]
-COMMIT = "0bcd309fd0fa65184e3dbc9de920f5c2a18b7b23"
-"""The last one of level 1; once a release is tagged, its tag stands here."""
-
-BUILT = ROOT / "build" / "previous" / COMMIT[:12]
+ROLLED = BUILT / "rolled"
 
 
 def previous() -> Release:
     """Return the previous release, built at the first call; skips the test where there is no history to build it of."""
-    if not BUILT.exists():
-        if not _has_history():
-            pytest.skip(f"no git history with commit {COMMIT[:12]} here, so there is no previous release to build")
+    if not ROLLED.exists():
+        if not has_history():
+            pytest.skip(NO_HISTORY)
         _build()
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
-    return Release(str(BUILT / "venv" / "bin" / "python"), BUILT, environment)
-
-
-def _has_history() -> bool:
-    try:
-        known = subprocess.run(
-            ["git", "-C", ROOT, "cat-file", "-e", f"{COMMIT}^{{commit}}"], check=False, capture_output=True
-        )
-    except FileNotFoundError:
-        return False
-    return known.returncode == 0
+    return Release(str(ROLLED / "venv" / "bin" / "python"), ROLLED, environment)
 
 
 def _build() -> None:
     """Build it beside, and put it in its place as a whole: another test process may do the same."""
-    BUILT.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=BUILT.parent) as folder:
+    BUILT.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=BUILT) as folder:
         made, source = Path(folder) / "made", Path(folder) / "source"
-        source.mkdir()
-        archive = Path(folder) / "source.tar"
-        _run("git", "-C", ROOT, "archive", "-o", archive, COMMIT)
-        with tarfile.open(archive) as packed:
-            packed.extractall(source, filter="data")
+        extract(source)
         pip = (sys.executable, "-m", "pip", "--quiet", "--disable-pip-version-check")
         _run(*pip, "wheel", "--no-deps", "--wheel-dir", folder, source)
         (wheel,) = Path(folder).glob("zkrq-*.whl")
@@ -65,9 +47,9 @@ def _build() -> None:
         (packages / "shared.pth").write_text(sysconfig.get_path("purelib") + "\n")
         (source / "tests").rename(made / "tests")
         try:
-            made.rename(BUILT)
+            made.rename(ROLLED)
         except OSError:
-            if not BUILT.exists():
+            if not ROLLED.exists():
                 raise
 
 

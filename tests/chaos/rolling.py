@@ -123,7 +123,7 @@ class Rolling:
             # Before it is raised, nothing can be written that the release before cannot read.
             with pytest.raises(zkrq.ConfigError, match=r"groups: this needs level 2.*`zkrq upgrade`"):
                 await operator.queue(QUEUE).push({"id": "never"}, group="a")
-            with pytest.raises(zkrq.ConfigError, match=rf"do not speak level 2: {late.name} \(older than 0\.2\.0\)"):
+            with pytest.raises(zkrq.ConfigError, match=rf"do not speak level 2: {late.name} \(before 0\.2\.0\)"):
                 await operator.upgrade()
             assert operator.level == SPOKEN.lowest
             stopped = (late, stage.clients[0])

@@ -79,6 +79,9 @@ def test_too_many_in_a_window_are_found() -> None:
     assert not check_rate(entries, 8, 1.0, in_flight=0).broken
     assert check_rate(entries, 7, 1.0, in_flight=0).broken
     assert not check_rate(entries, 7, 1.0, in_flight=1).broken
+    both = [*entries, *(delivered(at / 8, f"h:{at}") for at in range(20))]
+    assert not check_rate(both, 8, 1.0, in_flight=0, of_each_group=True).broken
+    assert check_rate(both, 7, 1.0, in_flight=0, of_each_group=True).broken[0].startswith("too many: 8 of g in 1 s")
 
 
 def test_what_was_never_acked_is_lost() -> None:

@@ -2,8 +2,8 @@
 
     python -m tests.chaos.turns --seconds 600
 
-Each promise has a run of its own: a limit of each group, a limit of the whole queue, the order of each group, and a
-rate.
+Each promise has a run of its own: a limit of each group, a limit of the whole queue, the order of each group, a rate,
+and a rate of each group.
 """
 
 from __future__ import annotations
@@ -51,6 +51,7 @@ class Plan:
 
 
 GROUP_MOST, QUEUE_MOST, RATE_MOST = 2, 5, 50
+GROUP_RATE_MOST, GROUP_IN_FLIGHT = 10, 3
 
 PLANS: Mapping[str, Plan] = {
     plan.name: plan
@@ -72,6 +73,13 @@ PLANS: Mapping[str, Plan] = {
             lambda entries, workers: check_rate(entries, RATE_MOST, 1.0, in_flight=workers),
             limits={"rate": [RATE_MOST, 1.0]},
             pace=60.0,
+        ),
+        Plan(
+            "group-rate",
+            lambda entries, _: check_rate(entries, GROUP_RATE_MOST, 1.0, in_flight=GROUP_IN_FLIGHT, of_each_group=True),
+            group_options={"concurrency": GROUP_IN_FLIGHT, "rate": [GROUP_RATE_MOST, 1.0]},
+            groups=4,
+            pace=36.0,
         ),
     )
 }
@@ -108,8 +116,10 @@ class _Stage:
             )
 
     async def kill(self, who: str) -> None:
-        """kill -9."""
+        """kill -9.  Raises ``RuntimeError`` with what a worker has written that had ended by itself."""
         process = self.workers.pop(who)
+        if process.returncode is not None:
+            raise RuntimeError(f"{who} has ended by itself:\n{(self.directory / f'{who}.err').read_text()}")
         process.send_signal(signal.SIGKILL)
         await process.wait()
 

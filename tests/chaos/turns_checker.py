@@ -87,21 +87,28 @@ def check_concurrency(entries: Iterable[Entry], most: int, *, of_each_group: boo
     return found
 
 
-def check_rate(entries: Iterable[Entry], most: int, seconds: float, *, in_flight: int) -> Findings:
-    """In no window do more handlers begin than claims may.
+def check_rate(
+    entries: Iterable[Entry], most: int, seconds: float, *, in_flight: int, of_each_group: bool = False
+) -> Findings:
+    """In no window do more handlers begin than claims may, of each group or of all items.
 
     ``in_flight``: claims that may have begun earlier and reach their workers late, since their primary has died.
     """
-    found = Findings()
-    moments = sorted(each.at for each in entries if each.kind is Kind.DELIVERED)
-    first = 0
-    for number, moment in enumerate(moments):
-        while moments[first] <= moment - seconds:
-            first += 1
-        begun = number + 1 - first
-        found.counts["most"] = max(found.counts["most"], begun)
-        if begun > most + in_flight:
-            found.broken.append(f"too many: {begun} in {seconds:g} s up to {moment:.3f}")
+    found, by_group = Findings(), defaultdict[str, list[float]](list)
+    for each in sorted(entries):
+        if each.kind is Kind.DELIVERED:
+            by_group[group_of(each.id) if of_each_group else ""].append(each.at)
+    for group, moments in by_group.items():
+        first = 0
+        for number, moment in enumerate(moments):
+            while moments[first] <= moment - seconds:
+                first += 1
+            begun = number + 1 - first
+            found.counts["most"] = max(found.counts["most"], begun)
+            if begun > most + in_flight:
+                found.broken.append(
+                    f"too many: {begun} {f'of {group} ' * of_each_group}in {seconds:g} s up to {moment:.3f}"
+                )
     return found
 
 

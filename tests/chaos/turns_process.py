@@ -63,8 +63,16 @@ class Orders:
 
 
 async def work(orders: Orders) -> None:
-    """Take items, one at a time."""
+    """Take items, one at a time; start again if no server answers while this connects, as a supervisor would."""
     recorder = Recorder(Path(orders.file), orders.who)
+    while True:
+        try:
+            await _work(orders, recorder)
+        except zkrq.Unavailable:
+            await asyncio.sleep(RETRY_PAUSE)
+
+
+async def _work(orders: Orders, recorder: Recorder) -> None:
     async with zkrq.connect(
         orders.redis,
         orders.zookeeper,

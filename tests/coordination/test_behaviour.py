@@ -214,6 +214,23 @@ async def test_one_leads_and_the_next_takes_over(world: World) -> None:
     assert not one.leading
 
 
+async def test_a_client_that_stands_down_leads_no_more(world: World) -> None:
+    """Not in its next session either."""
+    one, two, three = [await world.coordinator() for _ in range(3)]
+    recorders = {each: Recorder(each) for each in (one, two, three)}
+    async with one:
+        await recorders[one].until(lambda: one.leading)
+        async with two:
+            await one.stand_down()
+            await recorders[two].until(lambda: two.leading)
+            assert recorders[one].leading == [True, False]
+        await world.expire(one)
+        await recorders[one].until(lambda: one.session.state is SessionState.CONNECTED)
+        async with three:
+            await recorders[three].until(lambda: three.leading)
+        assert recorders[one].leading == [True, False]
+
+
 # -- the session ------------------------------------------------------------------------------------------------------
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
+from typing import Any
 
 import pytest
 
@@ -24,8 +25,10 @@ from zkrq import local
 from zkrq.base import events
 from zkrq.coordination.coordinator import VIEW
 from zkrq.coordination.memory import Hub
-from zkrq.protocol.refounding import refounded
-from zkrq.protocol.view import decode
+from zkrq.protocol.enrolment import enrol
+from zkrq.protocol.keys import key
+from zkrq.protocol.replies import Answer
+from zkrq.protocol.steps import NotNow, Operation
 
 pytestmark = pytest.mark.anyio
 
@@ -80,6 +83,9 @@ async def test_all_servers_are_lost_but_one_disk_and_the_others_never_come_back(
 
 
 async def refound(servers: local.Servers, namespace: str, hub: Hub, *named: str) -> None:
+    for server in servers.redis:
+        if server.running:  # ten seconds after the one before
+            await command(server, "HDEL", key(namespace, "", "server"), "repairer")
     await in_process(servers, namespace, hub).recover(named, without_zookeeper=True)
 
 
@@ -209,19 +215,55 @@ async def test_servers_that_are_not_named_come_back_by_force_alone() -> None:
 
 
 @pytest.mark.parametrize("enrolled", [1, 2, 3])
-async def test_a_refounding_that_was_left_in_the_middle_is_repeated(enrolled: int) -> None:
+async def test_a_refounding_that_was_left_in_the_middle_is_repeated(
+    enrolled: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """It dies when some servers have their next generation, or all, and the register is not written."""
-    namespace = new_namespace()
+    namespace, hub, count = new_namespace(), Hub(), 0
+
+    def enrol_some(*arguments: Any, **named: Any) -> Operation[Answer]:
+        nonlocal count
+        answer = yield from enrol(*arguments, **named)
+        if (count := count + 1) == enrolled:
+            raise NotNow("it dies")
+        return answer
+
     async with servers_with_disks() as servers:
-        former, hub = Hub(), Hub()
-        async with in_process(servers, namespace, former) as cluster:
+        async with in_process(servers, namespace, Hub()) as cluster:
             await cluster.queue(QUEUE).push_many(range(100))
-        view = decode(former.read(VIEW).data or b"")
-        for server in servers.redis[:enrolled]:
-            life = view.members[server.name]  # pyright: ignore[reportArgumentType]
-            words = ("generation", refounded(life.generation), "deployment", refounded(view.deployment), "epoch", "2")
-            await command(server, "HSET", f"{{{namespace}}}:server", *words)
+        monkeypatch.setattr("zkrq.protocol.refounding.enrol", enrol_some)
+        with pytest.raises(zkrq.Unavailable, match="it dies"):
+            await refound(servers, namespace, hub, "redis-1", "redis-2", "redis-3")
         await refound(servers, namespace, hub, "redis-1", "redis-2", "redis-3")
         async with in_process(servers, namespace, hub) as cluster:
             assert is_whole(cluster)
             assert await drain(cluster) == list(range(100))
+
+
+@pytest.mark.parametrize("former_epoch", [1, 2, 500])
+async def test_a_server_that_was_away_at_one_refounding_is_no_part_of_the_next(former_epoch: int) -> None:
+    """It is not taken for one that was left in the middle, even if its former clients went on with it alone, so that
+    acked items do not come back with it."""
+    namespace, first, second = new_namespace(), Hub(), Hub()
+    async with servers_with_disks() as servers:
+        async with in_process(servers, namespace, Hub()) as cluster:
+            await cluster.queue(QUEUE).push("acked")
+        await servers.redis[2].kill()
+        await refound(servers, namespace, first, "redis-1", "redis-2")
+        async with in_process(servers, namespace, first) as cluster:
+            assert await drain(cluster) == ["acked"]
+            for server in servers.redis[:2]:  # ten minutes later
+                await command(server, "DEL", *(key(namespace, QUEUE, name) for name in ("records", "tombstones")))
+            await cluster.queue(QUEUE).push("kept")
+            deployment = cluster.view.deployment
+        await servers.redis[2].start()
+        await command(servers.redis[2], "HSET", key(namespace, "", "server"), "epoch", str(former_epoch))
+        with pytest.raises(zkrq.ConfigError, match=r"without redis-3: .* recover --without-zookeeper redis-1 redis-2`"):
+            await refound(servers, namespace, second, "redis-1", "redis-2", "redis-3")
+        await refound(servers, namespace, second, "redis-1", "redis-2")
+        async with in_process(servers, namespace, second) as cluster:
+            assert cluster.view.deployment != deployment
+            await cluster.remove_server("redis-3")
+            await cluster.add_server(servers.redis[2].url, name="redis-3", force=True)
+            assert is_whole(cluster)
+            assert await drain(cluster) == ["kept"]

@@ -82,3 +82,31 @@ async def test_the_limit_of_each_group_holds_while_the_primary_is_killed(servers
         for worker in workers:
             worker.cancel()
     assert most == {f"tenant-{tenant}": 2 for tenant in range(4)}, "no more, and all slots were used"
+
+
+async def test_the_rate_of_each_group_holds_while_the_primary_is_killed(servers: local.Servers) -> None:
+    """At most ``at_once`` claims of a group are decided and not begun yet by their handlers."""
+    namespace, most, seconds, at_once = new_namespace(), 8, 0.25, 2
+    starts = dict[str | None, list[float]]()
+    done = set[int]()
+
+    async def handle(item: int, claim: zkrq.Claim[int]) -> None:
+        starts.setdefault(claim.group, []).append(asyncio.get_running_loop().time())
+        done.add(item)
+
+    async with AsyncExitStack() as stack:
+        clusters = [await stack.enter_async_context(over_zookeeper(servers, namespace)) for _ in range(4)]
+        queue = clusters[0].queue("emails", groups=zkrq.Groups(at_once, rate=(most, seconds)))
+        for tenant in range(3):
+            await queue.push_many(range(tenant * 100, tenant * 100 + 40), group=f"tenant-{tenant}")
+        group = await stack.enter_async_context(asyncio.TaskGroup())
+        workers = [group.create_task(each.queue("emails").work(handle, concurrency=8)) for each in clusters]
+        await until(lambda: len(done) > 40)
+        leading = clusters[0].view.primary("emails")
+        await next(server for server in servers.redis if server.name == leading).kill()
+        await until(lambda: len(done) == 120)
+        for worker in workers:
+            worker.cancel()
+    for begun in starts.values():
+        for first, behind in zip(begun, begun[most + at_once :], strict=False):
+            assert behind - first >= seconds

@@ -4,15 +4,27 @@ from __future__ import annotations
 
 import os
 import time
+from pathlib import Path
 
 from celery import Celery
+from celery.exceptions import Reject  # pyright: ignore[reportMissingTypeStubs]
 
-from tests.frameworks.diary import note
+from tests.frameworks.diary import Diary, note
 from zkrq.kombu import BROKER_URL
 
 app = Celery("tests", broker=BROKER_URL, task_acks_late=True, worker_hijack_root_logger=False)  # from the environment
 app.conf.broker_connection_retry_on_startup = os.environ.get("CELERY_RETRY_ON_STARTUP") != "0"
 app.conf.broker_transport_options = {os.environ["CELERY_LEFT_OVER"]: 1} if "CELERY_LEFT_OVER" in os.environ else {}
+
+
+@app.task(name="change")
+def change(number: int, fails: int) -> None:
+    """Fail in the first deliveries."""
+    note("start", number)
+    time.sleep(0.01)
+    if Diary(Path(os.environ["DIARY"])).counts_of("start")[number] <= fails:
+        raise Reject("not yet", requeue=True)
+    note("end", number)
 
 
 @app.task(name="sleep")

@@ -65,6 +65,10 @@ class Diary:
             if died.get(former.process, later.at) >= later.at
         ]
 
+    def counts_of(self, what: str) -> Counter[int]:
+        """Count the entries of one kind of each task."""
+        return Counter(entry.number for entry in self.entries(what))
+
     def counts(self) -> Counter[int]:
         """Count the tasks that each process has ended."""
         return Counter(entry.process for entry in self.entries("end"))

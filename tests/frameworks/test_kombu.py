@@ -444,6 +444,44 @@ def test_celery_sends_what_is_due_later(options: dict[str, Any], jobs: sync.Queu
     app.pool.force_close_all()
 
 
+def test_celery_sends_one_of_a_key_in_a_window(
+    options: dict[str, Any], jobs: sync.Queue[bytes], caplog: pytest.LogCaptureFixture
+) -> None:
+    app = Celery("shop", broker=BROKER_URL, broker_transport_options=options, task_default_queue="jobs")
+
+    @app.task(name="digest")
+    def digest() -> None: ...
+
+    headers = {"zkrq_key": "ann", "zkrq_key_window": 60, "zkrq_group": "tenant-42"}
+    digest.apply_async(headers=headers)
+    (item,) = jobs.peek()
+    assert (item.key, item.group) == ("ann", "tenant-42")
+    jobs.clear()
+    with caplog.at_level(logging.INFO, "zkrq.kombu"):
+        again = digest.apply_async(headers=headers)
+    assert f"task {again.id} was not queued: item {item.id} has its key 'ann'" in caplog.text
+    digest.apply_async(headers=headers, retries=1)
+    digest.apply_async(headers={"zkrq_key": "bob"})
+    assert [each.key for each in jobs.scan()].count("bob") == 1
+    assert jobs.size().ready == 2, "a retry is sent, whatever its key"
+    app.pool.force_close_all()
+
+
+def test_options_by_the_name_of_the_queue(options: dict[str, Any]) -> None:
+    groups = {"orders": zkrq.Groups(ordered=True)}
+    app = Celery("shop", broker=BROKER_URL, broker_transport_options={**options, "groups": groups})
+
+    @app.task(name="change")
+    def change() -> None: ...
+
+    with pytest.raises(zkrq.ConfigError, match="Groups\\(ordered=True\\)"):
+        change.apply_async(countdown=1, queue="orders")
+    change.apply_async(countdown=1, queue="others")
+    app.pool.force_close_all()
+    with pytest.raises(zkrq.ConfigError, match="broker_transport_options: groups must be a Groups, not dict"):
+        Connection(BROKER_URL, transport_options={**options, "groups": {"orders": {"ordered": True}}}).connect()
+
+
 def test_servers_drop_expired_tasks_where_they_are_told_to(options: dict[str, Any], jobs: sync.Queue[bytes]) -> None:
     app = Celery(
         "shop",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import random
 from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
@@ -11,6 +12,8 @@ from itertools import pairwise
 from typing import Any
 
 import pytest
+from aiohttp import web
+from aiohttp.test_utils import TestServer
 from taskiq import (
     AckableMessage,
     BrokerMessage,
@@ -25,13 +28,15 @@ from taskiq import (
 )
 from taskiq.acks import AcknowledgeType
 from taskiq.exceptions import SendTaskError
+from taskiq.middlewares import TaskiqAdminMiddleware
 from taskiq.receiver import Receiver
+from taskiq.scheduler.scheduled_task import CronSpec
 
 import zkrq
 from tests.harness import HANG, in_process, new_namespace, settled, until
 from zkrq import local
 from zkrq.coordination.memory import Hub
-from zkrq.taskiq import AHEAD_SECONDS, TASK_ID, TASK_NAME, ZkrqBroker, ZkrqScheduleSource
+from zkrq.taskiq import AHEAD_SECONDS, TASK_ID, TASK_NAME, ZkrqBroker, ZkrqRetryMiddleware, ZkrqScheduleSource
 
 pytestmark = pytest.mark.anyio
 
@@ -233,12 +238,23 @@ async def test_tasks_run_with_middlewares_and_results(broker: ZkrqBroker) -> Non
     assert steps == ["send", f"execute {sent.task_id} 00-ab", "result 3"]
 
 
-@pytest.mark.parametrize("middleware", [SimpleRetryMiddleware(), SmartRetryMiddleware(default_delay=0.01)])
+RETRIES: dict[str, Callable[[ZkrqBroker], TaskiqMiddleware]] = {
+    "simple": lambda _: SimpleRetryMiddleware(),
+    "smart": lambda _: SmartRetryMiddleware(default_delay=0.01),
+    "with jitter": lambda _: SmartRetryMiddleware(default_delay=0.01, use_jitter=True, use_delay_exponent=True),
+    "by a schedule source": lambda broker: SmartRetryMiddleware(
+        default_delay=0.01, schedule_source=ZkrqScheduleSource(broker)
+    ),
+}
+
+
+@pytest.mark.parametrize("middleware", RETRIES)
 @pytest.mark.parametrize("labels", [{}, {"key": "one at a time"}])
 async def test_a_retry_keeps_its_id_and_is_not_swallowed(
-    broker: ZkrqBroker, middleware: TaskiqMiddleware, labels: dict[str, Any]
+    broker: ZkrqBroker, middleware: str, labels: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    broker.add_middlewares(middleware)
+    monkeypatch.setattr(random, "random", lambda: 0.05)  # seconds of jitter, instead of up to one
+    broker.add_middlewares(RETRIES[middleware](broker))
     tries: list[str] = []
 
     @broker.task(retry_on_error=True, **labels)
@@ -252,6 +268,77 @@ async def test_a_retry_keeps_its_id_and_is_not_swallowed(
         await until(lambda: len(tries) == 3)
         await settled(is_done(broker))
     assert tries == [sent.task_id] * 3
+
+
+async def test_the_admin_is_told_what_became_of_tasks(broker: ZkrqBroker) -> None:
+    told: list[tuple[str, str]] = []
+
+    async def take(request: web.Request) -> web.Response:
+        told.append((request.match_info["task"], request.match_info["what"]))
+        return web.json_response({})
+
+    admin = web.Application()
+    admin.router.add_post("/api/tasks/{task}/{what}", take)
+    async with TestServer(admin) as server:
+        broker.add_middlewares(TaskiqAdminMiddleware(str(server.make_url("/")), "token", taskiq_broker_name="zkrq"))
+
+        @broker.task
+        async def add(a: int, b: int) -> int:
+            return a + b
+
+        sent = await add.kiq(1, 2)
+        async with working(broker):
+            await until(lambda: len(told) == 3)
+        await broker.shutdown()  # closes the middleware's connection
+    assert sorted(told) == [(sent.task_id, what) for what in ("executed", "queued", "started")]
+
+
+async def test_groups_keep_their_order_though_tasks_fail(connect: Callable[[], zkrq.Cluster]) -> None:
+    policy = zkrq.Retry(max_attempts=3, backoff=zkrq.constant(0.05))
+    broker = ZkrqBroker(connect, groups=zkrq.Groups(ordered=True), retry=policy)
+    broker.add_middlewares(ZkrqRetryMiddleware())
+    await broker.startup()
+    ran: dict[int, list[int]] = {0: [], 1: []}
+
+    @broker.task
+    async def change(order: int, number: int) -> None:
+        ran[order].append(number)
+        if (order, number) == (0, 1) and ran[0].count(1) < 3:
+            raise OSError("not yet")
+        if (order, number) == (1, 0):
+            raise OSError("never")
+
+    for number in range(4):
+        for order in ran:
+            await change.kicker().with_labels(group=f"order {order}").kiq(order, number)
+    with pytest.raises(SendTaskError) as refused:
+        await change.kicker().with_labels(group="order 0", delay=1).kiq(0, 9)
+    assert isinstance(refused.value.__cause__, zkrq.ConfigError)
+    async with working(broker):
+        await until(lambda: [len(each) for each in ran.values()] == [6, 6])
+    assert ran == {0: [0, 1, 1, 1, 2, 3], 1: [0, 0, 0, 1, 2, 3]}, "a failed task holds its group, until it is dead"
+    (letter,) = await broker.queue().dead_letters()
+    assert letter.reason == "failed in delivery 3 of 3: OSError: never"
+    await broker.shutdown()
+
+
+async def test_a_key_with_a_window(broker: ZkrqBroker) -> None:
+    runs: list[str] = []
+    broker.add_middlewares(SimpleRetryMiddleware())
+
+    @broker.task(key="k", key_window=60, retry_on_error=True)
+    async def fails_once(context: Context = TaskiqDepends()) -> None:  # noqa: B008
+        runs.append(context.message.task_id)
+        if len(runs) == 1:
+            raise OSError
+
+    sent = await fails_once.kiq()
+    async with working(broker, ack_type=AcknowledgeType.WHEN_RECEIVED):
+        await until(lambda: len(runs) == 2)
+        await settled(is_done(broker))
+        await fails_once.kiq()
+        await settled(is_done(broker))
+    assert runs == [sent.task_id] * 2, "its retry ran, and no other of its key"
 
 
 async def test_a_task_acknowledges_itself(broker: ZkrqBroker) -> None:
@@ -371,8 +458,67 @@ async def test_a_task_for_a_given_time_needs_no_scheduler(broker: ZkrqBroker) ->
     await report.kicker().schedule_by_time(source, datetime.now(UTC), 1)
     async with working(broker):
         await settled(is_done(broker))
-    with pytest.raises(NotImplementedError, match="declared with its task"):
-        await report.kicker().schedule_by_cron(source, "* * * * *", 1)
+
+
+async def test_recurring_schedules_are_added_at_run_time(connect: Callable[[], zkrq.Cluster]) -> None:
+    brokers = [ZkrqBroker(connect) for _ in range(2)]  # as in two processes
+    sources = [ZkrqScheduleSource(broker) for broker in brokers]
+    for broker in brokers:
+        await broker.startup()
+
+    @brokers[0].task(task_name="report")
+    async def report(what: int) -> None: ...
+
+    async def known() -> list[tuple[str, str | None, Any]]:
+        found = await sources[1].get_schedules()
+        return [(each.task_name, each.cron, each.cron_offset) for each in found if each.args == [1]]
+
+    kicker = report.kicker()
+    daily = await kicker.schedule_by_cron(sources[0], CronSpec(hours=7, minutes=0, offset="Europe/Berlin"), 1)
+    assert await known() == [("report", "0 7 * * *", "Europe/Berlin")]
+    operator = brokers[1].cluster.schedules()
+    await operator.pause("taskiq", daily.schedule_id)
+    assert await known() == []
+    await operator.change(brokers[1].queue(), daily.schedule_id, when="0 8 * * *")
+    await operator.resume("taskiq", daily.schedule_id)
+    assert await known() == [("report", "0 8 * * *", None)]
+    await operator.change(brokers[1].queue(), daily.schedule_id, item=b"something else")
+    assert await known() == []
+    await daily.unschedule()
+    assert await known() == []
+
+    often = await kicker.schedule_by_interval(sources[0], 60, 2)
+    moments = await sources[1].get_schedules()
+    (entry,) = await operator.list()
+    assert entry.since
+    assert moments
+    assert all(each.time and each.time > entry.since for each in moments)
+    assert [each.schedule_id for each in await sources[0].get_schedules()] == [each.schedule_id for each in moments]
+    other = ZkrqBroker(connect, queue_name="others")
+    await other.startup()
+    assert await ZkrqScheduleSource(other).get_schedules() == [], "they are of one broker"
+    await other.shutdown()
+    for broker, source in zip(brokers, sources, strict=True):  # both schedulers fire the first moment
+        await TaskiqScheduler(broker, [source]).on_ready(source, moments[0])
+    assert sum(await brokers[0].queue().size()) == 1
+    await often.unschedule()
+    assert not await operator.list()
+    with pytest.raises(zkrq.ConfigError, match="Europe/Berlin"):
+        await kicker.schedule_by_cron(sources[0], CronSpec(offset=timedelta(hours=2)), 1)
+    for broker in brokers:
+        await broker.shutdown()
+
+
+async def test_schedules_are_kept_while_they_cannot_be_read(broker: ZkrqBroker) -> None:
+    @broker.task(task_name="report")
+    async def report() -> None: ...
+
+    source = ZkrqScheduleSource(broker)
+    await report.kicker().schedule_by_cron(source, "0 7 * * *")
+    before = await source.get_schedules()
+    await broker.shutdown()
+    assert await source.get_schedules() == before
+    assert before
 
 
 async def test_moments_of_an_interval_are_the_same_everywhere(broker: ZkrqBroker) -> None:

@@ -5,16 +5,19 @@ from __future__ import annotations
 import asyncio
 import itertools
 import random
+import signal
 from collections.abc import AsyncGenerator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
+from functools import partial
 from pathlib import Path
 from subprocess import Popen
 
 import pytest
 
+import zkrq
 from tests.frameworks import by_celery, by_taskiq
 from tests.frameworks.workers import Framework, Stage, processes_of
-from tests.harness import SESSION_TIMEOUT, settled, until
+from tests.harness import HANG, SESSION_TIMEOUT, over_zookeeper, settled, until
 from zkrq import local
 
 pytestmark = pytest.mark.anyio
@@ -58,6 +61,27 @@ async def test_a_worker_is_killed_and_the_next_one_drains(stage: Stage, framewor
     assert diary.started_by().keys() == diary.ended(), "what had begun was finished"
     repeated = await framework.left() - (3 * TASKS - len(diary.ended()))
     assert 0 <= repeated <= framework.forgotten, "and the rest went back"
+
+
+async def test_what_celery_has_only_fetched_goes_back_while_others_run(stage: Stage) -> None:
+    async with (
+        asynccontextmanager(by_celery.framework)(stage) as framework,
+        over_zookeeper(stage.servers, stage.namespace) as cluster,
+        stage.worker(framework.command, "first") as first,
+    ):
+        queue = cluster.queue("celery", codec=zkrq.RAW)
+
+        async def is_claimed(count: int) -> bool:
+            return (await queue.size()).claimed == count
+
+        await framework.send(range(TASKS), HANG)
+        await until(lambda: len(stage.diary.entries("start")) == by_celery.CONCURRENCY)
+        await settled(partial(is_claimed, TASKS))
+        first.send_signal(signal.SIGTERM)
+        await settled(partial(is_claimed, by_celery.CONCURRENCY))
+        assert first.poll() is None
+        assert stage.diary.ended() == set()
+        assert (await queue.size()).ready == TASKS - by_celery.CONCURRENCY
 
 
 @pytest.mark.chaos

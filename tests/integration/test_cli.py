@@ -423,7 +423,7 @@ async def test_what_has_ended_and_what_blocks_a_group(shell: Shell) -> None:
     assert (item["id"], item["state"], item["group"]) == (pushed["id"], "done", "tenant")
     assert item["took"] >= 0
     _, out, _ = await shell.run("list", "ended", "--state", "done")
-    assert re.fullmatch(rf"{pushed['id']}  done [-\d]+ [:\d]+ UTC after [.\d]+ s by \w+\n", out)
+    assert re.fullmatch(rf"{pushed['id']}  done [-\d]+ [:\d]+ UTC after [.\d]+ s by \S+\n", out)
     await shell.run("push", "ended", "2", "--group", "tenant")
     (group,) = await shell.value("groups", "ended")
     assert (group["name"], group["waiting"], group["standing"], group["held"]) == ("tenant", 1, "in line", [])
@@ -435,6 +435,11 @@ async def test_looking_and_administering(shell: Shell) -> None:
     (first,) = await shell.value("push", "jobs", '{"n": 1}', "--key", "one", "--ttl", "600")
     (again,) = await shell.value("push", "jobs", '{"n": 2}', "--key", "one")
     assert (again["duplicate"], again["new"], again["id"]) == (True, False, first["id"])
+    windowed = ("push", "windows", "1", "--key", "k", "--key-window", "60")
+    (began,) = await shell.value(*windowed)
+    _, out, _ = await shell.run("clear", "windows", "--yes")
+    _, out, _ = await shell.run(*windowed)
+    assert out == f"{began['id']}  has begun the window of the key, and is done\n"
     _, out, _ = await shell.run("push", "jobs", '{"n": 3}', "--key", "one", "--id", first["id"])
     assert out == f"{first['id']}  is in the queue already\n"
     (item,) = await shell.value("get", "jobs", first["id"])
@@ -463,12 +468,29 @@ async def test_limits(shell: Shell) -> None:
     assert "limited: 2 claims in 3600 s" in (await shell.run("stats"))[1]
     assert await shell.run("limits", "set", "jobs", "--none") == (0, "no limits\n", "")
     assert [line["item"] for line in await shell.value("pop", "jobs", "--count", "5")] == [3]
+    assert await shell.run("limits", "set", "jobs", "--group-concurrency", "2", "--group-rate", "5/s") == (
+        0,
+        "2 at once, 5 in 1 s in each group\n",
+        "",
+    )
+    of_groups = {"concurrency": 2, "ordered": False, "rate": 5, "seconds": 1.0}
+    none = {"concurrency": None, "rate": None, "seconds": None}
+    assert await shell.value("limits", "show", "jobs") == [{"queue": "jobs", **none, "groups": of_groups}]
+    code, out, _ = await shell.run("limits", "set", "jobs", "--ordered", "--concurrency", "9")
+    assert (code, out) == (0, "9 at once\nin order within each group\n"), "each for itself"
+    code, out, _ = await shell.run("limits", "show", "jobs")
+    assert (code, out) == (0, "9 at once; in order within each group; 0 claimed\n")
+    assert await shell.run("limits", "set", "jobs", "--group-none") == (0, "no limits of groups\n", "")
+    assert (await shell.value("limits", "set", "jobs", "--none"))[0] == {"queue": "jobs", **none}
     for wrong, says in (
         (("--rate", "50"), "'50' is no rate: give a number and a time"),
         (("--rate", "50/2h"), "the time of rate is 7200 s"),
         (("--concurrency", "0"), "concurrency is 0"),
         (("--none", "--concurrency", "1"), "or --none to take the limits away"),
         ((), "or --none to take the limits away"),
+        (("--group-none", "--ordered"), "or --group-none"),
+        (("--ordered", "--group-concurrency", "2"), "one item claimed at a time"),
+        (("--group-rate", "0/1s"), "the number in rate is 0"),
     ):
         code, out, err = await shell.run("limits", "set", "jobs", *wrong)
         assert (code, out) == (2, "")
@@ -603,6 +625,37 @@ async def test_dead_letters_by_reason(shell: Shell, servers: local.Servers) -> N
         assert await shell.value("dead", "discard", "jobs", "--error", "nothing") == [{"removed": 0}]
         assert (await shell.run("dead", "discard", "jobs", "x", "--error", "bad"))[0] == 2
         assert (await queue.size()) == (3, 0, 0, 8)
+
+
+async def test_what_an_item_waits_for(shell: Shell, servers: local.Servers) -> None:
+    async with over_zookeeper(servers, shell.environment["ZKRQ_NAMESPACE"]) as cluster:
+        orders = cluster.queue("orders", groups=zkrq.Groups(ordered=True), retry=zkrq.Retry(backoff=zkrq.constant(60)))
+        first, second = [receipt.id for receipt in await orders.push_many(["created", "paid"], group="order-1")]
+        assert "waits" not in (await shell.run("get", "orders", second))[1]
+        claim = await take(orders)
+        _, out, _ = await shell.run("get", "orders", second)
+        assert out.splitlines()[1:] == [f"  waits: {first} of its group 'order-1' is claimed by {claim.owner}"]
+        await claim.nack(reason="no answer")
+        await orders.pause()
+        (told,) = await shell.value("get", "orders", second)
+        paused, failed = told["waits"]
+        assert paused == "the queue is paused: `zkrq resume`"
+        assert failed.startswith(f"{first} of its group 'order-1' failed, and comes again in ")
+        assert failed.endswith("no answer")
+
+
+async def test_items_of_a_group(shell: Shell, servers: local.Servers) -> None:
+    async with over_zookeeper(servers, shell.environment["ZKRQ_NAMESPACE"]) as cluster:
+        queue = cluster.queue("jobs")
+        for group in ("a", "b"):
+            await queue.push_many([1, 2, 3], group=group)
+        for claim in await queue.pop_many(4, timeout=0):
+            await claim.bury("bad")
+        assert len(await shell.value("find", "jobs", "--group", "a")) == 3
+        assert await shell.value("dead", "redrive", "jobs", "--group", "a", "--yes") == [{"redriven": 2}]
+        assert await shell.value("dead", "discard", "jobs", "--group", "b", "--yes") == [{"removed": 2}]
+        assert await shell.value("cancel", "jobs", "--group", "b", "--yes") == [{"cancelled": 1, "claimed": 0}]
+        assert await shell.value("clear", "jobs", "--group", "a", "--yes") == [{"removed": 3}]
 
 
 async def test_dead_letters_are_moved(shell: Shell, servers: local.Servers) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
@@ -13,14 +14,16 @@ import pytest
 import zkrq
 from tests.behaviour.helpers import working
 from tests.harness import command, in_process, new_namespace, over_zookeeper, settled, take, until
+from tests.history import NO_HISTORY, has_history
 from tests.integration.test_cli import Shell
+from tests.simulation.code import load_before
 from zkrq import local
 from zkrq.base.version import __version__
 from zkrq.client import upgrading
 from zkrq.client.inner import client_of
 from zkrq.client.stored import StoredResults
 from zkrq.coordination.coordinator import VIEW
-from zkrq.coordination.memory import Hub
+from zkrq.coordination.memory import Hub, MemoryCoordinator
 from zkrq.protocol.levels import SPOKEN, ClientInfo, Levels, encode
 from zkrq.protocol.scripts import LIBRARY
 from zkrq.protocol.view import decode
@@ -38,6 +41,7 @@ FEATURES: dict[str, Callable[[zkrq.Cluster], Awaitable[object]]] = {
     "many in a group": lambda cluster: cluster.queue("q").push_many(["a"], group="g"),
     "groups": lambda cluster: cluster.queue("grouped", groups=zkrq.Groups()).push("a"),
     "limits of groups": lambda cluster: cluster.queue("q").set_groups(zkrq.Groups(concurrency=1)),
+    "rates of groups": lambda cluster: cluster.queue("rated", groups=zkrq.Groups(rate=(1, 1))).push("a", group="g"),
     "limits": lambda cluster: cluster.queue("q").set_limits(zkrq.Limits(concurrency=1)),
     "limits as an option": lambda cluster: cluster.queue("limited", limits=zkrq.Limits(concurrency=1)).push("a"),
     "results": lambda cluster: cluster.queue("sums", results=zkrq.Results()).push("a"),
@@ -49,6 +53,7 @@ FEATURES: dict[str, Callable[[zkrq.Cluster], Awaitable[object]]] = {
     ),
     "history": lambda cluster: cluster.queue("q").set_history(10),
     "history as an option": lambda cluster: cluster.queue("kept", history=10).push("a"),
+    "key_window": lambda cluster: cluster.queue("q").push("a", key="k", key_window=60),
     "replace": lambda cluster: cluster.queue("q").push("a", key="k", replace=True),
 }
 
@@ -89,7 +94,7 @@ async def test_the_level_is_not_raised_while_a_client_does_not_speak_it(servers:
         with pytest.raises(zkrq.ConfigError, match=r"1 client\(s\) do not speak level 2: producer \(0\.1\.9\)"):
             await cluster.upgrade()
         del hub.introduced[session]
-        with pytest.raises(zkrq.ConfigError, match=r"do not speak level 2: old consumer \(older than 0\.2\.0\)"):
+        with pytest.raises(zkrq.ConfigError, match=r"do not speak level 2: old consumer \(before 0\.2\.0\)"):
             await cluster.upgrade()
         assert [consumer.version for consumer in (await cluster.consumers()).values()] == [""]
         assert (cluster.level, cluster.view.epoch) == (1, 1)
@@ -130,6 +135,19 @@ async def test_a_client_that_does_not_speak_the_level_writes_nothing_more(server
                 pass
     assert hub.read(VIEW).data == data
     assert hub.registers.keys() == {VIEW}
+
+
+async def test_a_client_that_does_not_speak_the_level_leads_no_more(
+    servers: local.Servers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What the leader does for all, such as the scrub, would be left undone for as long as it lives."""
+    monkeypatch.setattr(upgrading, "LOOK_SECONDS", 0.05)
+    hub, namespace = Hub(), new_namespace()
+    async with in_process(servers, namespace, hub) as old, in_process(servers, namespace, hub) as new:
+        await until(lambda: client_of(old).coordinator.leading)
+        client_of(old).shard.membership.refusal = "it is at level 9"
+        await until(lambda: client_of(new).coordinator.leading)
+        assert not client_of(old).coordinator.leading
 
 
 async def test_a_shard_that_is_added_has_the_level_of_its_namespace(servers: local.Servers) -> None:
@@ -233,6 +251,93 @@ async def test_a_client_is_named_in_each_of_its_sessions(servers: local.Servers)
         await settled(is_named)
         (info,) = (await cluster.clients()).values()
         assert (info.description, info.levels, info.library) == ("mailer", SPOKEN, LIBRARY.name)
+
+
+async def test_a_client_that_could_not_name_its_release_does_so_later(
+    servers: local.Servers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Until then it seems too old, and nobody can raise the level."""
+    monkeypatch.setattr(upgrading, "LOOK_SECONDS", 0.05)
+    hub, introduce, tries, named = Hub(), MemoryCoordinator.introduce, list[str](), list[str]()
+
+    async def fail_twice(coordinator: MemoryCoordinator, text: str) -> None:
+        tries.append(coordinator.session.id)
+        if len(tries) in (2, 3):
+            raise zkrq.Unavailable("ZooKeeper does not answer")
+        await introduce(coordinator, text)
+        named.append(coordinator.session.id)
+
+    monkeypatch.setattr(MemoryCoordinator, "introduce", fail_twice)
+    async with in_process(servers, new_namespace(), hub, level=1) as cluster, working(cluster.queue("q"), ignore):
+        await until(lambda: bool(hub.enrolled))
+        hub.expire(client_of(cluster).coordinator.session.id)
+        await until(lambda: len(named) == 2)
+        assert len({*tries[1:]}) == 1
+        assert await cluster.upgrade() == SPOKEN.highest
+
+
+@pytest.mark.skipif(not has_history(), reason=NO_HISTORY)
+async def test_a_program_of_the_release_before_that_only_pushes_is_found_by_its_functions(
+    servers: local.Servers,
+) -> None:
+    """It has no entry, and is no consumer: nothing else tells of it."""
+    before, namespace, hub = load_before(), new_namespace(), Hub()
+    settings = before.make_settings(namespace=namespace, description="only pushes")
+    async with in_process(servers, namespace, hub, level=1) as cluster:
+        find = client_of(cluster).upgrading.find_unnamed
+        await find(wait=0.001)  # what was left over
+        assert (await find()).libraries == {}
+        async with before.make_cluster(servers.redis_urls, MemoryCoordinator(hub), settings) as old:
+            await old.queue("q").push(1)
+            assert [each.version for each in (await cluster.clients()).values()] == [__version__]
+            library: str = before.module("protocol.scripts").LIBRARY.name
+            used = {server: [library] for server in servers.redis_urls}
+            assert (await find()).libraries == used
+            looking = asyncio.create_task(find(wait=0.2))
+            while not looking.done():
+                await old.queue("q").push(2)
+            assert looking.result().libraries == used
+        assert (await find(wait=0.001)).libraries == {}
+
+
+async def test_the_command_line_tells_of_programs_that_no_list_has(
+    servers: local.Servers, prepared_zkrq: list[str]
+) -> None:
+    shell, (one, *_) = Shell(servers, prepared_zkrq), servers.redis
+    found = "#!lua name=zkrq_0123456789ab\nredis.register_function('zkrq_seal_0123456789ab', function() end)"
+
+    async def load() -> None:
+        assert b"zkrq_0123456789ab" in await command(one, "FUNCTION", "LOAD", "REPLACE", found)
+
+    async def keep_loading() -> None:
+        while True:
+            await load()
+
+    async with over_zookeeper(servers, shell.environment["ZKRQ_NAMESPACE"]) as cluster:
+        coordinator = client_of(cluster).coordinator
+        view = await coordinator.read(VIEW)
+        founded = replace(decode(view.data or b""), level=1, raised_by="")
+        assert await coordinator.swap(VIEW, encode_view(founded), view.version)
+        await load()
+        code, out, err = await shell.run("upgrade", "--check")
+        assert (code, err) == (0, "")
+        assert f"{one.name}  has functions that no listed client uses: zkrq_0123456789ab" in out
+        assert "a program of zkrq before 0.2.0 that only pushes names no release" in out
+        assert "`zkrq upgrade --check --wait 60`" in out
+        using = asyncio.create_task(keep_loading())
+        code, out, err = await shell.run("upgrade", "--check", "--wait", "0.1")
+        using.cancel()
+        await asyncio.wait([using])
+        assert code == 1
+        assert "one has loaded its functions again" in err
+        assert await command(one, "ACL", "SETUSER", "default", "-function|delete") == b"+OK\r\n+OK\r\n"
+        code, out, err = await shell.run("upgrade", "--check", "--wait", "0.001")
+        await command(one, "ACL", "SETUSER", "default", "+function|delete")
+        assert (code, err) == (0, "")
+        assert f"{one.name}  whether a program uses functions of another release is not known: " in out
+        code, out, err = await shell.run("upgrade", "--check", "--wait", "0.001")
+        assert (code, err) == (0, "")
+        assert out == "level 1 is active, and every client that is known speaks level 2\n"
 
 
 async def test_the_command_line_says_who_is_too_old_and_raises_the_level(

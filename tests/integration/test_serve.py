@@ -49,13 +49,17 @@ class Stage:
         self.claim = partial(http.claim, name)
 
 
+ORDERED = "orders"
+"""A queue whose groups keep the order of their pushes."""
+
+
 @pytest.fixture(scope="module")
 async def served(shared_servers: local.Servers) -> AsyncGenerator[tuple[Serving, zkrq.Cluster]]:
     """A server and another client, for all tests that harm neither."""
     hub, namespace = Hub(), new_namespace()
     async with (
         in_process(shared_servers, namespace, hub) as cluster,
-        serving(in_process(shared_servers, namespace, hub)) as http,
+        serving(in_process(shared_servers, namespace, hub), ordered=(ORDERED,)) as http,
     ):
         yield http, cluster
 
@@ -118,6 +122,10 @@ async def test_a_push_may_be_repeated_under_its_id(stage: Stage) -> None:
     first = (await stage.http.post(f"{stage.path}/push", {"item": 2, "key": "k"})).json()
     again = (await stage.http.post(f"{stage.path}/push", {"item": 2, "key": "k"})).json()
     assert (again["duplicate"], again["id"]) == (True, first["id"])
+    began = (await stage.http.post(f"{stage.path}/push", {"item": 3, "key": "w", "key_window": 60})).json()
+    await stage.queue.cancel(began["id"])
+    again = (await stage.http.post(f"{stage.path}/push", {"item": 3, "key": "w", "key_window": 60})).json()
+    assert (again["duplicate"], again["done"], again["id"]) == (True, True, began["id"])
 
 
 async def test_result_of_an_item(stage: Stage) -> None:
@@ -212,6 +220,7 @@ BAD = {
     "ttl": 0,
     "id": " x",
     "key": "\n",
+    "key_window": 0.5,
     "headers": {"a": 1},
     "item ": 1,
 }
@@ -223,6 +232,40 @@ async def test_a_bad_push_names_the_field_and_quotes_nothing(stage: Stage, field
     message = await refused(response, 400, "BadRequest")
     assert f"body.{field}" in message
     assert "secret" not in message
+
+
+async def test_groups_keep_their_order(stage: Stage) -> None:
+    """A failed item holds its group, and the items of another group come."""
+    http = stage.http
+    for group, states in {"a": ("created", "paid", "sent"), "b": ("created",)}.items():
+        for state in states:
+            await http.push(ORDERED, state, group=group)
+    message = await refused(await http.post(f"/queues/{ORDERED}/push", {"item": 1, "delay": 1}), 400, "BadRequest")
+    assert "contradict the order" in message
+    seen: list[tuple[str, str, int]] = []
+    while len(seen) < 5:
+        claim = await http.claim(ORDERED)
+        seen.append((claim["group"], claim["item"], claim["attempts"]))
+        fails = claim["item"] == "created" and claim["group"] == "a" and claim["attempts"] == 1
+        verb, body = ("nack", {"delay": 0.2}) if fails else ("ack", None)
+        await http.post(f"/claims/{claim['claim']}/{verb}", body)
+    assert [each for each in seen if each[0] == "a"] == [
+        ("a", "created", 1),
+        ("a", "created", 2),
+        ("a", "paid", 1),
+        ("a", "sent", 1),
+    ]
+    assert seen[1] == ("b", "created", 1)
+
+
+async def test_letters_of_one_group(stage: Stage) -> None:
+    for group in ("a", "b"):
+        await stage.push(group, group=group)
+        await (await take(stage.queue)).bury("bad")
+    listed = (await stage.http.get(f"{stage.path}/items?state=dead&group=b")).json()
+    assert [item["group"] for item in listed["items"]] == ["b"]
+    assert (await stage.http.post(f"{stage.path}/dead/redrive", {"group": "b"})).json() == {"redriven": 1}
+    assert (await stage.queue.size()) == (1, 0, 0, 1)
 
 
 # -- claims ------------------------------------------------------------------------------------------------------------
@@ -668,19 +711,39 @@ async def test_a_cursor_that_is_no_longer_valid_starts_over_and_says_so(stage: S
 async def test_a_queue_is_limited(stage: Stage) -> None:
     path, client = f"/v1/queues/{stage.name}/limits", stage.http.client
     none = {"concurrency": None, "rate": None, "seconds": None}
-    assert (await client.get(path)).json() == none
+    no_groups = {**none, "ordered": False}
+    assert (await client.get(path)).json() == {**none, "groups": no_groups}
     await stage.queue.push_many([1, 2])
     limits = {"concurrency": 1, "rate": 50, "seconds": 2.0}
-    for response in (await client.put(path, json=limits), await client.get(path)):
-        assert (response.status_code, response.json()) == (200, limits)
+    response = await client.put(path, json=limits)
+    assert (response.status_code, response.json()) == (200, limits)
+    assert (await client.get(path)).json() == {**limits, "groups": no_groups}
     await stage.claim()
     assert (await stage.http.post(f"/queues/{stage.name}/claim", {})).json() == {"claims": []}
     figures = (await client.get(f"/v1{stage.path}")).json()
     assert figures["limited"] == "limited: 1 of 1 claimed"
     for wrong in ({"concurrency": 0}, {"concurrency": True}, {"rate": 1, "seconds": 4000}, {"rate": -1}, {"more": 1}):
         assert (await client.put(path, json=wrong)).status_code == 400
-    assert (await client.get(path)).json() == limits
+    assert (await client.get(path)).json() == {**limits, "groups": no_groups}
     assert (await client.put(path, json={})).json() == none
+
+
+async def test_groups_of_a_queue_are_limited(stage: Stage) -> None:
+    path, client = f"/v1/queues/{stage.name}/limits", stage.http.client
+    await client.put(path, json={"concurrency": 7})
+    for groups in (
+        {"concurrency": 2, "ordered": False, "rate": 5, "seconds": 2.5},
+        {"concurrency": None, "ordered": True, "rate": None, "seconds": None},
+        {"concurrency": None, "ordered": True, "rate": 9, "seconds": 1.0},
+    ):
+        given = {name: value for name, value in groups.items() if value is not None}
+        response = await client.put(f"{path}/groups", json=given)
+        assert (response.status_code, response.json()) == (200, groups)
+        assert (await client.get(path)).json() == {"concurrency": 7, "rate": None, "seconds": None, "groups": groups}
+    for wrong in ({"rate": 0}, {"ordered": "yes"}, {"ordered": True, "concurrency": 2}, {"rate": 1, "seconds": 0}):
+        assert (await client.put(f"{path}/groups", json=wrong)).status_code == 400
+    assert (await client.put(f"{path}/groups", json={})).json()["ordered"] is False
+    assert (await client.get(path)).json()["concurrency"] == 7, "what is not named stays"
 
 
 async def test_schedules(stage: Stage) -> None:

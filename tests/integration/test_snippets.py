@@ -11,6 +11,7 @@ import logging
 import threading
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable
 from datetime import UTC, datetime
+from functools import partial
 from importlib import import_module
 from pathlib import Path
 from types import SimpleNamespace
@@ -528,6 +529,44 @@ async def test_chain_group_chord_retry_and_beat_of_celery(
     await asyncio.to_thread(app.backend.close)
     await asyncio.to_thread(pools.reset)  # Celery leaves its connections open until the process ends
     await asyncio.to_thread(app.close)
+
+
+@runs("celery.md", "# orders.py")
+async def test_groups_of_celery_that_keep_their_order(code: str, servers: local.Servers, founded: str) -> None:
+    pools: Any = import_module("kombu.pools")
+    code = on(servers, founded, code).replace('"namespace": "shop"', f'"namespace": {founded!r}')
+    known = await execute(code)
+    await asyncio.to_thread(known["run"])
+    async with zkrq.connect(list(servers.redis_urls.values()), servers.zookeeper_hosts) as cluster:
+        orders = cluster.queue("orders", codec=zkrq.RAW)
+        assert (await orders.size()).ready == 3
+        assert [claim.group for claim in await orders.pop_many(3, timeout=0)] == ["order-42"]
+    await asyncio.to_thread(known["app"].close)
+    await asyncio.to_thread(pools.reset)
+
+
+@runs("guide.md", 'receipt = await emails.push({"to": "ann@example.org"}, key="digest:ann"')
+async def test_one_of_a_key_in_a_time(code: str, capsys: pytest.CaptureFixture[str]) -> None:
+    async with zkrq.testing.cluster() as cluster:
+        emails = cluster.queue("emails")
+        first = (await execute(code, emails=emails))["receipt"]
+        assert first.new
+        await (await take(emails)).ack()
+        assert (await execute(code, emails=emails))["receipt"].id == first.id
+    assert capsys.readouterr().out == f"{first.id} is the last digest, which was sent\n"
+
+
+@runs("taskiq.md", "broker = ZkrqBroker(groups")
+async def test_groups_of_taskiq_that_keep_their_order(code: str) -> None:
+    names = vars(import_module("zkrq.taskiq"))
+    make = partial(names["ZkrqBroker"], zkrq.testing.cluster)
+    retries = names["ZkrqRetryMiddleware"]
+    known = await execute(code, ZkrqBroker=make, ZkrqRetryMiddleware=retries, zkrq=zkrq)
+    broker = known["broker"]
+    await broker.startup()
+    await known["run"]()
+    assert [claim.group for claim in await broker.queue().pop_many(3, timeout=0)] == ["order-42"]
+    await broker.shutdown()
 
 
 @runs("taskiq.md", "# tasks.py")

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple, Self, TypeVar, cast
 
 import hiredis
 
-from tests.lines import entry_in, entry_of, faults_of_groups, waiting_in_order
+from tests.lines import entries_in, entry_of, faults_of_groups, waiting_in_order
 from zkrq.protocol import calls
 from zkrq.protocol.keys import key, script_keys
 from zkrq.protocol.payloads import join, payload_at, split
@@ -51,7 +51,7 @@ PAUSE, LIMITS, DELETED = "\1pause", "\1limits", "\1deleted"
 """The ids of the records about the queue itself; no item has such a one."""
 
 COUNTERS = ("queued", "claimed", "dead")
-GROUP_COUNTERS = ("in_line", "blocked", "remembered")
+GROUP_COUNTERS = ("in_line", "blocked", "remembered", "resting")
 SHIFT = struct.Struct("<d")
 """Before each stored record: the difference of its moments to this server's clock."""
 
@@ -522,7 +522,7 @@ class Contents(NamedTuple):
                 if state in "RD":
                     (queued if state == "R" else dead).add(entry_of(id, position))
         in_line, later = self.entries["ready"], self.entries["scheduled"]
-        behind = {entry_in(member) for member in self.members} - (waiting_in_order(self.bundles) & later)
+        behind = entries_in(self.members) - (waiting_in_order(self.bundles) & later)
         if in_line & later or (in_line | later) & behind or in_line | later | behind != queued:
             yield f"{queued} are queued, the indexes have {in_line}, {behind}, {later}"
         yield from faults_of_groups(

@@ -377,3 +377,22 @@ def test_a_repair_ends_where_the_last_group_is_the_empty_one(server: OneServer) 
         if cursor == calls.START:
             break
     assert cursor == calls.START
+
+
+@pytest.mark.parametrize("page", [1, 3, 100])
+def test_clear_finds_what_was_sent_back_meanwhile(server: OneServer, page: int) -> None:
+    """Something newer and more urgent comes before the first of each group, once the members were looked at."""
+    for group in "abc":
+        put_group(server, group, f"{group}0")
+        server.put(*(Put(f"{group}{n}", group=group, pushed_at_ms=server.now_ms() + 9_000) for n in range(1, 6)))
+    later_ms = server.now_ms() + 9_000
+    server.put(
+        *(Put(f"{group}{n}+", group=group, priority=n, pushed_at_ms=later_ms) for group in "abc" for n in (5, 9))
+    )
+    removed, cursor, before_ms = 0, b"r", server.now_ms()
+    while cursor:
+        reply = server.ask(calls.Clear(server.queue, page, "", before_ms, cursor))
+        removed, cursor = removed + reply.removed, reply.cursor
+    assert removed == 3
+    assert server.contents().faults == []
+    assert len(server.claim(count=99).ids) == 21

@@ -14,9 +14,10 @@ from tests.lines import entry_of
 from tests.lua.one_server import Claimed, Decided, OneServer, Put, Settlement, wait_ms
 from zkrq.protocol import calls
 from zkrq.protocol.calls import only_of
-from zkrq.protocol.records import Own, Version, pack
+from zkrq.protocol.records import Own, Version, pack, token_of
 
 LATER = 60_000
+BYTES_MAX = 2**20  # of a reply
 
 
 def ordered(id: str, group: str = "a", key: str = "", ttl_ms: float | None = None) -> Put:
@@ -55,6 +56,10 @@ def hasten(server: OneServer, id: str) -> None:
 
 def only(claimed: Claimed) -> Settlement:
     return claimed.only.settle("ack")
+
+
+def token(claimed: Claimed) -> tuple[int, int]:
+    return token_of(claimed.only.packed)
 
 
 # -- one server ------------------------------------------------------------------------------------------------------
@@ -236,25 +241,39 @@ def test_an_order_that_is_no_longer_declared_ends_with_its_items(server: OneServ
 def test_tokens_grow_within_a_group(server: OneServer) -> None:
     """Rule 8: also past an item that was decided many times."""
     push(server, "a1", "a2", "a3")
-    versions = list[Version]()
+    tokens = list[tuple[int, int]]()
     for _ in range(6):
         claimed = server.claim()
-        versions.append(claimed.only.bundle.version)
-        server.settle(claimed.only.settle("nack" if len(versions) < 4 else "ack", 0, ""))
-    assert versions == sorted(versions)
-    assert len(set(versions)) == len(versions)
+        tokens.append(token(claimed))
+        server.settle(claimed.only.settle("nack" if len(tokens) < 4 else "ack", 0, ""))
+    assert tokens == sorted(set(tokens))
 
 
-def test_tokens_grow_past_a_claim_that_is_decided_again(server: OneServer) -> None:
-    """Simulation, seed 900910: its holder had learned of it by the number that it got under the new epoch."""
-    push(server, "a1", "a2")
-    server.claim("ann", seq=1)
-    server.epoch = 2
-    first = server.claim("ann", seq=1)
-    server.settle(only(first))
-    second = server.claim("ann", seq=2)
+def test_tokens_grow_past_what_a_version_can_count(server: OneServer) -> None:
+    """A version has 32 bits, and counts the decisions about one item; these count all claims of the queue."""
+    server.command("HSET", server.key("lead"), "claim_n", 2**32 - 2)
+    push(server, "a1", "a2", "a3", "a4")
+    for n in range(2**32 - 1, 2**32 + 3):
+        claimed = server.claim()
+        assert token(claimed) == (1, n)
+        server.settle(only(claimed))
+
+
+def test_tokens_grow_past_a_claim_that_another_server_decided(server: OneServer, follower: OneServer) -> None:
+    """Simulation, seed 900910: its holder had learned of it under the new epoch."""
+    copy(push(server, "a1", "a2"), follower, payloads=True)
+    copy(server.claim("ann", seq=1).decided, follower)
+    follower.epoch = 2
+    first = follower.claim("ann", seq=1)
+    follower.settle(only(first))
+    second = follower.claim("ann", seq=2)
     assert second.ids == ["a2"]
-    assert second.only.bundle.version > first.only.bundle.version
+    assert token(second) > token(first)
+
+
+def test_tokens_grow_past_an_earlier_life_without_an_order(server: OneServer) -> None:
+    server.push(ordered("a1")._replace(above_n=9))
+    assert token(server.claim()) == (1, 11)
 
 
 def test_the_end_of_a_claim_wakes_a_waiter(server: OneServer) -> None:
@@ -509,3 +528,17 @@ def test_a_claim_without_its_payload_holds_the_group(server: OneServer, follower
     follower.apply(pushed["a1"].apply(b"a1"), payloads=True)
     assert follower.claim(count=9).ids == ["a1"]
     assert follower.contents().faults == []
+
+
+def test_the_results_of_the_items_before_bound_a_reply(server: OneServer) -> None:
+    """500 groups with a result of 32 KiB each would make a reply of 16 MB."""
+    groups, size = 40, 32 * 1024
+    for n in range(groups):
+        push(server, f"{n}-1", f"{n}-2", group=str(n))
+    first = server.claim(count=groups)
+    server.settle(*(first.decided[id].settle("result", LATER, "x" * size) for id in first.ids))
+    second = server.claim(count=groups)
+    assert 0 < len(second.ids) <= 1 + BYTES_MAX // size
+    assert second.next_ms == 0  # the others are handed out at once
+    third = server.claim(count=groups)
+    assert len(second.ids + third.ids) == groups

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 
 import pytest
 
-from tests.lines import entry_in
+from tests.lines import entries_in
 from tests.lua.one_server import (
     PAUSE,
     Applied,
@@ -503,7 +503,7 @@ class Walk:
 
 
 def queued_entries(contents: Contents) -> set[bytes]:
-    return contents.entries["ready"] | contents.entries["scheduled"] | set(map(entry_in, contents.members))
+    return contents.entries["ready"] | contents.entries["scheduled"] | entries_in(contents.members)
 
 
 def payload_of(bundle: str) -> bytes | list[bytes]:

@@ -35,6 +35,7 @@ class Draft:
         self.id = id
         self.packed = packed
         self.version = bundle.version
+        self.claim_n = bundle.claim_n
         self.states = list(bundle.states)
         self.rows_of = list(bundle.rows_of) or [0] * len(bundle.states)
         self.attempts = list(bundle.attempts) or [0] * len(bundle.states)
@@ -67,6 +68,7 @@ class Draft:
     def pack(self) -> bytes:
         bundle = self._bundle._replace(
             version=self.version,
+            claim_n=self.claim_n,
             states="".join(self.states),
             rows_of=self.rows_of,
             attempts=self.attempts,

@@ -35,7 +35,7 @@ from zkrq.protocol.deciding import Decided
 from zkrq.protocol.levels import SPOKEN
 from zkrq.protocol.payloads import join
 from zkrq.protocol.pushing import Done, Pushes
-from zkrq.protocol.records import VERSION_BYTES, fresh, in_order, is_alone
+from zkrq.protocol.records import VERSION_BYTES, fresh, in_order, is_alone, token_of
 from zkrq.protocol.steps import Denied, Failure, Fenced, NothingDone, Operation, StepFailed, Unknown
 from zkrq.protocol.view import ServerId, View, ViewChange, accused, raise_level
 
@@ -203,12 +203,13 @@ class Watcher(Client):
 
 
 class Held(NamedTuple):
-    """An item that a consumer holds; ``version``: of the record that says so."""
+    """An item that a consumer holds; ``version``: of the record that says so; ``fence``: fencing token."""
 
     item: Item
     bundle: Item
     position: int
     version: bytes
+    fence: tuple[int, int]
 
 
 class Claimed(NamedTuple):
@@ -283,16 +284,16 @@ class Consumer(Client):
                 self.world.ledger.withheld(item, token)
             else:
                 assert payload == content_of(item), (item, payload)
-                held.append(Held(item, id, position, records[id][VERSION_BYTES]))
+                held.append(Held(item, id, position, records[id][VERSION_BYTES], token_of(records[id])))
         return held
 
     def handle(self, held: list[Held], token: Token, *, may_turn: bool) -> Steps[Claimed | None]:
         """Settle all of it, in a turn at last if it may be; return what that claimed."""
         world, ledger = self.world, self.world.ledger
-        for item, _, _, version in held:
+        for item, _, _, _, fence in held:
             world.log("holds", item, token)
             ledger.hold(item, token)
-            ledger.hold_in_order(item, version)
+            ledger.hold_in_order(item, fence)
         while held:
             for _ in range(world.below(5)):
                 yield PAUSE
@@ -343,7 +344,7 @@ class Consumer(Client):
         """Let go of what is settled, and put together what one settlement names."""
         ledger = self.world.ledger
         together: Together = {}
-        for (item, id, position, version), verb in part:
+        for (item, id, position, version, _), verb in part:
             if verb != "extend":
                 ledger.let_go(item, token)
             ledger.settling(item, token, verb)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import enum
 import re
-import struct
 from collections import defaultdict
 from collections.abc import Collection
 from functools import lru_cache
@@ -142,8 +141,8 @@ class Ledger:
         self._moment += 1
         self.returned_at.setdefault(item, self._moment)
 
-    def hold_in_order(self, item: Item, version: bytes) -> None:
-        """A consumer is given an item of an ordered group, by a record of this version."""
+    def hold_in_order(self, item: Item, fence: tuple[int, int]) -> None:
+        """A consumer is given an item of an ordered group, with this fencing token."""
         if not self.clock.ordered or self.pardons:
             return
         group = group_of(item)
@@ -155,10 +154,9 @@ class Ledger:
             is_later = self.returned_at.get(item, self._moment + 1) < self.begun_at[other]
             if is_later and other in self.handed_out and item not in self.redriven:
                 raise Broken(Promise.OUT_OF_ORDER, f"item {item}, after {other} was handed out")
-        number = struct.unpack("<II", version)
-        if number <= self.greatest.get(group, (0, 0)):
-            raise Broken(Promise.TOKEN_WENT_BACK, f"item {item}: {number} after {self.greatest[group]}")
-        self.greatest[group] = number
+        if fence <= self.greatest.get(group, (0, 0)):
+            raise Broken(Promise.TOKEN_WENT_BACK, f"item {item}: {fence} after {self.greatest[group]}")
+        self.greatest[group] = fence
         self.handed_out.add(item)
         self.counts["holds in order"] += 1
 

@@ -123,7 +123,7 @@ class Content:
     order: float = 0
     """The greatest of an item that was ever here."""
     claim_n: int = 0
-    """The greatest n of a claim of such an item."""
+    """The greatest number of a claim of such an item."""
     ended: dict[str, tuple[float, Item]] = field(default_factory=dict[str, tuple[float, Item]])
     """What a consumer ended last in each group, and its order."""
 
@@ -150,7 +150,7 @@ class Scripts:
     def keep(self, id: Item, packed: bytes, *, is_decided: bool = False) -> None:
         """Store a record.  ``is_decided``: here, not by another server."""
         held, bundle = self.held, unpack(packed)
-        if bundle.is_ordered:
+        if bundle.claim_n is not None:
             self._follow(id, bundle, is_decided=is_decided)
         if id in held.results and id in held.records:
             before, now = Draft(id, unpack(held.records[id])), Draft(id, bundle)
@@ -170,8 +170,7 @@ class Scripts:
         """Note what follows from the record of an item in a group that keeps the order."""
         held = self.held
         held.order = max(held.order, bundle.order)
-        if bundle.states == CLAIMED:
-            held.claim_n = max(held.claim_n, bundle.version.n)
+        held.claim_n = max(held.claim_n, bundle.claim_n or 0)
         known = held.records.get(id)
         by_consumer = bundle.rows_of[0] > 0 and bundle.rows[bundle.rows_of[0] - 1].seq > 0
         if bundle.states in (GONE, DEAD) and by_consumer and (known is None or unpack(known).states != bundle.states):
@@ -312,7 +311,7 @@ class Scripts:
         """Write the item in this state."""
         new, (id, position) = unpack(put.record), place_of(put.id.encode())
         n = max(new.version.n, known.version.n if known else 0)
-        if new.is_ordered and Rule.ORDER_IS_DECIDED in self.on:
+        if new.claim_n is not None and Rule.ORDER_IS_DECIDED in self.on:
             self.held.order += 1
             new = new._replace(order=self.held.order)
         if known is None or id == put.id.encode():
@@ -423,7 +422,7 @@ class Scripts:
                 continue
             work.touch(draft)
             if Rule.TOKENS_GROW_IN_A_GROUP in self.on:
-                draft.version = draft.version._replace(n=max(draft.version.n, self.held.claim_n + 1))
+                draft.claim_n = max(draft.version.n, self.held.claim_n + 1)
             self._tell_ended(work, draft)
             self._hand(handed, draft, range(1))
             draft.set(range(1), CLAIMED, draft.add_row(call.owner, call.seq))

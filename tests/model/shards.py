@@ -164,9 +164,18 @@ class WatchedReplicas(Replicas):
         return results
 
     async def push_decided(
-        self, queue: str, max_size: int, puts: Sequence[Put], *, replace: bool = False, map_number: int = 0
+        self,
+        queue: str,
+        max_size: int,
+        puts: Sequence[Put],
+        *,
+        replace: bool = False,
+        key_window_ms: int = 0,
+        map_number: int = 0,
     ) -> Pushes:
-        results = await super().push_decided(queue, max_size, puts, replace=replace, map_number=map_number)
+        results = await super().push_decided(
+            queue, max_size, puts, replace=replace, key_window_ms=key_window_ms, map_number=map_number
+        )
         self._note(puts, results)
         return results
 

@@ -73,6 +73,8 @@ async def test_options_and_codecs_reach_the_queue(engine: sa.Engine, cluster: zk
     raw = cluster.queue("raw", codec=zkrq.RAW)
     with engine.begin() as connection:
         push(connection, "jobs", 1, id="own", key="k", priority=7, group="tenant", headers={"a": "b"})
+        push(connection, "digests", 1, key="ann", key_window=timedelta(minutes=1))
+        push(connection, "digests", 2, key="ann", key_window=60)
         push(connection, "jobs", 2, delay=timedelta(hours=1), ttl=7200)
         push(connection, "raw", b"\x00\xff", codec=zkrq.RAW)
     await Forwarder(engine, cluster, codecs={"raw": zkrq.RAW}).forward()
@@ -86,11 +88,19 @@ async def test_options_and_codecs_reach_the_queue(engine: sa.Engine, cluster: zk
     assert waiting.expires_in is not None
     assert 3500 < waiting.seconds_left <= 3600 < 7100 < waiting.expires_in <= 7200
     assert (await take(raw)).item == b"\x00\xff"
+    assert [item.item for item in await cluster.queue("digests").peek()] == [1]
 
 
 async def test_bad_input_is_refused_where_it_is_written(engine: sa.Engine) -> None:
     with engine.begin() as connection:
-        for bad in ({"priority": 10}, {"key": ""}, {"id": "x" * 200}, {"ttl": 1, "delay": 2}, {"group": ""}):
+        for bad in (
+            {"priority": 10},
+            {"key": ""},
+            {"id": "x" * 200},
+            {"ttl": 1, "delay": 2},
+            {"group": ""},
+            {"key_window": 9},
+        ):
             with pytest.raises(zkrq.ConfigError):
                 push(connection, "jobs", 1, **bad)  # pyright: ignore[reportArgumentType]
         with pytest.raises(zkrq.ConfigError):

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import re
+import shutil
 import subprocess
+import sys
 import tomllib
 from pathlib import Path
 from typing import Any
@@ -25,6 +27,25 @@ def load(name: str) -> dict[Any, Any]:
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.name)
 def test_it_is_yaml(path: Path) -> None:
     assert yaml.safe_load(path.read_text())
+
+
+SCHEMAS = {
+    "vendor.github-workflows": sorted(ROOT.glob(".github/workflows/*.yml")),
+    "vendor.github-issue-forms": [path for path in ROOT.glob(".github/ISSUE_TEMPLATE/*.yml") if path.stem != "config"],
+    "vendor.dependabot": [ROOT / ".github" / "dependabot.yml"],
+}
+
+
+@pytest.mark.parametrize("schema", SCHEMAS)
+def test_it_is_of_its_schema(schema: str) -> None:
+    program = shutil.which("check-jsonschema") or shutil.which(
+        "check-jsonschema", path=str(Path(sys.executable).parent)
+    )
+    if program is None:
+        pytest.skip("not installed: check-jsonschema")
+    words = [program, "--builtin-schema", schema, *map(str, SCHEMAS[schema])]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
 
 
 def test_the_matrix_has_every_python_and_every_kind_of_server() -> None:
@@ -67,6 +88,16 @@ def test_workflows_may_read_unless_a_job_says_more_and_every_job_ends(name: str)
 @every("script", sorted(path.name for path in (ROOT / ".ci").iterdir() if "bash" in path.read_text().splitlines()[0]))
 def test_scripts_are_bash(script: str) -> None:
     subprocess.run(["bash", "-n", str(ROOT / ".ci" / script)], check=True, timeout=60)
+
+
+@every("name", ["ci", "release"])
+def test_jobs_that_run_the_tests_have_the_history(name: str) -> None:
+    """Or the release before this one cannot be run beside it, and these tests are skipped there for ever."""
+    for job in load(f".github/workflows/{name}.yml")["jobs"].values():
+        steps = job["steps"]
+        if {"make test", "make release"} & {step.get("run") for step in steps}:
+            (checkout,) = [step for step in steps if step.get("uses", "").startswith("actions/checkout@")]
+            assert checkout["with"]["fetch-depth"] == 0
 
 
 def test_the_security_policy_has_dates() -> None:

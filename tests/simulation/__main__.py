@@ -17,6 +17,8 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
+from tests.history import NO_HISTORY, has_history
+
 HASH_SEED = "0"
 
 
@@ -28,6 +30,7 @@ def main() -> int:
     parser.add_argument("--jobs", type=int, default=2, help="processes at once")
     parser.add_argument("--faults", default="all", help="comma-separated; also: none, network, server, client")
     parser.add_argument("--shards", action="store_true", help="with a second shard, which comes and goes")
+    parser.add_argument("--versions", action="store_true", help="with clients of the release before beside this one")
     parser.add_argument("--variant", help="run a deliberately broken zkrq (see variants.py)")
     parser.add_argument(
         "--variants",
@@ -41,6 +44,10 @@ def main() -> int:
     if os.environ.get("PYTHONHASHSEED") != HASH_SEED:
         os.environ["PYTHONHASHSEED"] = HASH_SEED
         os.execv(sys.executable, [sys.executable, "-m", "tests.simulation", *sys.argv[1:]])
+    if options.versions and options.shards:
+        parser.error("--versions has one shard: give either of the two")
+    if options.versions and not has_history():
+        parser.error(NO_HISTORY)
     if options.trace is not None:
         return _trace(options)
     if options.variants:
@@ -65,7 +72,7 @@ def _here(options: argparse.Namespace, seeds: Sequence[int]) -> list[dict[str, A
     gc.freeze()  # what is loaded by now is looked at no more
     reports: list[dict[str, Any]] = []
     for seed in seeds:
-        report = run(seed, options.faults, options.variant, sharded=options.shards)
+        report = run(seed, options.faults, options.variant, sharded=options.shards, versions=options.versions)
         reports.append(report)
         if report["violations"]:
             print(_line(report), file=sys.stderr, flush=True)
@@ -80,8 +87,15 @@ def _find_out(names: str, seeds: int) -> int:
     from tests.simulation.variants import VARIANTS
 
     found = {
-        name: next((seed for seed in range(first, first + seeds) if run(seed, faults, name)["violations"]), None)
-        for name, (_, faults, first) in VARIANTS.items()
+        name: next(
+            (
+                seed
+                for seed in range(each.first, each.first + seeds)
+                if run(seed, each.faults, name, versions=each.versions)["violations"]
+            ),
+            None,
+        )
+        for name, each in VARIANTS.items()
         if names == "all" or name in names.split(",")
     }
     print(json.dumps(found))
@@ -98,6 +112,7 @@ def _in_processes(options: argparse.Namespace, seeds: Sequence[int]) -> list[dic
         command += [f"--variant={options.variant}"] if options.variant else []
         command += ["--stop"] if options.stop else []
         command += ["--shards"] if options.shards else []
+        command += ["--versions"] if options.versions else []
         done = subprocess.run(command, stdout=subprocess.PIPE, check=False)
         if done.returncode not in (0, 1):
             raise RuntimeError(f"worker for seeds {part} ended with {done.returncode}")
@@ -110,7 +125,8 @@ def _in_processes(options: argparse.Namespace, seeds: Sequence[int]) -> list[dic
 def _trace(options: argparse.Namespace) -> int:
     from tests.simulation.batch import run
 
-    report = run(options.trace, options.faults, options.variant, sharded=options.shards, keep_trace=True)
+    how = {"sharded": options.shards, "versions": options.versions}
+    report = run(options.trace, options.faults, options.variant, **how, keep_trace=True)
     print("\n".join(report["trace"]))
     print(f"digest {report['digest']:08x}, {report['virtual_seconds']:.1f} virtual seconds")
     for violation in report["violations"]:

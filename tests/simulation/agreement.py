@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple, cast
 
-from tests.lines import entry_in, faults_of_groups, line_of, waiting_in_order
+from tests.lines import entries_in, faults_of_groups, line_of, waiting_in_order
 from tests.simulation.ledger import Item, Ledger, id_at
 from tests.simulation.world import NAMESPACE, Lane, World
 from zkrq.base.limits import History
@@ -229,7 +229,7 @@ def _disorder_of_indexes(world: World, lane: Lane, server: str, records: Mapping
             if bundle.expires_us and state in "QRC":
                 homes["expiring"].add(id)
     indexes = {name: _content(world, lane, server, name) for name in ("ready", "scheduled", "members", *homes)}
-    queued = (indexes["ready"].keys(), indexes["scheduled"].keys(), set(map(entry_in, indexes["members"])))
+    queued = (indexes["ready"].keys(), indexes["scheduled"].keys(), entries_in(indexes["members"]))
     waiting = waiting_in_order({id.decode(): stored.bundle for id, stored in records.items()})
     for one, other in itertools.combinations(queued, 2):
         for entry in sorted((one & other) - (waiting if one is not queued[0] else set())):
@@ -255,7 +255,7 @@ def _disorder_of_indexes(world: World, lane: Lane, server: str, records: Mapping
         set(queued[1]),
         set(indexes["members"]),
         {group.decode(): state for group, state in groups.items()},
-        {name: int(lead.get(name.encode(), b"0")) for name in ("in_line", "blocked", "remembered")},
+        {name: int(lead.get(name.encode(), b"0")) for name in ("in_line", "blocked", "remembered", "resting")},
         limited=bool(lead.get(b"limits")),
     )
     for name, states in {"queued": State.QUEUED + REQUEUED, "claimed": State.CLAIMED, "dead": State.DEAD}.items():

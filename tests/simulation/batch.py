@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from tests.simulation.code import load_before
 from tests.simulation.faults import ALONE, CLIENT, FAULTS, NETWORK, OWN, SERVER, SHARDS
 from tests.simulation.scenario import run_seed
 from tests.simulation.variants import broken
@@ -29,9 +30,16 @@ def chosen(faults: str) -> set[str]:
 
 
 def run(
-    seed: int, faults: str, variant: str | None, *, sharded: bool = False, keep_trace: bool = False
+    seed: int,
+    faults: str,
+    variant: str | None,
+    *,
+    sharded: bool = False,
+    versions: bool = False,
+    keep_trace: bool = False,
 ) -> dict[str, Any]:
     """One seed's report as JSON."""
+    before = load_before() if versions else None
     with broken(variant):
         enabled = chosen(faults) | (set(SHARDS) if sharded and faults == "all" else set[str]())
-        return run_seed(seed, enabled, sharded=sharded, keep_trace=keep_trace).as_json()
+        return run_seed(seed, enabled, sharded=sharded, before=before, keep_trace=keep_trace).as_json()

@@ -19,6 +19,8 @@ class Findings:
         self.counts: Counter[str] = Counter()
         self.calm = True
         """Nothing has gone wrong so far: then reading is exact as well."""
+        self.clocks_set = False
+        """Whether the clock of some server was set."""
         self.told_at: WeakKeyDictionary[Claim[Any], float] = WeakKeyDictionary()
         """When Redis last told a client that a claim holds."""
         self._loop = loop

@@ -9,19 +9,21 @@ from __future__ import annotations
 import enum
 import itertools
 import math
+from collections import Counter
 from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, NamedTuple, cast
 from unittest.mock import patch
 
+from tests.simulation.code import LOADED, Code
 from tests.simulation.ensemble import SimHub
 from tests.simulation.findings import Findings
 from tests.simulation.loop import WORLD, Loop, Process, State
 from tests.simulation.trace import Trace
 from zkrq import Claim, EndedItem, Limits, QueueFull, Receipt, Result, ResultState
-from zkrq.base.checks import in_seconds
+from zkrq.base.checks import Duration, in_seconds
 from zkrq.client.items import Item as SeenItem
 from zkrq.consuming.claims import lease_of
 from zkrq.consuming.lease import Lease
@@ -107,6 +109,12 @@ class Item:
     """A consumer was given it, in a group that keeps the order."""
     is_loose: bool = False
     """Its place in the order is not promised: it was redriven, replaced, cleared or cancelled, or that was begun."""
+    lets_group_go_on: bool = False
+    """It has failed, or may have, and later ones of its group need not wait for it since."""
+    window: float = 0.0
+    """Seconds for which its key is kept from others that have a window, too."""
+    pushed_last: float = 0.0
+    """When a push of it ended last: a server that has not heard of its window begins that when it is pushed again."""
     removal_at: float = math.inf
     """When the first removal was begun."""
     due: float = 0.0
@@ -299,14 +307,16 @@ class Ledger:
         self.limits = Limits()
         """Those that every client declares before its first claim."""
         self.group_limit: int | None = None
+        self.group_rate: tuple[int, float] | None = None
         self.ordered = False
         """Whether groups keep the order of their pushes."""
         self.tokens: dict[str, tuple[int, int]] = {}
         """The greatest fencing token of each group that keeps the order."""
         self.default_group: str | None = None
         """That of items that are pushed without one."""
-        self.begun: dict[tuple[str, int], dict[str, Begun]] = {}
-        """By the view's register and its epoch, in which one server counts: the requests that were given something."""
+        self.begun: dict[tuple[str, int | None, str | None], dict[str, Begun]] = {}
+        """By the view's register, its epoch, in which one server counts (None: all epochs), and group (None: all): the
+        requests that were given something."""
         self.requests: list[Request] = []
         self.asked_at: dict[tuple[str, str], float] = {}
         """When each claim request was begun, by its shard and its name."""
@@ -327,9 +337,10 @@ class Ledger:
         key: str = "",
         ttl: float | None = None,
         group: str | None = None,
+        window: float = 0.0,
     ) -> Item:
         item = self.items[label] = Item(label, key, ttl, delay=delay, priority=priority, due=self._loop.now + delay)
-        item.group = group
+        item.group, item.window = group, window
         return item
 
     def recurring(self, moment: datetime) -> str:
@@ -422,6 +433,7 @@ class Ledger:
         self.excess -= 1
         item.open_calls -= 1
         item.pushing -= 1
+        item.pushed_last = self._loop.now
         if receipt.duplicate:
             item.open_pushes -= 1
             self._check_duplicate(push, receipt)
@@ -435,8 +447,21 @@ class Ledger:
         for rival in rivals:
             text = f"{item.label} ({receipt.id}), while {rival.label} ({', '.join(rival.ids)}) is there"
             self.violation(f"key given twice: {item.key} to {text}")
+        if item.window and item.confirmed_at is None:
+            self._check_windows(item)
         if item.confirmed_at is None:
             item.confirmed_at = self._loop.now
+
+    def _check_windows(self, item: Item) -> None:
+        """It was not accepted in the window of another item of its key, whatever has become of that."""
+        self.counts["windows"] += 1
+        for other in self.items.values():
+            if other is item or other.key != item.key or not other.window or other.is_moved or item.is_moved:
+                continue
+            is_before = other.confirmed_at is not None and other.confirmed_at < item.begun_at
+            if is_before and self._loop.now < other.begun_at + other.window - other.slack - EARLY_SECONDS:
+                text = f"{item.label}, {self._loop.now - other.begun_at:.3f} s after {other.label}"
+                self.violation(f"two in a window of {other.window} s: {text} of key {item.key}")
 
     def _check_replaced(self, push: Push, receipt: Receipt) -> None:
         """Exactly the items that it names are gone because of it."""
@@ -490,10 +515,20 @@ class Ledger:
             self.violation(f"duplicate of something else: {told}, {first and first.label}")
         elif not first.may_be_there:
             self.violation(f"duplicate of nothing: {told}, every push of which was refused")
+        elif receipt.done and not item.window:
+            self.violation(f"kept away by a window, though it has none: {told}")
+        elif self._may_be_in_window(push, first):
+            self.counts["kept away by a window"] += receipt.done
         elif first.was_gone(push.begun_at):
             self.violation(f"key kept for nothing: {told}, which was gone at {first.gone_at} or {first.buried_at} s")
         elif first.confirmed_at is None:
             first.confirmed_at = self._loop.now  # whoever is told so relies on it
+
+    def _may_be_in_window(self, push: Push, first: Item) -> bool:
+        if not push.item.window or not first.window:
+            return False
+        end = first.pushed_last + first.window + first.slack + EARLY_SECONDS
+        return (first.open_pushes > 0 and first.confirmed_at is None) or first.pushing > 0 or push.begun_at <= end
 
     # -- what is seen --------------------------------------------------------------------------------------------------
 
@@ -725,6 +760,10 @@ class Ledger:
         if held > most:
             self.violation(f"more than {most} of group {item.group!r} at once: {what}, {held - 1} others are held")
 
+    def let_group_go_on(self, item: Item) -> None:
+        """It is to fail, by a policy that lets its group go on while it waits."""
+        item.is_loose = item.lets_group_go_on = True
+
     def _check_order_in(self, group: str, item: Item, claim: Claim[Any], what: str) -> None:
         """It is neither handed out before an earlier one has ended, nor after a later one was; earlier: its push
         returned before that of the other began.  Fencing tokens grow."""
@@ -736,6 +775,9 @@ class Ledger:
             if other.group != group or other is item:
                 continue
             earlier = other.confirmed_at is not None and other.confirmed_at < item.begun_at
+            if earlier and other.lets_group_go_on:
+                self.counts["deliveries past a failed item"] += other.is_live(self._loop.now)
+                continue
             if earlier and not item.is_loose and not item.keeps_a_place and other.is_live(self._loop.now):
                 self.violation(f"out of order: {what}, while {other.label} of {group!r} has not ended")
             later = item.confirmed_at is not None and item.confirmed_at < other.begun_at
@@ -743,13 +785,25 @@ class Ledger:
                 self.violation(f"out of order: {what}, after {other.label} of {group!r} was handed out")
         item.handed_in_order = True
 
-    def check_rate(self, where: str, epoch: int, request: str, begun: Begun) -> None:
-        """No more claims begin in a time than the limit, by the clock of the server that counts, and certainly in less
-        than that time: a clock may be set."""
-        if self.limits.rate is None or not begun.items:
+    def check_rates(
+        self, where: str, epoch: int | None, request: str, begun: Begun, groups: Mapping[str | None, int]
+    ) -> None:
+        """No more claims begin in a time than the limit, of all and of each group; ``groups``: of how many items."""
+        if self.limits.rate is not None:
+            self._check_rate((where, epoch, None), self.limits.rate, request, begun)
+        if self.group_rate is not None:
+            for group, items in groups.items():
+                if group is not None:
+                    self._check_rate((where, epoch, group), self.group_rate, request, begun._replace(items=items))
+
+    def _check_rate(
+        self, where: tuple[str, int | None, str | None], rate: tuple[int, Duration], request: str, begun: Begun
+    ) -> None:
+        """By the clock of the server that counts, and certainly in less than that time: a clock may be set."""
+        if not begun.items:
             return
-        most, seconds = self.limits.rate[0], in_seconds(self.limits.rate[1])
-        known = self.begun.setdefault((where, epoch), {})
+        most, seconds, of_group = rate[0], in_seconds(rate[1]), where[2] is not None
+        known = self.begun.setdefault(where, {})
         known.setdefault(request, begun)
         near = [
             other
@@ -758,9 +812,11 @@ class Ledger:
             and max(begun.until, other.until) - min(begun.since, other.since) < seconds
         ]
         count = sum(other.items for other in near)
-        self.counts["requests at the rate"] += count == most
+        self.counts["requests at the rate of a group" if of_group else "requests at the rate"] += count == most
         if count > most:
-            self.violation(f"more than {most} in {seconds} s: {request} makes it {count}")
+            self.violation(
+                f"more than {most} {f'of {where[2]!r} ' * of_group}in {seconds} s: {request} makes it {count}"
+            )
 
     def _check_is_mine(self, item: Item, claim: Claim[Any], what: str) -> None:
         """Nobody else may have it, nor have been done with it."""
@@ -934,11 +990,31 @@ def _handed(decided: Decided[calls.ClaimReply]) -> Iterator[str]:
             yield id_at(bundle, unpack(records[bundle]), position)
 
 
+def _handed_of_groups(decided: Decided[calls.ClaimReply]) -> Counter[str | None]:
+    """How many items of each group a claim request was given."""
+    records, parts, handed = dict(decided.records), iter(decided.reply.handed), Counter[str | None]()
+    for bundle, _, count, _ in zip(parts, parts, parts, parts, strict=True):
+        handed[unpack(records[bundle]).group] += count
+    return handed
+
+
 @contextmanager
 def listening(loop: Loop, found: Findings, ledgers: Mapping[str, Ledger]) -> Generator[None, None, None]:
     """Note when Redis last told a client that a claim holds, and when each claim request was begun."""
-    add, extend = Leases.add, Lease.extend
-    decide = Replicas.decide
+    with ExitStack() as of_each:
+        for code in LOADED:
+            of_each.enter_context(_listening(code, loop, found, ledgers))
+        yield
+
+
+@contextmanager
+def _listening(code: Code, loop: Loop, found: Findings, ledgers: Mapping[str, Ledger]) -> Generator[None, None, None]:
+    many: type[Leases] = code.module("consuming.leases").Leases
+    one: type[Lease] = code.module("consuming.lease").Lease
+    replicas: type[Replicas] = code.module("replication.replicas").Replicas
+    requests = (code.module("protocol.calls").Claim, code.module("protocol.calls").Turn)
+    add, extend = many.add, one.extend
+    decide = replicas.decide
 
     def note(lease: Lease) -> None:
         if (claim := lease()) is not None:
@@ -955,8 +1031,9 @@ def listening(loop: Loop, found: Findings, ledgers: Mapping[str, Ledger]) -> Gen
         note(lease)
 
     async def note_decide(replicas: Replicas, call: Decision[Any]) -> Decided[Any]:
-        if not isinstance(call, calls.Claim | calls.Turn):
+        if not isinstance(call, requests):
             return await decide(replicas, call)
+        call = cast("calls.Claim | calls.Turn", call)
         ledger = ledgers[call.queue]
         request = f"{call.owner}/{call.seq}"
         where = replicas.membership._register  # pyright: ignore[reportPrivateUsage]
@@ -964,14 +1041,20 @@ def listening(loop: Loop, found: Findings, ledgers: Mapping[str, Ledger]) -> Gen
         asked, began = Request(loop.now, where=where), replicas.membership.view.epoch
         ledger.requests.append(asked)
         decided = await decide(replicas, cast("Decision[Any]", call))
-        if isinstance(call, calls.Turn) and decided.reply.verdict != calls.CLAIMED:
+        if isinstance(call, requests[1]) and decided.reply.verdict != calls.CLAIMED:
             return decided  # as a request alone that is refused
         asked.answered_at, asked.calm, asked.moved = loop.now, found.calm, decided.epoch != began
         asked.ids = list(_handed(decided))
-        if not asked.moved:
+        if code.is_present:  # the release before knows no rates
             # A repeated request is given what its first try was: its claims may have begun then.
-            begun = Begun(decided.reply.clock, asked_at, loop.now, len(asked.ids))
-            ledger.check_rate(where, began, request, begun)
+            begun, of_groups = (
+                Begun(decided.reply.clock, asked_at, loop.now, len(asked.ids)),
+                _handed_of_groups(decided),
+            )
+            if not asked.moved:
+                ledger.check_rates(where, began, request, begun, of_groups)
+            if not found.clocks_set:  # through all changes of the view, by no server's clock
+                ledger.check_rates(where, None, request, begun._replace(clock_us=round(loop.now * 1e6)), of_groups)
         for id in asked.ids:
             ledger.asked_for.setdefault((id, request), asked_at)
         if ledger.pauses.is_in_force(asked_at):
@@ -981,8 +1064,8 @@ def listening(loop: Loop, found: Findings, ledgers: Mapping[str, Ledger]) -> Gen
         return decided
 
     with (
-        patch.object(Leases, "add", note_added),
-        patch.object(Lease, "extend", note_extended),
-        patch.object(Replicas, "decide", note_decide),
+        patch.object(many, "add", note_added),
+        patch.object(one, "extend", note_extended),
+        patch.object(replicas, "decide", note_decide),
     ):
         yield

@@ -7,12 +7,12 @@ import secrets
 import time
 import zlib
 from collections.abc import Generator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import Any
 from unittest.mock import patch
 
+from tests.simulation.code import LOADED
 from tests.simulation.loop import PROCESS, Loop
-from zkrq.base import ids
 from zkrq.consuming.claims import Claim, lease_of
 from zkrq.protocol.records import VERSION_BYTES
 
@@ -38,14 +38,17 @@ def determined(loop: Loop, seed: int) -> Generator[None, None, None]:
         return EPOCH + loop.skipped + loop.now + (process.clock if process else 0.0)
 
     with (
+        ExitStack() as of_each,
         patch.object(time, "time", shows),
         patch.object(time, "time_ns", lambda: int(shows() * 1e9)),
         patch.object(time, "monotonic", lambda: loop.now),
+        patch.object(secrets, "token_bytes", lambda length=32: chance.randbytes(length or 32)),
         patch.object(secrets, "token_hex", lambda length=32: chance.randbytes(length or 32).hex()),
-        # Weak sets of claims are walked in the order of their hashes.
-        patch.object(Claim, "__hash__", _hash_claim),
     ):
-        ids._maker.begin()  # pyright: ignore[reportPrivateUsage]
+        for code in LOADED:
+            # Weak sets of claims are walked in the order of their hashes.
+            of_each.enter_context(patch.object(code.module("consuming.claims").Claim, "__hash__", _hash_claim))
+            code.module("base.ids")._maker.begin()
         try:
             yield
         finally:

@@ -68,6 +68,7 @@ class Producer:
             key=options.get("key", ""),
             ttl=options.get("ttl"),
             group=options.get("group", self._ledger.default_group),
+            window=options.get("key_window", 0.0),
         )
 
     def _packed(self, item: Item) -> str:
@@ -89,15 +90,22 @@ class Producer:
         return options
 
     def _group(self) -> dict[str, Any]:
-        groups = self._setting.groups
-        return {"group": f"group {self._chance.randrange(groups)}"} if groups and self._chance.random() < 0.8 else {}
+        groups = self._setting.groups if self._client.at_latest_level else 0
+        if not groups or self._chance.random() >= 0.8:
+            return {}
+        self._ledger.counts["pushed into a group"] += 1
+        return {"group": f"group {self._chance.randrange(groups)}"}
 
     def _options_of_one(self) -> dict[str, Any]:
         options = self._options() | self._group()
         if self._chance.random() < self._setting.keyed:
             options["key"] = self._chance.choice(self._setting.keys)
-            if self._setting.replacing and self._chance.random() < self._setting.replacing:
+            setting = self._setting
+            replacing, windows = (setting.replacing, setting.windows) if self._client.at_latest_level else (0.0, 0.0)
+            if replacing and self._chance.random() < replacing:
                 options["replace"] = True
+            elif windows and self._chance.random() < windows:
+                options["key_window"] = self._chance.choice((1.0, 4.0, 15.0))
         return options
 
     def _note(self, push: Push, ended: Ended[Receipt], *, is_plain: bool = False) -> None:
@@ -106,7 +114,7 @@ class Producer:
             self._ledger.violation(f"not pushed, though a shard is there: {push.item.label}, {ended.error!r}")
         if ended.outcome is Outcome.DONE:
             assert ended.value
-            self._ledger.pushed(push, ended.value)
+            self._ledger.pushed(push, self._client.code.translated(ended.value))
         else:
             self._ledger.push_failed(push, ended.outcome, ended.error)
 

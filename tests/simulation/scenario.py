@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import logging
+import random
 import sys
 import warnings
 from collections import Counter
@@ -16,10 +17,13 @@ from typing import Any
 from tests.simulation import faults as all_faults
 from tests.simulation.administering import resume
 from tests.simulation.agreement import disagreements, disorder, leftovers, twins
+from tests.simulation.code import PRESENT, Code
 from tests.simulation.faults import REPAIR, Fault
+from tests.simulation.keeping import Keeper, Kept, keeps
 from tests.simulation.ledger import Item, Outcome, listening
 from tests.simulation.loop import Loop, Stuck
 from tests.simulation.patches import determined
+from tests.simulation.rolling import Ending, raise_level
 from tests.simulation.servers import ProcessState
 from tests.simulation.trace import Trace
 from tests.simulation.workload import Workload
@@ -92,22 +96,32 @@ class _Errors(logging.Handler):
         self._world = world
 
     def emit(self, record: logging.LogRecord) -> None:
-        if record.exc_info:
+        if record.exc_info and not (self._world.rolling and self._world.rolling.explains(record.exc_info[1])):
             text = f"{record.getMessage()}: {record.exc_info[1]!r}"
             self._world.found.violation(f"logged as a mistake: {text}")
         elif self._world.trace.lines is not None:
             self._world.trace.lines.append(f"{self._world.loop.now:10.6f}    log: {record.getMessage()}")
 
 
-def run_seed(seed: int, enabled: Collection[str], *, sharded: bool = False, keep_trace: bool = False) -> Report:
-    """Run one seed with these faults; ``sharded``: with a second shard."""
+def run_seed(
+    seed: int,
+    enabled: Collection[str],
+    *,
+    sharded: bool = False,
+    before: Code | None = None,
+    keep_trace: bool = False,
+) -> Report:
+    """Run one seed with these faults.
+
+    ``sharded``: with a second shard; ``before``: the release before, whose clients take part.
+    """
     loop = Loop(max_time=MAX_TIME, max_steps=MAX_STEPS)
     trace = Trace(loop, keep=keep_trace)
     log = logging.getLogger("zkrq")
     level, propagate = log.level, log.propagate
     gc.disable()
     with determined(loop, seed):
-        world = World(seed, loop, trace, sharded=sharded)
+        world = World(seed, loop, trace, sharded=sharded, before=before)
         handler = _Errors(world)
         log.addHandler(handler)
         log.setLevel(logging.DEBUG if keep_trace else logging.ERROR)
@@ -173,7 +187,8 @@ class _Scenario:
         self._draw_alone([fault for name, fault in all_faults.ALONE.items() if name in enabled])
         self._faults += of_shards if not self._faults else [fault for fault in of_shards for _ in range(2)]
         world.only_shards_go = bool(of_shards) and set(self._faults) <= {all_faults.shard_away}
-        self._workloads: list[tuple[Client, Workload]] = []
+        self._workloads: list[tuple[Client, Workload | Keeper]] = []
+        self._kept = Kept(world.found) if keeps(world) else None
         self._most_items = self._chance.choice((6, 10, 20))
         # Where nobody takes items for a while, they have to outlast what happens.
         self._rest = self._chance.choice((0.0, 0.0, self._chance.uniform(0.2, 1.3) * world.shape.seconds))
@@ -182,6 +197,8 @@ class _Scenario:
         """Have one of these faults happen alone, or together with the others.  Drawn by a chance of its own."""
         world, chance = self._world, self._world.chance_for("alone")
         world.no_call_fails_for = all_faults.hang
+        if world.rolling:  # of the release before it is not known so exactly
+            return
         if not faults or (self._faults and chance.random() > ALONE_SHARE):
             return
         fault = chance.choice(faults)
@@ -203,12 +220,14 @@ class _Scenario:
 
     async def run(self) -> None:
         world, chance = self._world, self._chance
+        rolls = await self._begin_rolling() if world.rolling else []
         for at in range(chance.randint(2, 3)):
             await self._new_worker(f"c{at}")
         moments = self._moments(chance.choice((3, 4, 5, 6, 8, 12, 16))) if self._faults else []
         faults = [asyncio.create_task(self._fault(number, at)) for number, at in enumerate(moments)]
         looking = asyncio.create_task(self._look())
         await asyncio.sleep(world.shape.seconds)
+        faults += rolls
         if faults:
             await asyncio.wait(faults)
             for fault in faults:
@@ -226,7 +245,7 @@ class _Scenario:
         looking.cancel()
         world.trace.note("-- draining")
         gc.collect()
-        auditor = world.new_client("auditor")
+        auditor = world.new_client("auditor", world.rolling.auditor if world.rolling else PRESENT)
         auditor.takes_part = False
         done = auditor.start(_audit(auditor), "main")
         await asyncio.wait([done])
@@ -257,9 +276,57 @@ class _Scenario:
                 moments.append(chance.random() * FAULTS_LAST * self._world.shape.seconds)
         return moments
 
-    async def _new_worker(self, name: str) -> None:
+    async def _begin_rolling(self) -> list[asyncio.Task[None]]:
+        """Have the release before found the namespace, and clients be replaced while others work."""
+        world, plan = self._world, self._world.rolling
+        assert plan
+        world.found.calm = False
+        await self._new_worker("founder", plan.before)
+        while world.view is None:
+            await asyncio.sleep(0.05)
+        rolls = [asyncio.create_task(self._roll(number, at)) for number, at in enumerate(plan.rolls)]
+        return [*rolls, asyncio.create_task(self._end_rolling())]
+
+    async def _roll(self, number: int, at: float) -> None:
+        """Replace one client by another, of either release, somewhere on the way."""
         world = self._world
-        client = world.new_client(name)
+        await asyncio.sleep(at * world.shape.seconds)
+        running = [client for client, _ in self._workloads if client.is_alive and not client.stopping]
+        if running:
+            await self._replace(self._chance_of(number).choice(running), f"r{number}")
+
+    async def _replace(self, client: Client, name: str, code: Code | None = None) -> None:
+        world = self._world
+        world.trace.count("roll", f"{client.name} to {name}")
+        client.stopping = True
+        await self._new_worker(name, code)
+        for one, workload in list(self._workloads):
+            if one is client:
+                client.start(workload.end(), "end")
+
+    def _chance_of(self, number: int) -> random.Random:
+        return self._world.chance_for(f"roll {number}")
+
+    async def _end_rolling(self) -> None:
+        """Raise the level, if that is what comes of it: when the clients of the release before are gone, or over
+        them."""
+        world, plan = self._world, self._world.rolling
+        assert plan
+        if plan.ending is Ending.NEVER:
+            return
+        await asyncio.sleep(plan.raised_at * world.shape.seconds)
+        plan.only_present = True
+        if plan.ending is Ending.WHEN_GONE:
+            old = {client: None for client, _ in self._workloads if client.code is plan.before}
+            for number, client in enumerate(old):
+                if client.is_alive and not client.stopping:
+                    await self._replace(client, f"n{number}", PRESENT)
+        await raise_level(world, force=plan.ending is Ending.OVER_THEM)
+
+    async def _new_worker(self, name: str, code: Code | None = None) -> None:
+        world = self._world
+        code = code or (world.rolling.draw(world.chance_for(f"release of {name}")) if world.rolling else PRESENT)
+        client = world.new_client(name, code)
         workloads = [
             Workload(
                 client,
@@ -271,7 +338,8 @@ class _Scenario:
             )
             for lane in world.lanes
         ]
-        self._workloads += [(client, workload) for workload in workloads]
+        keepers = [Keeper(client, self._kept, world.chance_for(f"{name} keeping"))] if self._kept else []
+        self._workloads += [(client, each) for each in (*keepers, *workloads)]
 
         async def work() -> None:
             while not client.stopping and not await client.open():
@@ -279,8 +347,8 @@ class _Scenario:
             if client.stopping:  # all clients were told to end while this one was connecting
                 await client.close()
                 return
-            for workload in workloads:
-                workload.begin()
+            for each in (*keepers, *workloads):
+                each.begin()
 
         client.start(work(), "main")
 
@@ -320,6 +388,11 @@ class _Scenario:
                 ending.append(client.start(workload.end(), "end"))
         if ending and (await asyncio.wait(ending, timeout=3 * CALL_LIMIT))[1]:
             self._world.found.violation(f"did not end: {_running(self._world)}")
+        # One whose end was cancelled lives on; it may lead, and the release before does so even when it is refused.
+        rolling = self._world.rolling
+        for client in self._world.clients if rolling and rolling.raising else ():
+            if client.code is not PRESENT and client.is_alive:
+                self._world.drop(client)
 
 
 async def _audit(auditor: Client) -> None:
@@ -425,7 +498,7 @@ class _Audit:
         await self.drain()
         for item in self._ledger.missing(self._drained):
             self._ledger.violation(f"lost: {item.label} ({', '.join(item.ids) or 'never delivered'})")
-        if self._lane.setting.group_limit is not None or self._lane.setting.ordered:
+        if (declared := self._lane.setting.declared_groups) and declared.settings:
             pass  # a group may be kept out of the line
         elif self._lane.setting.groups or self._lane.setting.all_grouped:
             self._ledger.check_turns()

@@ -185,6 +185,9 @@ class Load:
     def draw_replacing(self) -> Word:
         return self.rng.randint(0, 1)
 
+    def draw_key_window_ms(self) -> Word:
+        return self.rng.choice([0, 0, 1_000, 60_000])
+
     def draw_wanted(self) -> Word:
         return self.rng.choice(["", "D"])
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from tests.simulation.servers import Pace
-from zkrq import DeadLetters, Limits
+from zkrq import DeadLetters, Groups, Limits
 
 _POLICIES = (
     None,
@@ -19,6 +19,7 @@ _POLICIES = (
 
 
 _LIMITS = (None, Limits(concurrency=4), Limits(rate=(6, 1.0)), Limits(concurrency=8, rate=(15, 2.5)))
+_GROUP_RATES = (None, (4, 1.0), (12, 2.5))
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +49,17 @@ class Setting:
     """Items of each group claimed at once."""
     ordered: bool = False
     """Whether groups keep the order of their pushes."""
+    group_rate: tuple[int, float] | None = None
+    """Claims of each group begun in a time, in seconds."""
+    holds_group: bool = True
+    """Whether a failed item holds such a group while it waits."""
+    windows: float = 0.0
+    """Which part of the pushes with a key that replace nothing has a window."""
+
+    @property
+    def declared_groups(self) -> Groups | None:
+        """What every client declares of groups."""
+        return Groups(self.group_limit, self.ordered, self.group_rate) if self.all_grouped else None
 
     @property
     def results(self) -> bool:
@@ -59,6 +71,20 @@ class Setting:
         """How many items that have ended are kept; where other things are declared of the queue, too."""
         is_declared = self.limits is not None or self.ordered or self.group_limit is not None
         return self.together if is_declared else None
+
+    @property
+    def of_all_releases(self) -> Setting:
+        """The same without options of the queue that only the latest level has."""
+        return replace(
+            self,
+            limits=None,
+            group_limit=None,
+            group_rate=None,
+            ordered=False,
+            holds_group=True,
+            all_grouped=False,
+            together=14 if self.results else self.together,
+        )
 
     @property
     def drops_letters(self) -> bool:
@@ -132,8 +158,13 @@ def draw(chance: random.Random) -> Setting:
     limits = chance.choices(_LIMITS, (8, 2, 1, 1))[0]
     group_limit = chance.choice((None, 1, 2)) if drawn.groups else None
     ordered = drawn.groups > 0 and chance.random() < 0.4
+    holds_group = not ordered or chance.random() < 0.7
+    if chance.random() < 0.25:
+        drawn = replace(drawn, windows=0.8, keyed=0.6)
     if drawn.deletes:
         return drawn
     group_limit = None if ordered else group_limit
-    is_grouped = drawn.all_grouped or group_limit is not None or ordered
-    return replace(drawn, limits=limits, group_limit=group_limit, all_grouped=is_grouped, ordered=ordered)
+    group_rate = chance.choices(_GROUP_RATES, (3, 1, 1))[0] if drawn.groups else None
+    is_grouped = drawn.all_grouped or group_limit is not None or ordered or group_rate is not None
+    drawn = replace(drawn, limits=limits, group_limit=group_limit, all_grouped=is_grouped)
+    return replace(drawn, ordered=ordered, holds_group=holds_group, group_rate=group_rate)

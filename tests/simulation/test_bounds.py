@@ -205,6 +205,10 @@ def new_of_groups() -> list[calls.Put]:
     return [put._replace(record=fresh(0, FIRST_US // 1000, group=f"new{n // 2}")) for n, put in enumerate(new())]
 
 
+def new_keyed() -> list[calls.Put]:
+    return [put._replace(record=fresh(0, FIRST_US // 1000, key=put.id)) for put in new()]
+
+
 def copies(puts: Sequence[calls.Put]) -> list[calls.Copied]:
     return [calls.Copied(put.id.encode(), put.record, b"", b"0", put.payload) for put in puts]
 
@@ -299,6 +303,7 @@ CALLS: dict[str, dict[str, Callable[[Large], object]]] = {
         "": asking(calls.PushDecided("q", 10**6, new())),
         "of bundles": asking(calls.PushDecided("q", 10**6, new_of_bundles())),
         "in the place of others": asking(calls.PushDecided("q", 10**6, new(), replacing=True)),
+        "with windows": asking(calls.PushDecided("q", 10**6, new_keyed(), key_window_ms=60_000)),
     },
     "push_plain": {
         "": asking(calls.PushPlain("q", [*new(), *new_bundles()])),
@@ -357,6 +362,21 @@ def test_what_a_call_touches_does_not_grow(script: str) -> None:
         small, large = state(SMALL).touched_by(call), state(LARGE).touched_by(call)
         assert large <= TOUCHED_MAX, (how, small, large)
         assert large <= small * GROWTH_MAX + 10, (how, small, large)
+
+
+def test_a_clear_looks_at_few_members_of_groups_that_have_many_newer_ones() -> None:
+    """Of each priority it looks at one, not at as many as its page has room for."""
+    server, groups = state(SMALL), 100
+    dump, server.queue = server.redis.dump(), "newer"
+    try:
+        for group in range(groups):
+            puts = [Put(f"{group}-{n}", group=f"g{group}", pushed_at_ms=server.now_ms()) for n in range(100)]
+            server.put(*(put._replace(priority=n % 2) for n, put in enumerate(puts)))
+        touched = server.touched_by(asking(calls.Clear("newer", BATCH, "", 0, b"r")))
+        assert touched <= 80 * groups
+    finally:
+        server.queue = "q"
+        server.redis.restore(dump)
 
 
 @pytest.mark.parametrize("read", [calls.DeadPage, calls.Page])

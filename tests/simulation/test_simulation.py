@@ -11,9 +11,10 @@ from typing import Any
 
 import pytest
 
+from tests.history import NO_HISTORY, has_history
 from tests.simulation.command import simulate
 
-SEEDS = (4, 7, 8, 10, 13, 14, 16, 21, 25, 27, 35, 36, 42, 51, 58, 67, 81, 127, 146, 9, 12, 150, 212, 308)
+SEEDS = (4, 7, 8, 10, 13, 14, 16, 21, 25, 27, 35, 36, 37, 42, 51, 58, 67, 81, 127, 146, 9, 12, 150, 212, 308)
 """Cheap ones that do all of ``FIRED`` and ``DONE``; ``make simulate`` runs thousands."""
 
 FIRED = {
@@ -78,14 +79,16 @@ DONE = {
     "recurring items",
     "redrive done",
     "statistics done",
+    "store done",
+    "get stored done",
 }
 """What clients have to have done or seen."""
 
 
-def complain(reports: list[dict[str, Any]]) -> str:
+def complain(reports: list[dict[str, Any]], *options: str) -> str:
     """The failing seeds, as they are to be run again."""
     return "\n".join(
-        f"python -m tests.simulation --trace {report['seed']}: {report['violations'][:3]}"
+        f"{' '.join(('python -m tests.simulation', *options))} --trace {report['seed']}: {report['violations'][:3]}"
         for report in reports
         if report["violations"]
     )
@@ -122,8 +125,10 @@ def test_what_was_promised_is_kept(reports: list[dict[str, Any]]) -> None:
 @pytest.mark.chaos
 @pytest.mark.parametrize(("faults", "seeds"), corpus().items())
 def test_what_was_found_once(faults: str, seeds: list[str]) -> None:
-    kinds, _, shards = faults.partition("+")
-    reports = simulate(_only(seeds), "--jobs=1", f"--faults={kinds}", *(["--shards"] if shards else []))
+    kinds, _, more = faults.partition("+")
+    if more == "versions" and not has_history():
+        pytest.skip(NO_HISTORY)
+    reports = simulate(_only(seeds), "--jobs=1", f"--faults={kinds}", *([f"--{more}"] if more else []))
     assert len(reports) == len(seeds)
     assert not (found := complain(reports)), found
 
@@ -144,6 +149,23 @@ def test_a_shard_comes_and_goes_and_is_away() -> None:
     assert {kind for report in reports for kind in report["faults"]} >= {"primary restarted", "shard away"}
     done = {kind for report in reports for kind, count in report["counts"].items() if count}
     assert done >= {"add shard done", "drain shard done", "remove shard done"}
+
+
+VERSIONS = (3, 8, 9, 12, 18, 21)
+"""In these clients of the release before and of this one take turns; the level is raised, or never is."""
+
+
+@pytest.mark.skipif(not has_history(), reason=NO_HISTORY)
+def test_two_releases_share_a_namespace() -> None:
+    """The release before runs as it was: nothing that either writes is lost or revived for the other."""
+    reports = simulate(_only(VERSIONS), "--jobs=1", "--versions")
+    assert len(reports) == len(VERSIONS)
+    assert not (found := complain(reports, "--versions")), found
+    done = {kind for report in reports for kind, count in report["counts"].items() if count}
+    assert done >= {"pushed by the release before", "pushed into a group", "refused for the level: push_many"}
+    upgrades = [report["counts"].get("upgrade done", 0) for report in reports]
+    assert {0, 1} <= set(upgrades)
+    assert all(report["faults"]["roll"] for report in reports)
 
 
 ALONE = {"hang": (2, 12), "closed": (2, 6), "drag": (1,)}

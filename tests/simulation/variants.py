@@ -8,16 +8,22 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Generator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import replace
 from typing import Any, NamedTuple, cast
 from unittest.mock import patch
 
+from tests.simulation import rolling
 from tests.simulation.ensemble import SimHub
+from zkrq.client import upgrading
 from zkrq.coordination.coordinator import Versioned
+from zkrq.producing.placement import Placement
 from zkrq.protocol.calls import Apply, Call, PushPlain, Records
+from zkrq.protocol.levels import Feature
 from zkrq.protocol.records import State, states_of
 from zkrq.protocol.replies import VERDICTS, Answer, Status, Verdict
 from zkrq.protocol.scripts import SCRIPTS, assemble, read_files
 from zkrq.protocol.steps import Answers, Ask
+from zkrq.protocol.view import View
 from zkrq.replication.runner import Runner
 
 
@@ -130,7 +136,14 @@ def a_push_is_done_on_one_server() -> AbstractContextManager[object]:
 
 def keys_are_not_looked_up() -> AbstractContextManager[object]:
     """A push with a key asks whether another item has it."""
-    return _rewritten({"replacing == '0' and is_taken((read_tail(r.tail)))": "nil"}, "push_decided")
+    return _rewritten({"replacing == '0' and is_taken(key)": "nil"}, "push_decided")
+
+
+def windows_are_not_looked_up() -> AbstractContextManager[object]:
+    """A push with a window asks whether that of another item of its key is over."""
+    return _rewritten(
+        {"if window_ms > 0 then window, first, former": "if false then window, first, former"}, "push_decided"
+    )
 
 
 def keys_are_kept_for_ever() -> AbstractContextManager[object]:
@@ -254,16 +267,42 @@ def an_ordered_group_does_not_wait() -> AbstractContextManager[object]:
 
 def tokens_of_a_group_do_not_grow() -> AbstractContextManager[object]:
     """A claim in an ordered group has a greater token than all before it."""
-    return _rewritten({"r.n = math.max(r.n, number('claim_n') + 1)": ""})
+    return _rewritten({"r.claim_n = math.max(r.n, number('claim_n') + 1)": ""})
+
+
+def a_failure_replaces_a_success() -> AbstractContextManager[object]:
+    """A stored result replaces none of greater rank."""
+    return _rewritten({" or rank < attempts % COUNTED": ""}, "store")
+
+
+def a_level_keeps_the_epoch() -> AbstractContextManager[object]:
+    """A level is raised with a new epoch."""
+
+    def raise_level(view: View, level: int, release: str, *, by: str) -> View:
+        return replace(view, level=level, raised_by=release, by=by)
+
+    return patch.object(upgrading, "raise_level", raise_level)
+
+
+@contextmanager
+def what_is_new_does_not_wait_for_its_level() -> Generator[None, None, None]:
+    """What the release before cannot read is written only at a later level."""
+
+    def check(placement: Placement, feature: Feature) -> None:
+        pass
+
+    with patch.object(Placement, "check", check), patch.object(rolling, "LEVEL_BEFORE", 0):
+        yield
 
 
 class Variant(NamedTuple):
     """What breaks zkrq, the faults that bring it to light soonest, and the seed from which on it is looked for: shortly
-    before the one that finds it."""
+    before the one that finds it.  ``versions``: among clients of two releases."""
 
     make: Callable[[], AbstractContextManager[object]]
     faults: str = "all"
     first: int = 1
+    versions: bool = False
 
 
 VARIANTS: Mapping[str, Variant] = {
@@ -278,6 +317,7 @@ VARIANTS: Mapping[str, Variant] = {
         Variant(a_push_is_done_on_one_server, "full,cut,flush,restart_empty", first=19),
         Variant(acks_stay_on_the_primary),
         Variant(keys_are_not_looked_up, first=6),
+        Variant(windows_are_not_looked_up, first=40),
         Variant(keys_are_kept_for_ever),
         Variant(a_limit_is_not_asked_for, first=12),
         Variant(more_are_claimed_than_the_limit),
@@ -297,6 +337,9 @@ VARIANTS: Mapping[str, Variant] = {
         Variant(an_ordered_group_goes_on_while_one_is_claimed, first=8),
         Variant(an_ordered_group_does_not_wait, first=8),
         Variant(tokens_of_a_group_do_not_grow, first=8),
+        Variant(a_level_keeps_the_epoch, "none", versions=True),
+        Variant(what_is_new_does_not_wait_for_its_level, "none", versions=True),
+        Variant(a_failure_replaces_a_success, "none", first=5),
     )
 }
 

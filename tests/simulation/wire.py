@@ -14,12 +14,12 @@ from typing import cast
 
 import hiredis
 
+from tests.simulation.code import LOADED, PRESENT, Code
 from tests.simulation.loop import WORLD, Loop, Process
 from tests.simulation.servers import ProcessState, SimServer
 from tests.simulation.trace import Trace
-from zkrq.protocol.replies import read_error
 from zkrq.replication.stream import ErrorReply, Inbox, Receiver
-from zkrq.replication.wire import NoConnection, Wire
+from zkrq.replication.wire import Wire
 
 
 class Break(enum.Enum):
@@ -81,12 +81,14 @@ class Network:
             for wire in tuple(path.wires):
                 wire.path_mended(lost=path.drops)
 
-    def dial(self, servers: dict[str, SimServer], process: Process) -> Callable[[str, float], Callable[[], Wire]]:
-        """What makes wires for this process."""
+    def dial(
+        self, servers: dict[str, SimServer], process: Process, code: Code = PRESENT
+    ) -> Callable[[str, float], Callable[[], Wire]]:
+        """What makes wires for this process, which runs this code."""
 
         def dial(url: str, timeout: float) -> Callable[[], Wire]:
             server = servers[url.removeprefix("redis://")]
-            return lambda: SimWire(self, server, process, timeout)
+            return lambda: SimWire(self, server, process, timeout, code)
 
         return dial
 
@@ -94,7 +96,8 @@ class Network:
 class SimWire:
     """Both ends of one connection."""
 
-    def __init__(self, network: Network, server: SimServer, process: Process, timeout: float) -> None:
+    def __init__(self, network: Network, server: SimServer, process: Process, timeout: float, code: Code) -> None:
+        self._code = code
         self._network = network
         self._loop = network.loop
         self._server = server
@@ -135,7 +138,8 @@ class SimWire:
         if self._server.status is ProcessState.DOWN:
             raise ConnectionRefusedError("connection refused")
         if refusal := path.denies or self._server.closed:
-            raise NoConnection(read_error(refusal))
+            answer = self._code.module("protocol.replies").read_error(refusal)
+            raise self._code.module("replication.wire").NoConnection(answer)
         self._life = self._server.lives
         self._server.accept(self)
         path.wires[self] = None
@@ -315,6 +319,5 @@ def _describe(command: list[bytes]) -> str:
 
 def scripts_by_function() -> dict[bytes, str]:
     """The names of the scripts by those of their functions."""
-    from zkrq.protocol.scripts import SCRIPTS
-
-    return {script.function.encode(): name for name, script in SCRIPTS.items()}
+    scripts = [code.module("protocol.scripts").SCRIPTS for code in LOADED]
+    return {script.function.encode(): name for each in scripts for name, script in each.items()}

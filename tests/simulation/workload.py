@@ -242,7 +242,8 @@ class Workload:
     async def _settle_until_known(self, claim: Claim[Any], item: Item, holder: Holder) -> None:
         for _ in range(4):
             result = item.label if self._lane.setting.results else None
-            outcome = await self._settle("ack", claim.ack(result=result), item, holder)
+            ack = claim.ack(result=result) if result else claim.ack()
+            outcome = await self._settle("ack", ack, item, holder)
             if outcome is Outcome.DONE and result:
                 self._lane.ledger.left(item, result)
             if outcome not in (Outcome.UNKNOWN, Outcome.REFUSED):
@@ -258,6 +259,8 @@ class Workload:
     def _begin_settling(self, verb: str, item: Item, holder: Holder) -> Settling:
         settling = Settling(verb, self._world.loop.now, holder.settling)
         holder.settling = True
+        if verb == "nack" and not self._lane.setting.holds_group:
+            self._lane.ledger.let_group_go_on(item)
         if settling.removes:
             self._lane.ledger.begin_removal(item, by_consumer=True)
         else:
@@ -286,6 +289,7 @@ class Workload:
         """``async with claim``, left in one way or another."""
         verb = {"block": "ack", "reject": "bury"}.get(way, "nack")
         leaving: Settling | None = None
+        retry = self._client.code.module("base.retry")
 
         async def handle() -> None:
             nonlocal leaving
@@ -296,9 +300,9 @@ class Workload:
                     case "raise":
                         raise HandlerFailed(way)
                     case "later":
-                        raise zkrq.RetryLater(self._chance.uniform(0.0, 3.0))
+                        raise retry.RetryLater(self._chance.uniform(0.0, 3.0))
                     case "reject":
-                        raise zkrq.Reject("no good")
+                        raise retry.Reject("no good")
                     case _:
                         pass
 

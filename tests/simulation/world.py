@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Coroutine, Iterable, Sequence
-from dataclasses import dataclass, replace
-from typing import Any, Generic, TypeVar
+from collections.abc import Callable, Coroutine, Iterable, Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Any, Generic, TypeVar, cast
 
-from tests.simulation import setting, sharding
+from tests.simulation import rolling, setting, sharding
+from tests.simulation.code import PRESENT, Code
 from tests.simulation.ensemble import SimCoordinator, SimHub
 from tests.simulation.findings import Findings
 from tests.simulation.ledger import Holder, Item, Ledger, Outcome
@@ -23,19 +24,16 @@ from zkrq import (
     ClaimLost,
     Closed,
     ConfigError,
-    Groups,
+    DeadLetters,
     Limits,
     NotEnoughReplicas,
     OutcomeUnknown,
     Queue,
     QueueFull,
     Results,
-    Retry,
     Unavailable,
     ZkrqError,
 )
-from zkrq.base.retry import constant
-from zkrq.base.settings import Settings
 from zkrq.client.cluster import Cluster
 from zkrq.protocol.shards import FIRST
 from zkrq.protocol.view import View
@@ -46,7 +44,7 @@ NAMESPACE = "sim"
 NAMES = ("a", "b", "c", "d", "e")
 """What servers are called."""
 
-OPERATORS_CALLS = {"recover", "add server", "remove server", "add shard", "drain shard", "remove shard"}
+OPERATORS_CALLS = {"recover", "add server", "remove server", "add shard", "drain shard", "remove shard", "upgrade"}
 """Calls that may be refused for what the servers are like."""
 
 QUEUES = ("jobs", "mail", "calls", "bills")
@@ -86,8 +84,9 @@ class Lane:
 class Client:
     """A process with a cluster; ``cluster`` is None while it has none open."""
 
-    def __init__(self, name: str, world: World) -> None:
+    def __init__(self, name: str, world: World, code: Code = PRESENT) -> None:
         self.name = name
+        self.code = code
         self.world = world
         self.process = Process(name)
         self.cluster: Cluster | None = None
@@ -119,7 +118,7 @@ class Client:
         world = self.world
         self.opened += 1
         self.coordinator = SimCoordinator(world.hub, self.process)
-        settings = Settings(
+        settings = self.code.make_settings(
             namespace=NAMESPACE,
             found=True,
             min_replicas=world.first.min_replicas,
@@ -128,9 +127,16 @@ class Client:
             operation_timeout=OPERATION_TIMEOUT,
         )
         urls = {name: f"redis://{name}" for name in world.known_servers}
-        dial = world.network.dial(world.servers, self.process)
+        dial = world.network.dial(world.servers, self.process, self.code)
         given = {shard.name: world.urls(shard) for shard in world.shards[1:] if world.plan and world.plan.given}
-        return Cluster(urls, self.coordinator, settings, dial=dial, shards=given), self.coordinator
+        return self.code.make_cluster(urls, self.coordinator, settings, dial=dial, shards=given), self.coordinator
+
+    @property
+    def at_latest_level(self) -> bool:
+        """Whether it may use what came with the latest level: its release knows of that, and the level is raised."""
+        if self.world.rolling is None:
+            return True
+        return self.code.is_present and self.cluster is not None and self.cluster.level > rolling.LEVEL_BEFORE
 
     async def open(self) -> bool:
         """Open a cluster; False when that could not be had now."""
@@ -157,17 +163,26 @@ class Client:
         lane = lane or self.world.lanes[0]
         if self.cluster is None:
             return None
+        retry, limits = self.code.module("base.retry"), self.code.module("base.limits")
+        letters: DeadLetters | None = lane.setting.dead_letters
+        letters = letters and limits.DeadLetters(**asdict(letters))
+        options: dict[str, Any] = {}
+        policy: dict[str, Any] = {}
+        if self.world.rolling is None:
+            policy["holds_group"] = lane.setting.holds_group
+            options["groups"] = lane.setting.declared_groups
+            options["results"] = Results(ttl=500) if lane.setting.results else None
+            options["limits"] = lane.setting.limits
+            options["history"] = lane.setting.history
         try:
-            return self.cluster.queue(
+            # Which options it takes is its release's affair.
+            return cast("Callable[..., Queue[Any]]", self.cluster.queue)(
                 lane.name,
                 claim_timeout=CLAIM_TIMEOUT,
-                retry=Retry(max_attempts=None, backoff=constant(1.0)),
-                dead_letters=lane.setting.dead_letters,
+                retry=retry.Retry(max_attempts=None, backoff=retry.constant(1.0), **policy),
+                dead_letters=letters,
                 max_size=lane.setting.max_size,
-                groups=Groups(lane.setting.group_limit, lane.setting.ordered) if lane.setting.all_grouped else None,
-                results=Results(ttl=500) if lane.setting.results else None,
-                limits=lane.setting.limits,
-                history=lane.setting.history,
+                **options,
             )
         except Closed:
             return None
@@ -199,7 +214,9 @@ class Client:
             if world.only is world.no_call_fails_for and not _may_fail(kind, error):
                 world.found.violation(f"{self.name}: {kind} failed though every server answers: {error!r}")
         else:
-            ended = Ended(Outcome.DONE, task.result())
+            ended = Ended(Outcome.DONE, self.code.translated(task.result()))
+            if world.rolling:
+                world.rolling.note_done(self, kind, started)
         world.trace.note(f"{self.name} {kind}: {ended.outcome.value} {ended.error or ''}")
         world.found.counts[f"{kind} {ended.outcome.value}"] += 1
         return ended
@@ -218,6 +235,9 @@ class Client:
                 return Ended(Outcome.LOST, None, error)
             case NotEnoughReplicas() | QueueFull() | Unavailable() | Closed():
                 return Ended(Outcome.REFUSED, None, error)
+            case ConfigError() if self.world.rolling and self.world.rolling.explains(error):
+                self.world.found.counts[f"refused for the level: {kind}"] += 1
+                return Ended(Outcome.UNKNOWN, None, error)
             case ConfigError() if self.denied or kind in OPERATORS_CALLS:
                 return Ended(Outcome.REFUSED, None, error)
             case ConfigError() if self.world.is_forced and "push" in kind and "which was removed" in str(error):
@@ -247,14 +267,18 @@ def _may_fail(kind: str, error: BaseException) -> bool:
 class World:
     """All of it."""
 
-    def __init__(self, seed: int, loop: Loop, trace: Trace, *, sharded: bool = False) -> None:
-        """``sharded``: with a second shard, or with servers for one."""
+    def __init__(
+        self, seed: int, loop: Loop, trace: Trace, *, sharded: bool = False, before: Code | None = None
+    ) -> None:
+        """``sharded``: with a second shard, or with servers for one; ``before``: the release before, if clients of it
+        take part."""
         self.seed = seed
         self.loop = loop
         self.trace = trace
         self.chance = self.chance_for("world")
         self.shape = shape = setting.draw_shape(self.chance)
         self.plan = sharding.draw(self.chance_for("shards"), shape.min_replicas) if sharded else None
+        self.rolling = rolling.draw(self.chance_for("rolling"), before) if before else None
         names = NAMES[: shape.servers]
         more = sharding.NAMES[: self.plan.servers] if self.plan else ()
         self.servers = {name: self._new_server(name) for name in (*names, *more)}
@@ -304,10 +328,13 @@ class World:
         drawn = setting.draw(self.chance_for(f"setting of {name}"))
         sharded = self.plan is not None
         if sharded:
-            drawn = replace(drawn, limits=None, group_limit=None, ordered=False)  # they need a namespace of one shard
+            # They need a namespace of one shard.
+            drawn = replace(drawn, limits=None, group_limit=None, group_rate=None, ordered=False)
+        if self.rolling:
+            drawn = drawn.of_all_releases
         ledger = Ledger(self.loop, self.hub, self.trace, self.found, max_size=drawn.max_size, sharded=sharded)
         ledger.limits, ledger.group_limit = drawn.limits or Limits(), 1 if drawn.ordered else drawn.group_limit
-        ledger.ordered = drawn.ordered
+        ledger.ordered, ledger.group_rate = drawn.ordered, drawn.group_rate
         ledger.default_group = "" if drawn.all_grouped else None
         return Lane(name, drawn, ledger)
 
@@ -316,8 +343,8 @@ class World:
         """The name of the first queue: for schedules made by hand, which have no other."""
         return self.lanes[0].name
 
-    def new_client(self, name: str) -> Client:
-        client = Client(name, self)
+    def new_client(self, name: str, code: Code = PRESENT) -> Client:
+        client = Client(name, self, code)
         client.process.clock = self.wrong_clock(name)
         client.denied = self.is_closed
         self.clients.append(client)
@@ -363,6 +390,7 @@ class World:
     def note_step(self, seconds: float) -> None:
         """A server's clock was set: what is there by now may happen so much earlier, or later."""
         self.stepped += seconds
+        self.found.clocks_set = True
         for lane in self.lanes:
             for item in lane.ledger.items.values():
                 item.slack += seconds

@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 
 import zkrq
 from zkrq.base.checks import check_lease
-from zkrq.base.errors import ConfigError
-from zkrq.base.reasons import FRAMES_MAX, MESSAGE_MAX, REASON_MAX, reason_of, split
+from zkrq.base.errors import FRAMES_MAX, MESSAGE_MAX, REASON_MAX, ConfigError, reason_of, split
 
 
 def caught(depth: int = 1, error: BaseException | None = None) -> BaseException:

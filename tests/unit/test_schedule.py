@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from datetime import UTC, datetime, timedelta
 from importlib.util import find_spec
@@ -16,6 +17,8 @@ from zkrq.base.checks import Duration
 from zkrq.base.errors import ConfigError
 from zkrq.base.ids import made_at_ms, new_id_at
 from zkrq.client.moments import EPOCH, id_of, latest, next_moments, read_schedule
+from zkrq.client.timetable import Key, StoredSchedule, Timetable
+from zkrq.client.timetable_form import decode, encode
 
 HOUR = timedelta(hours=1)
 
@@ -170,3 +173,29 @@ def test_an_id_carries_its_moment_and_its_schedule() -> None:
     others = {id_of("report", noon + timedelta(milliseconds=1)), id_of("repor", noon), new_id_at(made_at_ms(id) or 0)}
     assert id not in others
     assert len(others) == 3
+
+
+# -- what is stored --------------------------------------------------------------------------------------------------
+
+
+def test_what_a_later_release_has_added_is_kept() -> None:
+    """This one pauses a schedule, changes another, and removes a third: only that one's fields go."""
+    names = ("paused", "changed", "removed", "left")
+    stored = json.loads(encode(Timetable({(e := StoredSchedule("q", name, 60.0)).key: e for name in names}), "n"))
+    stored["calendar"] = {"closed": ["2030-12-25"]}
+    for entry in stored["schedules"]:
+        entry["jitter"] = {"of": entry["name"]}
+    at = utc(2026, 5, 1)
+    table = decode(json.dumps(stored).encode()).paused(Key("q", "paused"))
+    table = table.changed(Key("q", "changed"), {"when": 30.0}, at).removed(Key("q", "removed"))
+    table = table.added(StoredSchedule("q", "left", 15.0), replacing=True)
+    again = json.loads(encode(table, "m"))
+    assert again["calendar"] == {"closed": ["2030-12-25"]}
+    assert {entry["name"]: (entry["jitter"], entry["when"], entry["paused"]) for entry in again["schedules"]} == {
+        "paused": ({"of": "paused"}, 60.0, True),
+        "changed": ({"of": "changed"}, 30.0, False),
+        "left": ({"of": "left"}, 15.0, False),
+    }
+    assert again["nonce"] == "m"
+    anew = json.loads(encode(table.added(StoredSchedule("q", "removed", 5.0)), "m"))
+    assert "jitter" not in anew["schedules"][-1]

@@ -37,6 +37,7 @@ class PushOptions(TypedDict, total=False):
     id: str | None
     key: str | None
     replace: bool
+    key_window: Duration | None
     group: str | None
     delay: Duration | None
     at: datetime | None
@@ -142,6 +143,21 @@ def check_lease(what: str, value: Duration) -> float:
     if not MIN_LEASE <= seconds <= MAX_LEASE:
         raise ConfigError(f"{what} is {seconds} s: must be at least {MIN_LEASE} and at most {MAX_LEASE:.0f} s")
     return seconds
+
+
+MIN_KEY_WINDOW, MAX_KEY_WINDOW = 1.0, 30 * 86400.0
+"""Seconds for which a key may stay taken after a push.  The least one keeps the versions of its record below the clock,
+at which they begin again once it was dropped."""
+
+
+def check_key_window(value: Duration) -> int:
+    """Return the time for which a key stays taken, 1 second to 30 days, in milliseconds."""
+    seconds = check_duration("key_window", value)
+    if not MIN_KEY_WINDOW <= seconds <= MAX_KEY_WINDOW:
+        raise ConfigError(
+            f"key_window is {seconds:g} s: must be at least {MIN_KEY_WINDOW:g} s and at most {MAX_KEY_WINDOW:.0f} s"
+        )
+    return round(seconds * 1000)
 
 
 def check_moment(what: str, value: datetime) -> datetime:

@@ -21,17 +21,21 @@ Receipts are defined here too: an error of ``push_many`` carries them, and they 
 
 from __future__ import annotations
 
+import os
+import traceback
 from abc import abstractmethod
 from collections.abc import Iterator, Sequence
+from pathlib import PurePath
 from typing import NamedTuple, Self, overload
 
 
 class Receipt(NamedTuple):
     """Tell what a push did: the item ``id`` is on ``replicas`` servers.
 
-    ``duplicate``: nothing was pushed, because another item with the same key is queued, scheduled or claimed; ``id`` is
-    the id of that item.  ``done``: nothing was pushed, because an item with this id was pushed before, by an earlier
-    push or an earlier attempt of this one, and is already acked, cancelled, cleared or dropped.  ``new``: whether this
+    ``duplicate``: nothing was pushed, because another item with the same key is queued, scheduled or claimed, or its
+    ``key_window`` is not over; ``id`` is the id of that item.  ``done``: nothing was pushed, because an item with this
+    id was pushed before, by an earlier push or an earlier attempt of this one, and is already acked, cancelled, cleared
+    or dropped.  ``duplicate`` and ``done``: that is so of the item that began the window.  ``new``: whether this
     push put the item into the queue; False also if an item with this id is there from an earlier push.  None: not
     known, because a server died or a connection broke, and the push was repeated: it may have found its own item.
     ``replaced``: ids of the queued items with the same key in whose place this one was put (``push(replace=True)``).
@@ -212,3 +216,37 @@ class Changes:
     def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
         if self.made and isinstance(error, Unavailable | NotEnoughReplicas | ConfigError | Closed):
             raise OutcomeUnknown(f"a part was done before this failed: {error}; call it again") from error
+
+
+# -- reasons of failures, as they are kept with items: one text, with a summary of the traceback ----------------------
+
+REASON_MAX = 1000
+"""Characters that are kept in total; ``lua/settle.lua`` has the same limit, in bytes."""
+
+MESSAGE_MAX = 500
+"""Characters that are kept of an exception's own message."""
+
+FRAMES_MAX = 5
+"""Innermost calls of the traceback that are kept."""
+
+_OUR_OWN = f"{PurePath(__file__).parents[1]}{os.sep}"
+
+_BEHIND = "\0"
+"""Separates the reason from the traceback; no reason contains it."""
+
+
+def reason_of(error: BaseException) -> str:
+    """Return what is kept of an exception: its type and message, then its traceback, innermost call first."""
+    message = f"{type(error).__name__}: {error}".replace(_BEHIND, " ")[:MESSAGE_MAX]
+    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if not frame.filename.startswith(_OUR_OWN)]
+    places = [
+        f"{'/'.join(PurePath(frame.filename).parts[-2:])}:{frame.lineno} in {frame.name}"
+        for frame in reversed(frames[-FRAMES_MAX:])
+    ]
+    return _BEHIND.join((message, "\n".join(places))) if places else message
+
+
+def split(note: str) -> tuple[str | None, str | None]:
+    """Return the reason and the summary of the traceback, None for one that is missing."""
+    reason, _, summary = note.partition(_BEHIND)
+    return reason or None, summary or None

@@ -133,20 +133,12 @@ class Limits:
             object.__setattr__(self, "rate", check_rate_in("rate", self.rate, most=RATE_MAX, within=RATE_SECONDS))
 
     def __str__(self) -> str:
-        said = [] if self.concurrency is None else [f"{self.concurrency:,} at once"]
-        if self.rate is not None:
-            count, seconds = self.rate
-            said.append(f"{count:,} in {in_seconds(seconds):g} s")
-        return ", ".join(said) or "no limits"
+        return ", ".join(_said(self.concurrency, self.rate)) or "no limits"
 
     @property
     def settings(self) -> str:
         """As they are stored (``lua/_limits.lua``)."""
-        words = [] if self.concurrency is None else [f"concurrency={self.concurrency}"]
-        if self.rate is not None:
-            count, seconds = self.rate
-            words.append(f"rate={count}/{round(in_seconds(seconds) * 1000)}")
-        return ",".join(words)
+        return _settings(self.concurrency, self.rate)
 
     @staticmethod
     def read(text: str) -> Limits:
@@ -156,8 +148,7 @@ class Limits:
     @staticmethod
     def of(settings: str) -> Limits:
         """Read limits as they are stored."""
-        rate = re.search(r"(?:^|,)rate=(\d+)/(\d+)", settings)
-        return Limits(_concurrency(settings), (int(rate[1]), int(rate[2]) / 1000) if rate else None)
+        return Limits(*_read(settings))
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,14 +162,16 @@ class Groups:
     None: this program declares no such limit.  ``ordered``: each group keeps the order of its pushes, and has one item
     claimed at a time; an item that failed holds its group until it has succeeded or is a dead letter (but see
     ``Retry``).  A push into such a queue has neither ``delay`` nor ``at`` nor ``priority``, and costs a round trip
-    more.
+    more.  ``rate``: greatest number of claims of each group begun within a time, and that time in seconds (0.1 to 3600)
+    or as a ``timedelta``: ``(50, 1.0)`` is 50 in any second; None: this program declares no rate.
 
-    Like ``Limits`` both belong to the queue: the last declaration holds for all, and the namespace must have one shard.
-    Raises ``ConfigError`` for bad values.
+    Like ``Limits`` all of them belong to the queue: the last declaration holds for all, and the namespace must have one
+    shard.  Raises ``ConfigError`` for bad values.
     """
 
     concurrency: int | None = None
     ordered: bool = False
+    rate: tuple[int, Duration] | None = None
 
     def __post_init__(self) -> None:
         if self.concurrency is not None:
@@ -188,18 +181,19 @@ class Groups:
                     f"concurrency is {self.concurrency}, but with ordered=True a group has one item claimed at a time: "
                     "leave concurrency out"
                 )
+        if self.rate is not None:
+            object.__setattr__(self, "rate", check_rate_in("rate", self.rate, most=RATE_MAX, within=RATE_SECONDS))
 
     def __str__(self) -> str:
+        said = _said(self.concurrency, self.rate)
         if self.ordered:
-            return "in order within each group"
-        return "no limits of groups" if self.concurrency is None else f"{self.concurrency:,} at once in each group"
+            return ", ".join(("in order", *said)) + " within each group"
+        return ", ".join(said) + " in each group" if said else "no limits of groups"
 
     @property
     def settings(self) -> str:
         """As they are stored (``lua/_limits.lua``)."""
-        if self.ordered:
-            return "ordered=1"
-        return "" if self.concurrency is None else f"concurrency={self.concurrency}"
+        return ",".join(filter(None, ("ordered=1" if self.ordered else "", _settings(self.concurrency, self.rate))))
 
     @staticmethod
     def read(text: str) -> Groups:
@@ -209,9 +203,10 @@ class Groups:
     @staticmethod
     def of(settings: str) -> Groups:
         """Read limits of groups as they are stored."""
+        concurrency, rate = _read(settings)
         if re.search(r"(?:^|,)ordered=1", settings):
-            return Groups(ordered=True)
-        return Groups(_concurrency(settings))
+            return Groups(ordered=True, rate=rate)
+        return Groups(concurrency, rate=rate)
 
 
 HISTORY_MAX = 10_000
@@ -257,9 +252,21 @@ def _section(name: str, text: str) -> str:
     return own[1] if own else ""
 
 
-def _concurrency(settings: str) -> int | None:
+def _said(concurrency: int | None, rate: tuple[int, Duration] | None) -> list[str]:
+    said = [] if concurrency is None else [f"{concurrency:,} at once"]
+    return said if rate is None else [*said, f"{rate[0]:,} in {in_seconds(rate[1]):g} s"]
+
+
+def _settings(concurrency: int | None, rate: tuple[int, Duration] | None) -> str:
+    words = [] if concurrency is None else [f"concurrency={concurrency}"]
+    return ",".join(words if rate is None else [*words, f"rate={rate[0]}/{round(in_seconds(rate[1]) * 1000)}"])
+
+
+def _read(settings: str) -> tuple[int | None, tuple[int, float] | None]:
+    """Read concurrency and rate as ``_settings`` writes them."""
     own = re.search(r"(?:^|,)concurrency=(\d+)", settings)
-    return int(own[1]) if own else None
+    rate = re.search(r"(?:^|,)rate=(\d+)/(\d+)", settings)
+    return int(own[1]) if own else None, (int(rate[1]), int(rate[2]) / 1000) if rate else None
 
 
 def check_result(text: bytes) -> bytes:

@@ -25,10 +25,13 @@ def read_header(text: str) -> tuple[str, str]:
 
 ERROR = Flag("error", "that failed for a reason that contains this text, in upper or lower case", metavar="TEXT")
 
+GROUP = Flag("group", "of this group")
+
 CONDITIONS = (
     Flag("key", "that have this key"),
     Flag("header", "that have this header", read_header, metavar="NAME=VALUE"),
     ERROR,
+    GROUP,
 )
 """Flags of commands that find items."""
 
@@ -37,7 +40,7 @@ STATE = Flag("state", "in this state: ready, scheduled, claimed or dead; default
 
 def conditions_of(args: Namespace) -> dict[str, Any]:
     """Return the conditions that were given, as arguments of ``Queue.find``."""
-    given = {name: getattr(args, name, None) for name in ("key", "header", "error")}
+    given = {name: getattr(args, name, None) for name in ("key", "header", "error", "group")}
     return {name: value for name, value in given.items() if value is not None}
 
 

@@ -7,7 +7,7 @@ import json
 from argparse import Namespace
 from collections.abc import Iterable, Mapping
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from zkrq.base.errors import ConfigError, Unavailable
 from zkrq.cli.command import QUEUE, Command, Flag, Line, Lines, open_cluster
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from zkrq.base.progress import WorkProgress
     from zkrq.client.cluster import Cluster
     from zkrq.client.items import EndedItem, Item
+    from zkrq.client.queue import Queue
 
 
 _NO_NAMES: Mapping[str, str] = MappingProxyType({})
@@ -27,10 +28,42 @@ CLAIMS_SHOWN = 5
 
 async def _get(args: Namespace) -> Lines:
     async with open_cluster(args) as cluster:
-        item = await cluster.queue(args.queue).get(args.id)
+        queue = cluster.queue(args.queue)
+        item = await queue.get(args.id)
         if item is None:
             raise ConfigError(f"queue {args.queue!r} has no item {args.id!r}")
-        yield item_line(item, await describe_owners(cluster, [item]))
+        waits = await _waits(queue, item)
+        names = await describe_owners(cluster, [item])
+    line = item_line(item, names)
+    value = {**cast("dict[str, object]", line.value), "waits": waits}
+    yield Line(line.text + "".join(f"\n  waits: {reason}" for reason in waits), value)
+
+
+LOOKED_AT = 500
+"""Claimed items, and scheduled ones, that are looked at to tell what an item waits for."""
+
+
+async def _waits(queue: Queue[Any], item: Item[Any]) -> list[str]:
+    """Say why nobody is given an item that is ready: a pause, a limit, or which items of its group hold that."""
+    if item.state != "ready":
+        return []
+    told = await queue.statistics()
+    reasons = ["the queue is paused: `zkrq resume`"] if told.paused else []
+    if told.limited:
+        reasons.append(told.limited)
+    limits = told.group_limits
+    if item.group is None or not (limits.ordered or limits.concurrency):
+        return reasons
+    held = [each for each in await queue.peek(LOOKED_AT, "claimed") if each.group == item.group]
+    if len(held) >= (1 if limits.ordered else limits.concurrency or 0):
+        reasons += [f"{each.id} of its group {item.group!r} is claimed by {each.owner}" for each in held]
+    if limits.ordered:
+        failed = [each for each in await queue.peek(LOOKED_AT, "scheduled") if each.group == item.group]
+        reasons += [
+            f"{each.id} of its group {item.group!r} failed, and comes again in {each.seconds_left:.1f} s: {each.reason}"
+            for each in failed
+        ]
+    return reasons
 
 
 async def describe_owners(cluster: Cluster, items: Iterable[Item[Any] | EndedItem]) -> Mapping[str, str]:

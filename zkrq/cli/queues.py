@@ -81,7 +81,7 @@ async def _consumers(args: Namespace) -> Lines:
             held = ", ".join(f"{n} of {queue}" for queue, n in sorted(consumer.claims.items())) or "nothing"
             since = consumer.since and consumer.since.isoformat()
             details = {"owner": owner, **consumer._asdict(), "claims": dict(consumer.claims), "since": since}
-            about = [f"zkrq {consumer.version or 'before 0.2.0'}"]
+            about = [f"zkrq {consumer.release}"]
             about += [f"on {consumer.host}"] if consumer.host else []
             about += [f"since {consumer.since:%Y-%m-%d %H:%M:%S} UTC"] if consumer.since else []
             about += [f"{consumer.slots:,} slots"] if consumer.slots else []

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from zkrq.base.errors import ConfigError
 from zkrq.cli.asking import YES, confirm
 from zkrq.cli.command import QUEUE, Command, Flag, Line, Lines, count, open_cluster
-from zkrq.cli.conditions import CONDITIONS, ERROR, STATE, conditions_of, counted, found_ids, may_be_more
+from zkrq.cli.conditions import CONDITIONS, ERROR, GROUP, STATE, conditions_of, counted, found_ids, may_be_more
 from zkrq.cli.progress import follow, progress
 
 if TYPE_CHECKING:
@@ -52,7 +52,7 @@ async def _delete(args: Namespace) -> Lines:
 async def _cancel(args: Namespace) -> Lines:
     conditions = conditions_of(args)
     if bool(args.id) == bool(conditions):
-        raise ConfigError("cancel needs either ids, or at least one of --key, --header and --error")
+        raise ConfigError("cancel needs either ids, or at least one of --key, --header, --error and --group")
     async with open_cluster(args) as cluster:
         queue = cluster.queue(args.queue)
         if args.id:
@@ -96,7 +96,7 @@ async def _dead_redrive(args: Namespace) -> Lines:
             return (await queue.size()).dead
 
         ids, letters, more = await _letters(args, queue, left)
-        if args.error is not None and ids:
+        if conditions_of(args) and ids:
             await confirm(args, f"queue {letters} of queue {args.queue!r} in {cluster.namespace!r} again")
         async with follow("queued again", left):
             revived = await queue.redrive(ids, rate=args.rate)
@@ -122,10 +122,10 @@ async def _letters(
     args: Namespace, queue: Queue[Any], left: Callable[[], Awaitable[int]]
 ) -> tuple[list[str] | None, str, str]:
     """Return the ids of the dead letters that are meant, None: all; their number, and whether there may be more."""
-    if args.error is not None:
+    if conditions := conditions_of(args):
         if args.id:
-            raise ConfigError("give either ids or --error")
-        states = await found_ids(queue, error=args.error, state="dead")
+            raise ConfigError("give either ids, or --error or --group")
+        states = await found_ids(queue, **conditions, state="dead")
         return [*states], counted(states, "dead letter"), may_be_more(states)
     return args.id or None, count(len(args.id) or await left(), "dead letter"), ""
 
@@ -150,10 +150,14 @@ COMMANDS = (
         "dead redrive",
         "queue dead letters again",
         _dead_redrive,
-        (Flag("rate", "at most this many per second; default: no limit", float, None, "N"), ERROR, YES),
+        (Flag("rate", "at most this many per second; default: no limit", float, None, "N"), ERROR, GROUP, YES),
         {**QUEUE, "id?...": "ids of the items; default: all"},
     ),
     Command(
-        "dead discard", "remove dead letters", _dead_discard, (ERROR, YES), {**QUEUE, "id?...": "ids; default: all"}
+        "dead discard",
+        "remove dead letters",
+        _dead_discard,
+        (ERROR, GROUP, YES),
+        {**QUEUE, "id?...": "ids; default: all"},
     ),
 )

@@ -28,10 +28,11 @@ def _serve(args: Namespace) -> int:
     options = Options(
         host=args.host,
         port=check_count("--port", args.port, least=0, most=65535),
-        hosts=tuple(name.strip() for name in args.hosts.split(",") if name.strip()),
+        hosts=_names(args.hosts),
         tokens=read_tokens(args.token_file),
         read_only=args.read_only,
         retry=Retry(max_attempts=args.max_attempts or None),
+        ordered=_names(args.ordered),
         grace=check_duration("--grace", args.grace),
         certificate=args.certificate,
         key=args.key,
@@ -40,6 +41,10 @@ def _serve(args: Namespace) -> int:
     handler, level = logging_of(args)
     logging.basicConfig(level=level, handlers=[handler])
     return run_until_signal(start(open_cluster(args), options))
+
+
+def _names(listed: str) -> tuple[str, ...]:
+    return tuple(name.strip() for name in listed.split(",") if name.strip())
 
 
 def read_tokens(path: Path | None) -> tuple[str, ...]:
@@ -75,6 +80,7 @@ COMMANDS = (
             ),
             Flag("read-only", "refuse whatever changes anything", bool),
             Flag("max-attempts", "deliveries after which an item becomes a dead letter; 0: no limit", int, 20, "N"),
+            Flag("ordered", "queues whose groups keep the order of their pushes: name,name", str, "", "NAMES"),
             Flag("grace", "that clients have to settle their claims after a signal", float, 30.0, "SECONDS"),
             Flag("certificate", "PEM file, for HTTPS", Path, None, "FILE"),
             Flag("key", "PEM file with its key", Path, None, "FILE"),

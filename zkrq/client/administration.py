@@ -110,7 +110,7 @@ class Administration(Finding[T]):
         """Limit each group of the queue, over all workers and processes; ``Groups()`` removes the limit.
 
         It holds until another one is declared.  A lower limit takes no claim away, and a higher one reaches a group
-        when its next claim ends.  Raises as ``set_limits`` does.
+        when its next claim ends, or when its rate lets it go on.  Raises as ``set_limits`` does.
         """
         if not isinstance(groups, Groups):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise ConfigError(f"groups must be a Groups, not {type(groups).__name__}; Groups() takes the limits away")
@@ -282,16 +282,22 @@ class Administration(Finding[T]):
             changes.made += decided.reply.states.count(State.DEAD.value.encode())
             changes.made += _done(decided, State.DEAD.value + call, State.GONE.value)
 
-    async def redrive(self, ids: Sequence[str] | None = None, *, rate: float | None = None) -> int:
+    async def redrive(
+        self, ids: Sequence[str] | None = None, *, rate: float | None = None, group: str | None = None
+    ) -> int:
         """Queue the dead letters with these ids again (None: all that exist now); return how many were queued.
 
         They are ready immediately and start with no attempts.  ``rate``: at most this many per second, None: no limit.
-        Ids of other items are skipped, and so are letters whose key is taken by another item.  If the call fails or is
-        cancelled, the rest stay dead letters.
+        ``group``: in place of ids, those of this group that are found now.  Ids of other items are skipped, and so are
+        letters whose key is taken by another item.  If the call fails or is cancelled, the rest stay dead letters.
         Raises ``Unavailable``: nothing happened; ``OutcomeUnknown``: some may be queued, redrive again.
         """
         if rate is not None:
             check_rate("rate", rate)
+        if group is not None:
+            if ids is not None:
+                raise ConfigError("redrive takes either ids or a group")
+            ids = [item.id async for item in self.find(group=group, state="dead")]
         return await self._in_turn(ids, partial(self._redrive, rate=rate))
 
     async def _redrive(

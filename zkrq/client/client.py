@@ -427,7 +427,8 @@ class Client:
     def _introduce_again(self) -> None:
         """Say anew what this client is, in a new session or with other slots."""
         if self.is_open:
-            self.tasks.start(self.upgrading.introduce_again(self.identity.slots), "say what this client is")
+            self.upgrading.slots = self.identity.slots
+            self.tasks.start(self.upgrading.introduce_again(), "say what this client is")
 
     def _declared_dead(self, owner: str) -> None:
         """Continue under a new owner id, after another client fenced this one and a server refused its claim

@@ -141,10 +141,10 @@ class Cluster:
         ``max_payload_bytes``: limit of an encoded item, default 1 MiB.  ``limits``: of items claimed at once and of
         claims begun in a time, over all workers and processes, None (the default): whatever other programs have
         declared; see ``Limits``.  ``groups``: with ``Groups()`` items that are pushed without a ``group`` form one
-        group, ``Groups(concurrency=5)`` also limits each group, and ``Groups(ordered=True)`` keeps its order; None
-        (the default): each stands in line by itself.  ``history``: how many of the items that have ended last are kept
-        for ``Queue.history``, up to 10,000, 0: none from now on, None (the default): as many as other programs have
-        declared, or none.
+        group, ``Groups(concurrency=5, rate=(50, 1.0))`` also limits each group, and ``Groups(ordered=True)`` keeps
+        its order; None (the default): each stands in line by itself.  ``history``: how many of the items that
+        have ended last are kept for ``Queue.history``, up to 10,000, 0: none from now on, None (the default): as many
+        as other programs have declared, or none.
 
         The first call for a name declares the queue in this process, and the same name returns the same object.  Later
         calls need no options; one that is given with another value raises ``ConfigError``.  These settings belong to

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from zkrq.base.checks import check_count, check_id, check_text
+from zkrq.base.checks import check_count, check_group, check_id, check_text
 from zkrq.base.errors import ConfigError
 from zkrq.client.cursors import Source
 from zkrq.client.items import ItemState, check_state
@@ -25,6 +25,7 @@ class Conditions(NamedTuple):
     header: tuple[str, str] | None = None
     error: str | None = None
     state: ItemState | None = None
+    group: str | None = None
 
     @property
     def sources(self) -> Sequence[Source]:
@@ -39,13 +40,16 @@ class Conditions(NamedTuple):
         """Check that there is a condition, beside the state.  Raises ``ConfigError``."""
         if self == Conditions(state=self.state):
             state = "" if self.state is None else repr(self.state)
-            raise ConfigError(f"find() needs key=, header= or error=; for all items of queue {queue!r}: scan({state})")
+            raise ConfigError(
+                f"find() needs key=, header=, error= or group=; for all items of queue {queue!r}: scan({state})"
+            )
 
     def hold(self, item: Item[Any]) -> bool:
         """Tell whether this is one of the items."""
         return (
             self.state in (None, item.state)
             and self.key in (None, item.key)
+            and self.group in (None, item.group)
             and (self.header is None or item.headers.get(self.header[0]) == self.header[1])
             and (self.error is None or self.error.casefold() in (item.reason or "").casefold())
         )
@@ -56,6 +60,8 @@ def check_conditions(conditions: Conditions, limit: int = 1) -> Conditions:
     check_count("limit", limit, least=1, most=PAGE_MAX)
     if conditions.key is not None:
         check_id("key", conditions.key)
+    if conditions.group is not None:
+        check_group(conditions.group)
     if conditions.header is not None:
         pair = isinstance(conditions.header, tuple | list) and len(conditions.header) == 2  # pyright: ignore[reportUnnecessaryIsInstance]
         if not pair:

@@ -96,13 +96,14 @@ class Finding(Inspection[T]):
         key: str | None = None,
         header: tuple[str, str] | None = None,
         error: str | None = None,
+        group: str | None = None,
         state: ItemState | None = None,
     ) -> AsyncGenerator[Item[T]]:
         """Iterate over the items that meet all given conditions, in no particular order, page by page.
 
         ``key``: the item's key.  ``header``: name and value of one of its headers.  ``error``: a text in the reason of
-        its last failure, in upper or lower case.  ``state``: ready, scheduled, claimed or dead, None: any.  At least
-        one of the first three is needed; ``scan`` yields all items.
+        its last failure, in upper or lower case.  ``group``: the item's group.  ``state``: ready, scheduled, claimed or
+        dead, None: any.  At least one of the others is needed; ``scan`` yields all items.
 
         A key is looked up in an index, which costs about as much as ``get``.  The index has no dead letters: unless
         ``state`` excludes them, all dead letters are read, too.  With ``state="dead"`` only dead letters are read,
@@ -110,7 +111,7 @@ class Finding(Inspection[T]):
         letter that is redriven meanwhile may be missed if a key is looked for.  After a change of the primary a part is
         read again, so items may be yielded twice.  Raises ``ConfigError``, ``Unavailable``.
         """
-        conditions = check_conditions(Conditions(key, header, error, state))
+        conditions = check_conditions(Conditions(key, header, error, state, group))
         conditions.check_any(self.name)
         self._parts.check_open()
         cursor: Cursor | None = BEGINNING
@@ -126,6 +127,7 @@ class Finding(Inspection[T]):
         key: str | None = None,
         header: tuple[str, str] | None = None,
         error: str | None = None,
+        group: str | None = None,
         state: ItemState | None = None,
         limit: int = 100,
         after: str | None = None,
@@ -138,7 +140,7 @@ class Finding(Inspection[T]):
         namespace may go on from it.
         Raises ``ConfigError``, ``Unavailable``.
         """
-        conditions = check_conditions(Conditions(key, header, error, state), limit)
+        conditions = check_conditions(Conditions(key, header, error, state, group), limit)
         cursor: Cursor | None = BEGINNING if after is None else Cursor.read(after)
         self._parts.check_open()
         items: list[Item[T]] = []

@@ -62,8 +62,9 @@ class Statistics(NamedTuple):
     ``limits``: those that hold now.  ``claimable_in``: seconds until they let another claim begin: 0: now; None: when a
     claim ends.
     ``groups``: groups with items that are ready or claimed, a group on several shards once for each.  Of these
-    ``groups_in_line`` wait for their turn, and ``groups_blocked`` for the end of a claim; ``group_limits``: those of
-    each group.  ``history``: how many of the items that have ended last are kept.
+    ``groups_in_line`` wait for their turn, and ``groups_blocked`` for the end of a claim, or for their
+    rate; ``group_limits``: those of each group.  ``history``: how many of the
+    items that have ended last are kept.
     """
 
     sizes: Sizes

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Generic, Literal, NamedTuple, TypeVar, get_arg
 
 from zkrq.base import clock
 from zkrq.base.errors import ConfigError
-from zkrq.base.reasons import split as split_reason
+from zkrq.base.errors import split as split_reason
 from zkrq.protocol.calls import Copied, EndedRow, item_id, read_notes
 from zkrq.protocol.payloads import split, split_payload
 from zkrq.protocol.records import ItemRecord, State, unpack

@@ -14,7 +14,7 @@ from zkrq.consuming.batch import ack_together, check_batch, keep_results
 from zkrq.consuming.claims import lease_of
 from zkrq.consuming.deliveries import Batches, Deliveries
 from zkrq.consuming.lease import Verb
-from zkrq.producing.options import read_options, replacing
+from zkrq.producing.options import among_its_key, read_options
 from zkrq.working.worker import work
 
 if TYPE_CHECKING:
@@ -51,6 +51,7 @@ class Queue(Administration[T]):
         id: str | None = None,
         key: str | None = None,
         replace: bool = False,
+        key_window: Duration | None = None,
         delay: Duration | None = None,
         at: datetime | None = None,
         priority: int = 0,
@@ -66,7 +67,9 @@ class Queue(Administration[T]):
         nothing is pushed and the receipt is a ``duplicate`` that names the other item; None: no such check.
         ``replace``: the item replaces queued and scheduled items with its key, which the receipt names as ``replaced``;
         it keeps their place in the queue unless it has a ``delay``.  A claimed item with its key is not replaced, and
-        both are delivered.  ``id`` makes a push repeatable: pushed several times within 300 seconds under one id,
+        both are delivered.  ``key_window``: seconds, 1 to 30 days, for which pushes with the same key and a window push
+        nothing either, whatever becomes of this item; None: the key is free once the item is done or dead.  It excludes
+        ``replace``.  ``id`` makes a push repeatable: pushed several times within 300 seconds under one id,
         the item exists once, and at most one receipt says that it is ``new``.  The receipt is ``done`` if the item was
         already removed; 600 seconds after its removal, the id can be used for a new item.  ``headers``: short texts
         beside the item, by name, for ``claim.headers``; None: none.  ``group``: the group of the item (a tenant, a
@@ -88,7 +91,9 @@ class Queue(Administration[T]):
             headers = seen.headers
         try:
             options = read_options(delay, at, priority, key, ttl, headers, group)
-            call, pushed = self._pusher.begin(item, id, replacing(options) if replace else options)
+            if replace or key_window is not None:
+                options = among_its_key(options, replace, key_window)
+            call, pushed = self._pusher.begin(item, id, options)
             try:
                 receipt = await pushed
             except OutcomeUnknown as error:

@@ -52,8 +52,8 @@ ADD_SECONDS = 5.0
 HEADS_PAGE = 500
 """Ids that are read in one call."""
 
-FIRST_OF_ITEMS = b"\2"
-"""No id is smaller, but those of the records of a queue itself."""
+FIRST_REMEMBERED = b"\1window "
+"""No id of an item, and none of the window of a key, is smaller; those of the records of a queue itself are."""
 
 SHARE_TRIES = 10
 """Times that a queue's pause is copied to a new shard while others change it."""
@@ -268,7 +268,7 @@ class Resharding:
         for queue in await first.names(calls.Queues()):
             told = await read_statistics(first, queue)
             if told.limits.settings or told.group_limits.settings or told.history:
-                what, remove = "limits", "queue.set_groups(zkrq.Groups())"
+                what, remove = "limits", f"zkrq limits set {queue} --group-none"
                 if told.history:
                     what, remove = "a history", f"zkrq history set {queue} --items 0"
                 elif told.limits.settings:
@@ -411,7 +411,7 @@ class Resharding:
             if home == shard.register and told.tombstones and not force and (count := await _remembered(shard, queue)):
                 return (
                     f"it is the home of queue {queue!r}, and remembers {count} id(s) of items that were removed within "
-                    "the last ten minutes"
+                    "the last ten minutes, or windows of keys"
                 )
         now_ms = clock.now_ms()
         since = (now_ms - (self._shards.entry(shard.name).since_ms or now_ms)) / 1000
@@ -427,6 +427,6 @@ async def _remembered(shard: Shard, queue: str) -> int:
     """Count the ids that a shard knows of a queue and that do not name their shard: pushed again, they go home."""
     count = 0
     async for page, is_first in shard.replicas.pages(calls.Heads(queue, calls.START, HEADS_PAGE)):
-        ids = [id.decode(errors="replace") for id in page.heads if id >= FIRST_OF_ITEMS]
+        ids = [id.decode(errors="replace") for id in page.heads if id >= FIRST_REMEMBERED]
         count = sum(shard_of(id) is None for id in ids) + (0 if is_first else count)
     return count

@@ -10,8 +10,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, Unpack, cast
 
 from zkrq.base.checks import Duration, PushOptions, check_duration, check_feature, check_id
-from zkrq.base.errors import ConfigError, Receipt, Unavailable
-from zkrq.base.reasons import split
+from zkrq.base.errors import ConfigError, Receipt, Unavailable, split
 from zkrq.base.results import Result, ResultState
 from zkrq.client.queue import Queue, parts_of
 from zkrq.client.reports import read_progress

@@ -6,6 +6,7 @@ import logging
 from asyncio import Event
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeVar, Unpack, cast
 
 from zkrq.base.checks import Duration, check_id, check_name
@@ -164,6 +165,16 @@ class StoredSchedules:
     async def _change(self, key: Key, change: Callable[[Timetable], Timetable]) -> StoredSchedule:
         _, after = await self._client.schedule_store.change(change)
         return after.entries[key]
+
+
+async def keep(schedules: StoredSchedules, entry: StoredSchedule) -> None:
+    """Store a schedule whose items another program pushes, which recognises it by its mark; replace one of that name.
+
+    No process of zkrq's pushes for it.  Raises as ``StoredSchedules.add``.
+    """
+    checked_entry = checked(replace(entry, since=now()))
+    store = schedules._client.schedule_store  # pyright: ignore[reportPrivateUsage]
+    await store.change(lambda table: table.added(checked_entry, replacing=True))
 
 
 class _Runner:

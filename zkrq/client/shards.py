@@ -150,11 +150,12 @@ class Shards:
         return used
 
     def check_alone(self, queue: str) -> None:
-        """Raise ``ConfigError`` if there are several shards: limits of a queue need one server that counts."""
+        """Raise ``ConfigError`` if there are several shards: limits and an order need one server that decides."""
         if len(names := self.map.shards) > 1:
             raise ConfigError(
-                f"queue {queue!r} cannot have limits or a history: one server has to count, and this namespace has "
-                f"several shards ({', '.join(names)}); use a namespace of one shard for it"
+                f"queue {queue!r} cannot have limits, ordered groups or a history: one server has to decide about all "
+                f"its claims, and this namespace has several shards ({', '.join(names)}). Use a namespace of one shard "
+                "for it, to which this process may connect as well, or leave the options limits, groups and history out"
             )
 
     async def open_unknown(self) -> None:

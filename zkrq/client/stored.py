@@ -13,7 +13,6 @@ import hashlib
 import secrets
 import struct
 from collections.abc import Iterable, Sequence
-from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
 from zkrq.base.checks import Duration, check_duration, check_feature
@@ -233,7 +232,8 @@ def _part(token: bytes, at: int) -> str:
     return f"part-{token.hex()}-{at}"
 
 
-_new_call = partial(secrets.token_hex, 8)
+def _new_call() -> str:
+    return secrets.token_hex(8)
 
 
 def _ttl_ms(ttl: Duration) -> int:

@@ -151,10 +151,14 @@ def mark_of(entry: StoredSchedule) -> str:
 class Timetable:
     """All schedules that a namespace stores.  Every change makes another value.
 
-    The changes raise ``ConfigError`` for what is there already, or is not, and for too many schedules.
+    ``unknown``: fields of the whole that a later release has added, ``unknown_of``: those of a schedule, while there is
+    one of its name; kept when this release writes.  The changes raise ``ConfigError`` for what is there already, or is
+    not, and for too many schedules.
     """
 
     entries: Mapping[Key, StoredSchedule] = field(default_factory=dict[Key, StoredSchedule])
+    unknown: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    unknown_of: Mapping[Key, Mapping[str, Any]] = field(default_factory=dict[Key, Mapping[str, Any]])
 
     def get(self, key: Key) -> StoredSchedule:
         """Return a schedule.  Raises ``ConfigError`` if there is none."""
@@ -195,7 +199,10 @@ class Timetable:
         if seen and key not in self.entries:
             return self
         self.get(key)
-        return Timetable({each: entry for each, entry in self.entries.items() if each != key})
+        entries, unknown_of = dict(self.entries), dict(self.unknown_of)
+        unknown_of.pop(key, None)
+        del entries[key]
+        return replace(self, entries=entries, unknown_of=unknown_of)
 
     def declared(self, entry: StoredSchedule) -> Timetable:
         """Store what code declares, unless the schedule was made of the same declaration; a pause holds."""
@@ -205,7 +212,7 @@ class Timetable:
         return self if old.mark == entry.mark else self._with(replace(entry, paused=old.paused, since=old.since))
 
     def _with(self, entry: StoredSchedule) -> Timetable:
-        table = Timetable({**self.entries, entry.key: entry})
+        table = replace(self, entries={**self.entries, entry.key: entry})
         if len(table.entries) > SCHEDULES_MAX:
             raise ConfigError(
                 f"this namespace stores {SCHEDULES_MAX:,} schedules, which is the most: remove some that are no longer "

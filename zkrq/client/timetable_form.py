@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from base64 import b64decode, b64encode
+from collections.abc import Collection, Mapping
 from datetime import datetime
 from typing import Any
 
@@ -16,13 +17,15 @@ TIMETABLE_MAX = 900_000
 FORMAT = 1
 """Number of the format in which they are stored."""
 
+_PLAIN = ("queue", "name", "when", "offset", "zone", "catch_up", "priority", "paused", "mark")
+_FIELDS = (*_PLAIN, "payload", "since")
+
 
 def encode(table: Timetable, nonce: str) -> bytes:
     """Return what is stored; ``nonce`` makes each attempt to write unique.  Raises ``ConfigError`` if it is long."""
-    data = json.dumps(
-        {"format": FORMAT, "nonce": nonce, "schedules": [_as_json(entry) for entry in table.entries.values()]},
-        separators=(",", ":"),
-    ).encode()
+    entries = [{**table.unknown_of.get(key, {}), **_as_json(entry)} for key, entry in table.entries.items()]
+    content = {**table.unknown, "format": FORMAT, "nonce": nonce, "schedules": entries}
+    data = json.dumps(content, separators=(",", ":")).encode()
     if len(data) > TIMETABLE_MAX:
         raise ConfigError(
             f"all schedules together would have {len(data):,} bytes, at most {TIMETABLE_MAX:,} are stored: "
@@ -32,10 +35,7 @@ def encode(table: Timetable, nonce: str) -> bytes:
 
 
 def _as_json(entry: StoredSchedule) -> dict[str, object]:
-    value: dict[str, object] = {
-        name: getattr(entry, name)
-        for name in ("queue", "name", "when", "offset", "zone", "catch_up", "priority", "paused", "mark")
-    }
+    value: dict[str, object] = {name: getattr(entry, name) for name in _PLAIN}
     value["payload"] = None if entry.payload is None else b64encode(entry.payload).decode()
     value["since"] = entry.since and entry.since.isoformat()
     return value
@@ -49,16 +49,19 @@ def decode(data: bytes | None) -> Timetable:
         stored = json.loads(data)
         if stored["format"] != FORMAT:
             raise ConfigError(f"schedules are stored in format {stored['format']}, this client reads {FORMAT}: upgrade")
-        entries = [_from_json(value) for value in stored["schedules"]]
+        read = [(_from_json(value), _others(value, _FIELDS)) for value in stored["schedules"]]
+        unknown = _others(stored, ("format", "nonce", "schedules"))
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         if isinstance(error, ConfigError):
             raise
         raise ConfigError(f"the znode `schedules` does not hold schedules ({error}): delete it") from error
-    return Timetable({entry.key: entry for entry in entries})
+    return Timetable(
+        {entry.key: entry for entry, _ in read}, unknown, {entry.key: more for entry, more in read if more}
+    )
 
 
 def _from_json(value: dict[str, Any]) -> StoredSchedule:
-    """Read one schedule; a key that a newer client has added is ignored."""
+    """Read one schedule."""
     fields = {name: value[name] for name in ("queue", "name", "when", "offset", "zone", "catch_up", "priority")}
     return StoredSchedule(
         **fields,
@@ -67,3 +70,8 @@ def _from_json(value: dict[str, Any]) -> StoredSchedule:
         payload=None if value["payload"] is None else b64decode(value["payload"]),
         since=None if value["since"] is None else datetime.fromisoformat(value["since"]),
     )
+
+
+def _others(value: Mapping[str, Any], known: Collection[str]) -> dict[str, Any]:
+    """Return what a later release has added."""
+    return {name: each for name, each in value.items() if name not in known}

@@ -14,9 +14,9 @@ import asyncio
 import logging
 import secrets
 import socket
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from zkrq.base import clock
 from zkrq.base.errors import Changes, ConfigError, ZkrqError
@@ -26,7 +26,7 @@ from zkrq.coordination.coordinator import latest, session_of
 from zkrq.protocol import calls
 from zkrq.protocol.levels import RELEASES, SPOKEN, UNNAMED, ClientInfo, decode, encode, too_old
 from zkrq.protocol.scripts import LIBRARY
-from zkrq.protocol.view import raise_level
+from zkrq.protocol.view import ServerId, raise_level
 
 if TYPE_CHECKING:
     from zkrq.base.events import Events
@@ -35,7 +35,8 @@ if TYPE_CHECKING:
     from zkrq.coordination.coordinator import Coordinator
 
 LOOK_SECONDS = 60.0
-"""Seconds between two looks of the leader at the releases of the clients."""
+"""Seconds between two looks of the leader at the releases of the clients, and until a client that could not name its
+own in a new session tries again."""
 
 QUIET_SECONDS = 24 * 3600.0
 """Seconds for which no client of an older release must have been seen before the level is raised by itself."""
@@ -55,6 +56,24 @@ SEEN = "upgrade"
 _log = logging.getLogger("zkrq")
 
 
+class Late(NamedTuple):
+    """Clients that do not speak a level, by their sessions; ``release``: the first one that does."""
+
+    level: int
+    release: str
+    clients: Mapping[str, ClientInfo]
+
+
+class Unnamed(NamedTuple):
+    """Libraries of functions that no known client uses, by the servers that have them: they are left over, or a program
+    that names nothing uses them, of this namespace or of another one.  ``unknown``: why a server has not told.
+    ``release``: of programs that name nothing."""
+
+    libraries: Mapping[ServerId, Sequence[str]]
+    unknown: Mapping[ServerId, str]
+    release: str = UNNAMED.release
+
+
 class Upgrading:
     """Know the releases of a namespace's clients, and raise its level."""
 
@@ -66,13 +85,17 @@ class Upgrading:
         self._releases: tuple[str, ...] = ()
         self._started = clock.now().timestamp()
         self._introducing, self._introductions = asyncio.Lock(), 0
+        self.slots = 0
+        """Handlers that the workers of this client run at the same time."""
+        self._is_named = True
+        """Whether this client has named its release in its present session."""
 
     @property
     def level(self) -> int:
         """The active level: the lowest one of the shards that this client has opened."""
         return min(shard.view.level for shard in self._shards.open.values())
 
-    async def introduce(self, slots: int = 0) -> None:
+    async def introduce(self) -> None:
         """Name the release and the levels of this client, and the slots of its workers.
 
         Raises ``Unavailable``, ``ConfigError``.
@@ -80,13 +103,15 @@ class Upgrading:
         who = self._settings.describe(), socket.gethostname(), __version__, SPOKEN, LIBRARY.name
         async with self._introducing:
             self._introductions += 1
-            info = ClientInfo(*who, started=self._started, slots=slots)
+            info = ClientInfo(*who, started=self._started, slots=self.slots)
             await self._coordinator.introduce(encode(info), self._introductions)
 
-    async def introduce_again(self, slots: int) -> None:
-        """Do so in a new session, or with other slots; what fails is only logged, because nothing depends on it."""
+    async def introduce_again(self) -> None:
+        """Do so in a new session; what fails is tried again at every look, or a consumer would seem too old."""
+        self._is_named = False
         try:
-            await self.introduce(slots)
+            await self.introduce()
+            self._is_named = True
         except ZkrqError as error:
             _log.info("this client could not name its release: %s", error, extra=self._about)
 
@@ -103,6 +128,11 @@ class Upgrading:
         alive = await self._coordinator.consumers()
         told = {session: decode(text) for session, text in latest(await self._coordinator.clients()).items()}
         return {owner: told.get(session_of(owner), UNNAMED)._replace(description=text) for owner, text in alive.items()}
+
+    async def find_late(self, level: int | None) -> Late:
+        """Return the clients that do not speak a level, None: the latest.  Raises ``Unavailable``."""
+        level = SPOKEN.highest if level is None else level
+        return Late(level, RELEASES.get(level, "another release"), too_old(await self.clients(), level))
 
     async def upgrade(self, level: int | None = None, *, force: bool = False) -> int:
         """Make a level active in every shard, and remove the libraries that no client uses; return the level.
@@ -138,22 +168,54 @@ class Upgrading:
 
     async def _remove_libraries(self) -> None:
         """Remove the functions of releases that no client uses.  A client that needs one loads it again."""
-        used = {each.library for each in (await self.clients()).values()} | {LIBRARY.name}
+        used = await self._used_libraries()
         if "" in used:  # one that does not name its library
             return
         for shard in self._shards.open.values():
             for id, why in (await shard.fleet.remove_libraries(used)).items():
                 _log.info("server %s: unused libraries of functions stay: %s", id, why, extra=self._about)
 
+    async def _used_libraries(self) -> set[str]:
+        return {each.library for each in (await self.clients()).values()} | {LIBRARY.name}
+
+    async def find_unnamed(self, wait: float = 0.0) -> Unnamed:
+        """Look on the servers for functions of releases that no client has named.
+
+        A program of a release without levels that only pushes names nothing, but its functions are there once it has
+        called a server, and it loads them again where they are missing.  ``wait``: seconds, to remove them first and
+        see whether a program loads them again in this time; 0: change nothing.  Raises ``Unavailable``.
+        """
+        used, unknown = await self._used_libraries(), dict[ServerId, str]()
+        libraries: dict[ServerId, Sequence[str]] = {}
+        fleets = [shard.fleet for shard in self._shards.open.values()]
+        if wait:
+            for fleet in fleets:
+                unknown.update(await fleet.remove_libraries(used))
+            await asyncio.sleep(wait)
+        for id, found in [each for fleet in fleets for each in (await fleet.libraries()).items()]:
+            if isinstance(found, str):
+                unknown[id] = found
+            elif id not in unknown and (left := [name for name in found if name not in used]):
+                libraries[id] = left
+        return Unnamed(libraries, unknown)
+
+    @property
+    def _is_refused(self) -> bool:
+        return any(shard.membership.refusal for shard in self._shards.open.values())
+
     # -- in the background ---------------------------------------------------------------------------------------------
 
     async def run(self) -> None:
-        """Look now and then, while this client leads, until cancelled."""
+        """Look now and then, while this client leads, until cancelled; name the release if that has failed, and lead no
+        more if the level is not spoken."""
         while True:
             await asyncio.sleep(LOOK_SECONDS)
+            if not self._is_named:
+                await self.introduce_again()
             if self._coordinator.leading:
                 try:
-                    await self.look()
+                    # What the leader does for all, a client that cannot read the view does not.
+                    await (self._coordinator.stand_down() if self._is_refused else self.look())
                 except ZkrqError as error:
                     _log.info("the releases of the clients could not be read: %s", error, extra=self._about)
 
@@ -197,6 +259,6 @@ def _moments(data: bytes) -> tuple[float, float]:
 
 def shown(clients: Mapping[str, ClientInfo]) -> str:
     """Name clients for people, by host."""
-    names = [f"{each.description or each.host} ({each.version or 'older than 0.2.0'})" for each in clients.values()]
+    names = [f"{each.description or each.host} ({each.release})" for each in clients.values()]
     more = len(names) - SHOWN
     return ", ".join(sorted(names)[:SHOWN]) + (f" and {more} more" if more > 0 else "")

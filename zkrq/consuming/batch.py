@@ -17,8 +17,7 @@ from types import TracebackType
 from typing import Self, TypeVar, overload
 
 from zkrq.base.checks import Duration, check_count, check_duration, check_text
-from zkrq.base.errors import ClaimLost, ConfigError, OutcomeUnknown, ZkrqError
-from zkrq.base.reasons import reason_of
+from zkrq.base.errors import ClaimLost, ConfigError, OutcomeUnknown, ZkrqError, reason_of
 from zkrq.base.retry import Reject, RetryLater
 from zkrq.base.tasks import wait_ended
 from zkrq.consuming.claims import Claim, lease_of

@@ -17,13 +17,12 @@ from typing import Any, Generic, Self, TypeVar, cast
 
 from zkrq.base import clock
 from zkrq.base.checks import Duration, Headers, check_duration, check_lease, check_text
-from zkrq.base.errors import ZkrqError
+from zkrq.base.errors import ZkrqError, reason_of
 from zkrq.base.loop import running_loop
 from zkrq.base.progress import encode_report
-from zkrq.base.reasons import reason_of
 from zkrq.base.retry import Reject, RetryLater
 from zkrq.consuming.lease import Grant, Lease, Lost, Verb
-from zkrq.protocol.records import version_of
+from zkrq.protocol.records import token_of
 
 T = TypeVar("T")
 
@@ -114,11 +113,11 @@ class Claim(Generic[T]):
 
     @property
     def token(self) -> tuple[int, int]:
-        """Fencing token: a later claim of the same item has a greater one.
+        """Fencing token: a later claim of the same item has a greater one, and of the same group if that is ordered.
 
         Pass it to a database that refuses writes with a smaller token than it has seen.
         """
-        return version_of(self._lease.grant.packed)
+        return token_of(self._lease.grant.packed)
 
     @property
     def settled(self) -> Verb | None:

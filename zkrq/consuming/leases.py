@@ -12,11 +12,10 @@ from functools import partial
 from itertools import repeat
 from typing import TYPE_CHECKING, Final, TypeAlias
 
-from zkrq.base.errors import ConfigError, OutcomeUnknown, ZkrqError
+from zkrq.base.errors import REASON_MAX, ConfigError, OutcomeUnknown, ZkrqError
 from zkrq.base.events import ClaimsLost, DeadLettersDropped
 from zkrq.base.log import Log
 from zkrq.base.loop import running_loop
-from zkrq.base.reasons import REASON_MAX
 from zkrq.base.retry import Again
 from zkrq.consuming.lease import EXTENSION_REFUSED, LETS_GO_ON, Grant, Lease, Refused, Verb
 from zkrq.consuming.pace import CLAIM_MAX

@@ -139,6 +139,11 @@ class Coordinator(Protocol):
         """Whether this session won the election, as far as is known here."""
         ...
 
+    async def stand_down(self) -> None:
+        """Lead no more, in this session or a later one: this client cannot do what the leader does.  Raises
+        ``Unavailable``: it may lead still."""
+        ...
+
     def subscribe(self, listener: Listener) -> None:
         """Notify ``listener`` of further changes; it is not called for the present state."""
         ...

@@ -153,8 +153,12 @@ class Hub:
         return self._latency()
 
     def leader(self) -> str | None:
-        """Return the oldest session's id."""
-        return next(iter(self.sessions), None)
+        """Return the id of the oldest session whose client stands for election."""
+        return next((session for session, coordinator in self.sessions.items() if coordinator.stands), None)
+
+    def stand_down(self, coordinator: MemoryCoordinator) -> None:
+        coordinator.stands = False
+        self._notify(MemoryCoordinator.look_who_leads)
 
     def _keep(self, session_id: str) -> None:
         timer = self._expiries.pop(session_id, None)
@@ -179,6 +183,8 @@ class MemoryCoordinator:
         self._reachable.set()
         self._cuts = 0  # grows with every cut; a message that travels during a cut is lost
         self.replies_to_lose = 0
+        self.stands = True
+        """Whether it stands for election."""
         self._last_contact = float("-inf")  # loop time of the cut, while there is one
 
     def __repr__(self) -> str:
@@ -213,6 +219,9 @@ class MemoryCoordinator:
     @property
     def leading(self) -> bool:
         return self._life.leading
+
+    async def stand_down(self) -> None:
+        await self._ask(lambda: self._hub.stand_down(self))
 
     @property
     def reachable(self) -> bool:

@@ -26,7 +26,7 @@ from functools import partial
 from queue import Empty
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from zkrq.base.errors import Closed, ConfigError, NotEnoughReplicas, Unavailable, WrongLoop, ZkrqError
+from zkrq.base.errors import Closed, ConfigError, NotEnoughReplicas, Receipt, Unavailable, WrongLoop, ZkrqError
 from zkrq.base.version import __version__
 from zkrq.client.connecting import connect
 from zkrq.client.queue import Queue
@@ -46,6 +46,7 @@ try:
 
     from zkrq.kombu.mailboxes import POST, Letter, Mailboxes, Message, Posted, as_message, topic_of
     from zkrq.kombu.options import KOMBU_OPTIONS, split_options
+    from zkrq.kombu.prefetched import Prefetched
 except ModuleNotFoundError as error:
     raise ConfigError("zkrq.kombu needs kombu: pip install 'zkrq[celery]'") from error
 
@@ -62,6 +63,9 @@ TASK_ID = "celery-id"
 
 GROUP = "zkrq_group"
 """Header of a task that names its group in the queue; Celery's own header ``group`` names a canvas group."""
+
+KEY, KEY_WINDOW = "zkrq_key", "zkrq_key_window"
+"""Headers of a task: a key, and seconds for which others of the key are not queued, whatever becomes of this one."""
 
 WINDOW = 100
 """Messages claimed for a consumer without a prefetch count that it has not been given yet."""
@@ -102,7 +106,7 @@ class Client:
 
     def find(self, cluster: Cluster, name: str) -> Queue[Message]:
         """Return the queue in an open cluster.  Raises ``ConfigError`` for a name that zkrq does not allow."""
-        return cluster.queue(name, codec=CODEC, **self.options.queue)
+        return cluster.queue(name, codec=CODEC, **self.options.of_queue(name))
 
     def call(self, name: str, act: Callable[[Queue[Message]], Awaitable[Any]]) -> Any:
         """Await ``act(queue)`` on the event loop; return its result."""
@@ -161,8 +165,9 @@ class Feed:
         """Start; ``receive`` is called in the cluster's thread."""
         self.taken = 0
         """Claims that the consumer has taken over; only its thread changes it."""
-        self._allowed = 0
         self._limit = 0
+        self._waits = False
+        """Whether the limit is reached; the consumer's thread then has to say when it is raised."""
         self._raised = asyncio.Event()
         self._receive = receive
         self._opened = opened
@@ -180,16 +185,17 @@ class Feed:
         Not to be called by two threads at the same time.
         """
         limit = self.taken + free
-        if limit == self._allowed:
+        if limit == self._limit:
             return
-        self._allowed = limit
+        self._limit = limit
+        # After the limit, and the feed looks the other way round: so one of the two sees the other, and a feed that
+        # goes on claiming costs no wake-up of its thread.
+        if self._waits:
+            with suppress(Closed, WrongLoop):
+                self._opened.start(self._go_on)
 
-        async def set_limit() -> None:
-            self._limit = limit
-            self._raised.set()
-
-        with suppress(Closed, WrongLoop):
-            self._opened.start(set_limit)
+    async def _go_on(self) -> None:
+        self._raised.set()
 
     def stop(self) -> None:
         """Claim no more.  Nothing is received after this has returned."""
@@ -207,7 +213,10 @@ class Feed:
             while True:
                 while received >= self._limit:
                     self._raised.clear()
-                    await self._raised.wait()
+                    self._waits = True
+                    if received >= self._limit:
+                        await self._raised.wait()
+                    self._waits = False
                 claim = await anext(claims, None)
                 if claim is None:  # the cluster is closed
                     return
@@ -269,6 +278,7 @@ class Channel(virtual.Channel):
         self._opened: Opened | None = None
         self._feed: Feed | None = None
         self._claims: dict[str, Claim[Message]] = {}
+        self._prefetched = Prefetched()
         self._settling: set[Future[None]] = set()
         self._readers: dict[str, Reader] = {}
         """Consumers by tag.  (The connection's own table has one for each queue, whichever channel it belongs to.)"""
@@ -327,7 +337,14 @@ class Channel(virtual.Channel):
             headers={TASK_ID: str(id)} if id else None,
             group=headers.get(GROUP) or None,
         )
-        self._client.call(queue, push)
+        # The task that is retried still has its key.
+        key = None if headers.get("retries") else headers.get(KEY) or None
+        if key is not None:
+            window = headers.get(KEY_WINDOW)
+            push = partial(push, key=key, key_window=None if window is None else float(window))
+        receipt: Receipt = self._client.call(queue, push)
+        if receipt.duplicate:
+            _log.info("task %s was not queued: item %s has its key %r", id, receipt.id, key)
 
     def _drops(self, ttl: float, at: datetime | None) -> bool:
         """Tell whether servers are to drop a task when its time is over: not one that could never begin in time."""
@@ -388,8 +405,10 @@ class Channel(virtual.Channel):
         reader = self._readers.pop(consumer_tag, None)
         if reader and reader.queue in self._mailboxes:
             self._mailboxes.stop_reading(reader.queue)
-        else:
-            self._feed_again()
+            return
+        self._feed_again()
+        for tag in self._prefetched.forgotten():  # a worker stops, and will wait for what runs
+            self.settle(tag, Claim[Message].release)
 
     def basic_qos(self, prefetch_size: int = 0, prefetch_count: int = 0, apply_global: bool = False) -> None:
         super().basic_qos(prefetch_size, prefetch_count, apply_global)
@@ -460,6 +479,7 @@ class Channel(virtual.Channel):
     def _lose(self, tag: str, id: str, reason: str) -> None:
         _log.warning("item %s is no longer this consumer's and may be run elsewhere, too: %s", id, reason)
         if self._claims.pop(tag, None) is not None:
+            self._prefetched.drop(tag)
             self.qos.forget(tag)
 
     def deliver(self, tag: str, claim: Claim[Message] | Letter) -> None:
@@ -485,6 +505,8 @@ class Channel(virtual.Channel):
                 if reader.no_ack:
                     self.settle(tag, Claim[Message].ack)
                 reader.callback(message)
+                if tag in self._claims:
+                    self._prefetched.note(tag, message)
         finally:
             self.refill()
 
@@ -501,6 +523,7 @@ class Channel(virtual.Channel):
     def settle(self, tag: str, act: Settle) -> None:
         """Settle the claim of a message, once.  Returns immediately; acks of a moment leave together."""
         claim = self._claims.pop(tag, None)
+        self._prefetched.drop(tag)
         if claim is not None:
             self._start(claim, act)
 

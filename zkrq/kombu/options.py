@@ -5,12 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from inspect import signature
-from typing import Any
+from typing import Any, TypeGuard
 
 from zkrq.base.errors import ConfigError
 from zkrq.client.connecting import connect
 
-QUEUE_OPTIONS = frozenset({"claim_timeout", "retry", "dead_letters", "max_size", "max_payload_bytes"})
+OF_EACH_QUEUE = frozenset({"groups", "limits"})
+"""Options that may be given by the queue's name, because few queues have the same."""
+
+QUEUE_OPTIONS = frozenset({"claim_timeout", "retry", "dead_letters", "max_size", "max_payload_bytes", *OF_EACH_QUEUE})
 
 DROP_EXPIRED = "drop_expired"
 
@@ -75,9 +78,20 @@ class Options:
     settings: Mapping[str, Any]
     """Arguments of ``zkrq.connect``."""
     queue: Mapping[str, Any]
-    """Arguments of ``Cluster.queue``."""
+    """Arguments of ``Cluster.queue``; of ``OF_EACH_QUEUE`` perhaps by the queue's name."""
     drop_expired: bool
     """Whether servers drop a task whose ``expires`` is over before a worker has it; its result stays PENDING then."""
+
+    def of_queue(self, name: str) -> Mapping[str, Any]:
+        """Return the arguments of ``Cluster.queue`` for one queue."""
+        return {
+            option: value.get(name) if option in OF_EACH_QUEUE and _is_by_name(value) else value
+            for option, value in self.queue.items()
+        }
+
+
+def _is_by_name(value: object) -> TypeGuard[Mapping[str, Any]]:
+    return isinstance(value, Mapping)
 
 
 def split_options(options: Mapping[str, Any]) -> Options:

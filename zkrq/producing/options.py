@@ -15,6 +15,7 @@ from zkrq.base.checks import (
     check_group,
     check_headers,
     check_id,
+    check_key_window,
     check_moment,
 )
 from zkrq.base.errors import ConfigError
@@ -27,7 +28,8 @@ if TYPE_CHECKING:
 
 class Options(NamedTuple):
     """Options of a push, checked, in the units of the wire; ``ttl_ms`` 0: no limit.  ``replaces``: in the place of
-    queued items with this key; ``ordered``: into a group that keeps the order."""
+    queued items with this key; ``ordered``: into a group that keeps the order; ``key_window_ms``: for how long it keeps
+    others of its key away, 0: while it is there."""
 
     priority: int = 0
     delay_ms: int = 0
@@ -37,6 +39,7 @@ class Options(NamedTuple):
     group: str | None = None
     replaces: bool = False
     ordered: bool = False
+    key_window_ms: int = 0
 
     @property
     def is_plain(self) -> bool:
@@ -45,7 +48,9 @@ class Options(NamedTuple):
 
     @property
     def feature(self) -> Feature:
-        """What a push into a group, or one that replaces others, needs."""
+        """What a push into a group, one that replaces others, or one with a window of its key needs."""
+        if self.key_window_ms:
+            return Feature.KEY_WINDOW
         return Feature.GROUPS if self.group is not None else Feature.REPLACE
 
     def among(self, groups: Groups) -> Options:
@@ -96,8 +101,19 @@ def read_options(
     return Options(priority, round(seconds * 1000), checked_key, ttl_ms, check_headers(headers or {}), group)
 
 
-def replacing(options: Options) -> Options:
-    """Return the options of a push in the place of queued items with its key.  Raises ``ConfigError``."""
+def among_its_key(options: Options, replace: bool, window: Duration | None) -> Options:
+    """Return the options of a push that says what it does about other items with its key: it takes the place of queued
+    ones, or keeps them away for a time in seconds.  Raises ``ConfigError``."""
+    if window is None:
+        if not options.key:
+            raise ConfigError("replace=True needs a key: key='user-42'")
+        return options._replace(replaces=replace)
+    window_ms = check_key_window(window)
     if not options.key:
-        raise ConfigError("replace=True needs a key: key='user-42'")
-    return options._replace(replaces=True)
+        raise ConfigError("key_window needs a key: key='user-42'")
+    if replace:
+        raise ConfigError(
+            "key_window and replace=True exclude each other: the first item of a window is kept, or the last one; use "
+            "key_window alone, or replace=True with a delay"
+        )
+    return options._replace(key_window_ms=window_ms)

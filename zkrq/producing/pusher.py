@@ -96,7 +96,7 @@ class Pusher(Generic[T]):
         """
         if self._groups is not None:
             options = options.among(self._groups)
-        if options.group is not None or options.replaces:
+        if options.group is not None or options.replaces or options.key_window_ms:
             self._check(options.feature)
         payload = self._encode(item, options.headers) if encoded is None else NO_HEADERS + encoded
         if id is None:
@@ -119,7 +119,9 @@ class Pusher(Generic[T]):
 
     async def _send_home(self, calls: Sequence[Push], *, decided: bool) -> Sequence[Receipt | ZkrqError]:
         """Push items that have an identity, each to the shard that its id names, or to the queue's home."""
-        named = [Named(put_of(call), call.made_ms > 0, call.options.replaces) for call in calls]
+        named = [
+            Named(put_of(call), call.made_ms > 0, call.options.replaces, call.options.key_window_ms) for call in calls
+        ]
         results = await self._sender.at_home(named, decided=decided)
         return [_receipt(call, result) for call, result in zip(calls, results, strict=True)]
 
@@ -132,7 +134,7 @@ class Pusher(Generic[T]):
         """Push many items, in order; see ``Queue.push_many``."""
         if self._groups is not None:
             options = options.among(self._groups)
-        if options.group is not None or options.replaces:
+        if options.group is not None:
             self._check(options.feature)
         payloads: Iterable[bytes] = (self._encode(item, options.headers) for item in items)
         if isinstance(items, Sequence):

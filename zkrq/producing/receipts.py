@@ -112,8 +112,8 @@ def outcome(id: str, told: Exceptional, *, is_named: bool, causes: Causes = UNKN
     push, so the item is new.  ``causes``: what errors say about servers that are not in sync.
     """
     match told:
-        case Duplicate(first, copies):
-            return Receipt(first, copies, duplicate=True, new=False)
+        case Duplicate(first, copies, is_gone):
+            return Receipt(first, copies, duplicate=True, done=is_gone, new=False)
         case Replaced(ids, copies):
             return Receipt(id, copies, replaced=ids)
         case Known(copies, in_doubt, replaced) | Done(copies, in_doubt, replaced):

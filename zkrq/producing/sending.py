@@ -36,12 +36,13 @@ class Named(NamedTuple):
     """A put of one item that has an identity.
 
     ``by_caller``: its id was given, so it may have been pushed before.  ``replaces``: it takes the place of queued
-    items with its key.
+    items with its key.  ``key_window_ms``: for how long it keeps others of its key away, 0: while it is there.
     """
 
     put: Put
     by_caller: bool
     replaces: bool = False
+    key_window_ms: int = 0
 
 
 class Sender:
@@ -92,13 +93,18 @@ class Sender:
         """
         results: dict[int, Results] = {}
 
-        async def send(target: Target, replace: bool, group: Sequence[int], map_number: int) -> Sequence[int]:
+        async def send(target: Target, group: Sequence[int], map_number: int) -> Sequence[int]:
             """Return those that must be placed anew."""
-            puts = [items[at].put for at in group]
+            puts, first = [items[at].put for at in group], items[group[0]]
             try:
                 if decided:
                     pushes = await target.replicas.push_decided(
-                        self._queue, self._max_size, puts, replace=replace, map_number=map_number
+                        self._queue,
+                        self._max_size,
+                        puts,
+                        replace=first.replaces,
+                        key_window_ms=first.key_window_ms,
+                        map_number=map_number,
                     )
                 else:
                     pushes = await target.replicas.push_plain(self._queue, puts, map_number=map_number)
@@ -114,15 +120,16 @@ class Sender:
 
         left: Sequence[int] = range(len(items))
         while left:
-            map_number, groups = self._placement.map.number, dict[tuple[Target, bool], list[int]]()
+            map_number, groups = self._placement.map.number, dict[tuple[Target, bool, int], list[int]]()
             for at in left:
                 try:
                     target = await self._placement.find(self._queue, items[at].put.id)
                 except ZkrqError as error:
                     results[at] = [error]
                 else:
-                    groups.setdefault((target, items[at].replaces), []).append(at)
-            again = await together(send(*to, group, map_number) for to, group in groups.items())
+                    alike = target, items[at].replaces, items[at].key_window_ms
+                    groups.setdefault(alike, []).append(at)
+            again = await together(send(alike[0], group, map_number) for alike, group in groups.items())
             if left := [at for some in again for at in some]:
                 await self._refresh(map_number)
         return [results[at][0] for at in range(len(items))]

@@ -54,6 +54,7 @@ class Feature(enum.Enum):
     RESULTS = ("results", 2)
     HISTORY = ("history", 2)
     REPLACE = ("push(replace=True)", 2)
+    KEY_WINDOW = ("push(key_window=)", 2)
 
     @property
     def level(self) -> int:
@@ -97,11 +98,17 @@ def missing(feature: Feature, level: int) -> str | None:
     )
 
 
+def release_of(version: str) -> str:
+    """Say a client's release to people; ``version``: as it has named it, empty: as no release before 0.2.0 did."""
+    return version or f"before {RELEASES[2]}"
+
+
 class ClientInfo(NamedTuple):
     """What a client says of itself: its release, the levels that it speaks, and the library that it calls.
 
     ``started``: when it connected, in seconds since 1970 by its clock, 0: it does not say; ``slots``: handlers that its
     workers run at the same time, 0: none or it does not say.
+    ``release``: the same as ``version``, for people, also of a client that names none.
     """
 
     description: str
@@ -111,6 +118,10 @@ class ClientInfo(NamedTuple):
     library: str
     started: float = 0.0
     slots: int = 0
+
+    @property
+    def release(self) -> str:
+        return release_of(self.version)
 
 
 def encode(spoken: ClientInfo) -> str:

@@ -30,10 +30,14 @@ from zkrq.protocol.view import Life, ServerId, View
 
 
 class Duplicate(NamedTuple):
-    """Nothing was pushed, because the item ``first`` has the key; ``replicas`` servers have that one."""
+    """Nothing was pushed, because the item ``first`` has the key, or began its window; ``replicas`` servers know it.
+
+    ``is_gone``: it has ended, and the window has not.
+    """
 
     first: str
     replicas: int
+    is_gone: bool = False
 
 
 class Replaced(NamedTuple):
@@ -246,14 +250,22 @@ class Pushing(Deciding):
         return results
 
     def push_decided(
-        self, queue: str, max_size: int, puts: Sequence[Put], *, replace: bool = False, map_number: int = 0
+        self,
+        queue: str,
+        max_size: int,
+        puts: Sequence[Put],
+        *,
+        replace: bool = False,
+        key_window_ms: int = 0,
+        map_number: int = 0,
     ) -> Operation[Pushes]:
         """Let the primary decide about new items.
 
         ``max_size``: the queue's limit, 0: none; ``replace``: in the place of queued items with their keys;
-        ``map_number``: see ``push_plain``.  Raises ``TooFewMembers``, ``NothingDone``, ``Misplaced``, ``Unknown``.
+        ``key_window_ms``: see ``PushDecided``; ``map_number``: see ``push_plain``.  Raises ``TooFewMembers``,
+        ``NothingDone``, ``Misplaced``, ``Unknown``.
         """
-        call = PushDecided(queue, max_size, puts, replacing=replace)
+        call = PushDecided(queue, max_size, puts, replacing=replace, key_window_ms=key_window_ms)
         decided = yield from self.decide(call, map_number=map_number)
         outcomes = decided.reply.outcomes
         usual = outcomes.count(b"+")
@@ -313,10 +325,10 @@ def _judge(outcome: bytes, decided: Decided[DecidedReply]) -> Exceptional:
             return Known(decided.copies, decided.again, replaced)
         case b"D":
             return Done(decided.copies, decided.again, replaced)
-        case b"=" | b"F" if decided.repeated:
+        case b"=" | b"W" | b"F" if decided.repeated:
             return InDoubt()
-        case b"=":
-            return Duplicate(outcome[1:].decode(), decided.copies)
+        case b"=" | b"W":
+            return Duplicate(outcome[1:].decode(), decided.copies, is_gone=outcome[:1] == b"W")
         case b"F":
             return Full()
         case _:

@@ -146,7 +146,7 @@ class ItemRecord(NamedTuple):
 
 class Bundle(NamedTuple):
     """A record, unpacked.  ``states``, ``rows_of`` (0: none) and ``attempts`` have one element per item.  ``text``: of
-    the record of the queue's limits.  ``is_ordered``: the group keeps the order."""
+    the record of the queue's limits.  ``claim_n``: number of the last claim, None unless the group keeps the order."""
 
     version: Version
     states: str
@@ -166,7 +166,7 @@ class Bundle(NamedTuple):
     text: str = ""
     group: str | None = None
     order: float = 0
-    is_ordered: bool = False
+    claim_n: int | None = None
 
     @property
     def is_alive(self) -> bool:
@@ -222,7 +222,7 @@ _HEAD = struct.Struct("<BIIBBdddd")
 _ROW = struct.Struct("<BIId")
 _OWN = struct.Struct("<BdI")
 _LIFE = struct.Struct("<dd")
-_ORDER = struct.Struct("<d")
+_ORDER = _CLAIM_N = struct.Struct("<d")
 _NO_ROW = 127
 _FORMATS = (bytes([FORMAT]), bytes([GROUPED_FORMAT]))
 
@@ -240,7 +240,7 @@ def pack(bundle: Bundle) -> bytes:
         _HEAD.pack(
             GROUPED_FORMAT if is_grouped else FORMAT,
             *bundle.version,
-            bundle.priority + marks + (_GROUPED if is_grouped else 0) + (_ORDERED if bundle.is_ordered else 0),
+            bundle.priority + marks + (_GROUPED if is_grouped else 0) + (_ORDERED if bundle.claim_n is not None else 0),
             0 if bundle.is_alone else size,
             bundle.pushed_at_ms,
             bundle.due_us,
@@ -263,6 +263,8 @@ def pack(bundle: Bundle) -> bytes:
         parts.append(bundle.text.encode())
     if bundle.group is not None:
         parts += (_text(bundle.group), _ORDER.pack(bundle.order))
+    if bundle.claim_n is not None:
+        parts.append(_CLAIM_N.pack(bundle.claim_n))
     return b"".join(parts)
 
 
@@ -313,9 +315,9 @@ def unpack(packed: bytes) -> Bundle:
     )
 
 
-def _tail_at(packed: bytes, at: int, marked: int) -> tuple[str, float, float, str, str | None, float, bool]:
-    """Read what only marked records have: key, end and length of the time to live, text, group, order, and whether the
-    group keeps it."""
+def _tail_at(packed: bytes, at: int, marked: int) -> tuple[str, float, float, str, str | None, float, int | None]:
+    """Read what only marked records have: key, end and length of the time to live, text, group, order, and, where the
+    group keeps it, the number of the last claim."""
     key, expires_us, ttl_us = "", 0.0, 0.0
     if marked & (_EXPIRES | _KEYED):
         key, at = _text_at(packed, at)
@@ -324,8 +326,13 @@ def _tail_at(packed: bytes, at: int, marked: int) -> tuple[str, float, float, st
     if marked & _GROUPED:
         group, at = _text_at(packed, at)
         (order,) = _ORDER.unpack_from(packed, at)
-        return key, expires_us, ttl_us, "", group, order, marked & _ORDERED > 0
-    return key, expires_us, ttl_us, packed[at:].decode(errors="replace"), None, 0.0, False
+        claim_n = _claim_n_of(packed) if marked & _ORDERED else None
+        return key, expires_us, ttl_us, "", group, order, claim_n
+    return key, expires_us, ttl_us, packed[at:].decode(errors="replace"), None, 0.0, None
+
+
+def _claim_n_of(packed: bytes) -> int:
+    return int(_CLAIM_N.unpack_from(packed, len(packed) - _CLAIM_N.size)[0])
 
 
 def _text_at(packed: bytes, at: int) -> tuple[str, int]:
@@ -365,13 +372,14 @@ def _queued(size: int) -> bytes:
 
 def in_order(record: bytes) -> bytes:
     """Make the record of a push of one item into a group that keeps the order."""
-    return b"".join((record[:_MARKED_AT], bytes([record[_MARKED_AT] | _ORDERED]), record[_MARKED_AT + 1 :]))
+    marked = bytes([record[_MARKED_AT] | _ORDERED])
+    return b"".join((record[:_MARKED_AT], marked, record[_MARKED_AT + 1 :], _NO_CLAIM))
 
 
 _MARKED_AT = 9
 
 _QUEUED_ALONE = _queued(1)
-_NO_ORDER = _ORDER.pack(0)
+_NO_ORDER = _NO_CLAIM = _ORDER.pack(0)
 
 
 def above(record: bytes, n: int) -> bytes:
@@ -394,6 +402,16 @@ _CLOCK_AT = 27
 def version_of(packed: bytes) -> Version:
     """Read only the version of a packed record."""
     return Version(*_VERSION.unpack_from(packed))
+
+
+def token_of(packed: bytes) -> tuple[int, int]:
+    """Read the fencing token of a claim: it grows from claim to claim of an item, and of a group that keeps the order.
+
+    The version of a record grows within its item only.  So claims in such groups are numbered; the numbers of a primary
+    that lost its place may come again, under a later epoch.
+    """
+    version = version_of(packed)
+    return (version.epoch, _claim_n_of(packed)) if packed[_MARKED_AT] & _ORDERED else version
 
 
 def clock_of(packed: bytes) -> float:

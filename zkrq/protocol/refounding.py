@@ -9,12 +9,17 @@ A wrong address of ZooKeeper looks like a lost one.  So that two ensembles never
 a new generation and a new deployment: clients of the former view find no server in sync, and cannot recover it by
 themselves.  Both are made of the old ones alone, so a refounding that was left in the middle is recognised, and the
 register is written last, in one step: clients see no namespace, or the whole one.
+
+A server that was away at one refounding looks, at the next, like one that was left in the middle of it; what it holds
+is stale, and merging it would bring acked items back.  Epochs tell them apart: all named servers are given everything
+under one epoch before the first of them gets its new deployment, and that epoch is so much later than any before that a
+server that was not there never comes to it, not even if its former clients live and go on with it alone.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -28,6 +33,10 @@ from zkrq.protocol.view import FOUNDING, Life, ServerId, View
 
 if TYPE_CHECKING:
     from zkrq.protocol.server_info import ServerInfo
+
+
+EPOCHS_AHEAD = 1000
+"""Epochs by which a refounding is ahead of what its servers have seen, so that no other server comes to its epoch."""
 
 
 def refounded(nonce: str) -> str:
@@ -64,7 +73,7 @@ class Refounding:
                     f"server {id} has seen epoch {info.epoch}, others {latest}: if it had been out of sync, items that"
                 )
                 yield Log(f"{text} were acked since may be delivered again", id)
-        view = yield from self._first_view(latest + 1, deployment)
+        view = yield from self._first_view(latest + EPOCHS_AHEAD, deployment)
         yield from reserve(holding, self._repairer)
         try:
             # Under the greater epoch: what the servers' former clients still write is refused from here on.
@@ -114,7 +123,24 @@ class Refounding:
                 f"{', '.join(sorted(holding))} belong to different deployments of namespace {self._namespace!r}: name "
                 "those of one"
             )
-        return refounded(first.pop())
+        deployment = refounded(first.pop())
+        self._check_left_in_the_middle({id for id in holding if holding[id].deployment == deployment}, holding)
+        return deployment
+
+    def _check_left_in_the_middle(self, done: Set[ServerId], holding: Mapping[ServerId, ServerInfo]) -> None:
+        """Check that the others were there when those that are ``done`` got the next deployment, if any did.
+
+        Raises ``Invalid``.  What to do then is right in any case: those that are done hold all that the others gave.
+        """
+        reached = max((holding[id].epoch for id in done), default=0)
+        away = sorted(id for id in holding.keys() - done if done and holding[id].epoch != reached)
+        if away:
+            names = " ".join(sorted(done))
+            raise Invalid(
+                f"namespace {self._namespace!r} was founded again before, without {', '.join(away)}: what is there is "
+                f"stale. Name the others alone (`zkrq servers recover --without-zookeeper {names}`), then bring each "
+                "of these back: `zkrq servers remove NAME`, `zkrq servers add URL --name NAME --force`"
+            )
 
     def _first_view(self, epoch: int, deployment: str) -> Operation[View]:
         needed = min(2, len(self._servers)) if self._min_replicas is None else self._min_replicas

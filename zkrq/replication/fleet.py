@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from zkrq.base.errors import ConfigError
@@ -118,6 +118,16 @@ class Fleet:
 
         ids = list(servers)
         return dict(zip(ids, await asyncio.gather(*map(identify, ids)), strict=True))
+
+    async def libraries(self) -> dict[ServerId, Sequence[str] | str]:
+        """Return the names of zkrq's libraries of functions on every server, or why they are not known."""
+        found: dict[ServerId, Sequence[str] | str] = {}
+        for id, server in tuple(self.servers.items()):
+            try:
+                found[id] = await server.libraries()
+            except ServerError as error:
+                found[id] = error.answer.reason
+        return found
 
     async def remove_libraries(self, used: Collection[str]) -> dict[ServerId, str]:
         """Remove unused libraries of functions from every server; return why not, of those where they stay."""

@@ -44,10 +44,22 @@ class Replicas:
         return self.run(self._operations.push_plain(queue, puts, map_number=map_number, patient=patient))
 
     async def push_decided(
-        self, queue: str, max_size: int, puts: Sequence[Put], *, replace: bool = False, map_number: int = 0
+        self,
+        queue: str,
+        max_size: int,
+        puts: Sequence[Put],
+        *,
+        replace: bool = False,
+        key_window_ms: int = 0,
+        map_number: int = 0,
     ) -> Pushes:
-        """Let the primary decide about new items.  Raises what ``push_plain`` does, and ``OutcomeUnknown``."""
-        pushing = self._operations.push_decided(queue, max_size, puts, replace=replace, map_number=map_number)
+        """Let the primary decide about new items; see ``Pushing.push_decided``.
+
+        Raises what ``push_plain`` does, and ``OutcomeUnknown``.
+        """
+        pushing = self._operations.push_decided(
+            queue, max_size, puts, replace=replace, key_window_ms=key_window_ms, map_number=map_number
+        )
         return await self.run(pushing)
 
     def decide(self, call: Decision[R]) -> Awaitable[Decided[R]]:

@@ -189,21 +189,28 @@ class Server:
             self.first_reading = Reading(identity.run_id, identity.clock_us, asked_at)
         return identity
 
+    async def libraries(self) -> list[str]:
+        """Return the names of zkrq's libraries of functions.  Raises ``ServerError``, for a missing right as well."""
+        (replies,) = await self._ask(("FUNCTION", "LIST", "LIBRARYNAME", "zkrq_*"))
+        return sorted(_libraries_in(replies))
+
     async def remove_libraries(self, used: Collection[str]) -> list[str]:
         """Remove zkrq's libraries of functions but those that are used; return the names of the removed ones.
 
         Raises ``ServerError``, for a missing right as well.
         """
+        unused = [name for name in await self.libraries() if name not in used]
+        if unused:
+            await self._ask(*(("FUNCTION", "DELETE", name) for name in unused))
+        return unused
+
+    async def _ask(self, *commands: tuple[str, ...]) -> list[object]:
         try:
             async with patience(self.timeout):
                 link = await self.connected()
-                (replies,) = await link.ask(pack(("FUNCTION", "LIST", "LIBRARYNAME", "zkrq_*")))
-                unused = sorted(set(_libraries_in(replies)) - set(used))
-                if unused:
-                    await link.ask(*(pack(("FUNCTION", "DELETE", name)) for name in unused))
+                return await link.ask(*map(pack, commands))
         except TimeoutError:
             raise ServerError(Status.TIMEOUT, f"no answer within {self.timeout:g} s") from None
-        return unused
 
     def twin(self) -> Server:
         """Return the same server without a connection; ``drop`` it after use."""

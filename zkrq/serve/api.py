@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar, cast
 
-from fastapi import APIRouter, Query, Request, Response, Security
+from fastapi import APIRouter, Depends, Query, Request, Response, Security
 from fastapi.responses import JSONResponse
 from fastapi.security import HTTPBearer
 from starlette.requests import ClientDisconnect
@@ -20,7 +20,7 @@ from zkrq.serve.bodies import (
     Acked,
     AckedMany,
     AckMany,
-    AfterQuery,
+    AllLimits,
     Bury,
     Cancelled,
     Claimed,
@@ -36,15 +36,18 @@ from zkrq.serve.bodies import (
     FoundItems,
     GroupFigures,
     GroupLimit,
-    Groups,
+    GroupLimits,
+    GroupQuery,
     HeaderQuery,
     History,
     ItemId,
     ItemResult,
     KeyQuery,
+    LargestGroups,
     Nack,
     NamespaceStatistics,
     PageLimit,
+    PageWanted,
     Paused,
     Problem,
     Push,
@@ -58,21 +61,25 @@ from zkrq.serve.bodies import (
     Redriven,
     Reported,
     ReportProgress,
+    SetGroupLimits,
     SetLimits,
     Settled,
     ShardFigures,
     StateQuery,
     StoredItem,
+    all_limits_of,
     claimed,
     figures,
     found,
+    group_limits_of,
     limits_of,
+    page_wanted,
     pushed,
     stored,
     told,
 )
 from zkrq.serve.holding import Kept
-from zkrq.serve.problems import Busy, NoSuchItem, describe_error, headers_of, kind_of
+from zkrq.serve.problems import BadPush, Busy, NoSuchItem, describe_error, headers_of, kind_of
 from zkrq.serve.watching import takes_pushes
 
 if TYPE_CHECKING:
@@ -154,9 +161,10 @@ class Api:
             router.post(f"{queue}/{change.__name__}", response_model=Paused, tags=["manage"])(change)
         router.get(f"{queue}/items", response_model=FoundItems, tags=["manage"])(self.find)
         router.get(f"{queue}/history", response_model=History, tags=["manage"])(self.history)
-        router.get(f"{queue}/groups", response_model=Groups, tags=["manage"])(self.groups)
-        router.get(f"{queue}/limits", response_model=QueueLimits, tags=["manage"])(self.limits)
+        router.get(f"{queue}/groups", response_model=LargestGroups, tags=["manage"])(self.groups)
+        router.get(f"{queue}/limits", response_model=AllLimits, tags=["manage"])(self.limits)
         router.put(f"{queue}/limits", response_model=QueueLimits, tags=["manage"])(self.set_limits)
+        router.put(f"{queue}/limits/groups", response_model=GroupLimits, tags=["manage"])(self.set_group_limits)
         item = f"{queue}/items/{{id:path}}"
         # Before the item itself, whose id may contain slashes.
         router.get(f"{item}/result", response_model=ItemResult, tags=["results"])(self.result)
@@ -194,11 +202,14 @@ class Api:
         return JSONResponse({**describe_error(worst), "happened": happened, **told}, kind.status, headers_of(kind))
 
     async def _push(self, queue: str, push: Push, payload: bytes) -> Receipt:
+        if (push.delay or push.priority) and self._queues.keeps_order(queue):
+            raise BadPush("body: a delay or a priority would contradict the order of this queue's groups; leave it out")
         return await self._queues[queue].push(
             payload,
             id=push.id,
             key=push.key,
             replace=push.replace,
+            key_window=push.key_window,
             delay=push.delay or None,
             priority=push.priority,
             ttl=push.ttl,
@@ -379,12 +390,12 @@ class Api:
     async def find(
         self,
         queue: QueueName,
+        wanted: Annotated[PageWanted, Depends(page_wanted)],
         state: StateQuery = None,
         key: KeyQuery = None,
         header: HeaderQuery = None,
         error: ErrorQuery = None,
-        limit: PageLimit = 100,
-        after: AfterQuery = None,
+        group: GroupQuery = None,
     ) -> Response:
         """List items, or find some: those of which all that is given holds, in no particular order.
 
@@ -394,7 +405,7 @@ class Api:
         name, _, value = (header or "").partition("=")
         pair = None if header is None else (name, value)
         page = await self._queues[queue].find_page(
-            key=key, header=pair, error=error, state=state, limit=limit, after=after
+            key=key, header=pair, error=error, group=group, state=state, limit=wanted.limit, after=wanted.after
         )
         return Response(found(page), media_type="application/json")
 
@@ -404,20 +415,26 @@ class Api:
         kept = (await self._queues[queue].statistics()).history
         return History(kept=kept, items=[Ended(**asdict(item)) for item in items])
 
-    async def groups(self, queue: QueueName, limit: GroupLimit = 10) -> Groups:
+    async def groups(self, queue: QueueName, limit: GroupLimit = 10) -> LargestGroups:
         """List the groups with the most items, the largest first."""
         largest = await self._queues[queue].groups(limit)
         groups = [GroupFigures(**group._asdict()) for group in largest.groups]
-        return Groups(groups=groups, looked=largest.looked, whole=largest.whole)
+        return LargestGroups(groups=groups, looked=largest.looked, whole=largest.whole)
 
-    async def limits(self, queue: QueueName) -> QueueLimits:
-        """Read the limits of the queue."""
-        return limits_of(await self._queues[queue].limits())
+    async def limits(self, queue: QueueName) -> AllLimits:
+        """Read the limits of the queue, and of each group of it."""
+        statistics = await self._queues[queue].statistics()
+        return all_limits_of(statistics.limits, statistics.group_limits)
 
     async def set_limits(self, queue: QueueName, body: SetLimits) -> QueueLimits:
         """Give the queue these limits, and no others; `{}` takes them away. They hold for all workers."""
         await self._queues[queue].set_limits(body.limits)
         return limits_of(body.limits)
+
+    async def set_group_limits(self, queue: QueueName, body: SetGroupLimits) -> GroupLimits:
+        """Give each group of the queue these limits, and no others; `{}` takes them away. They hold for all workers."""
+        await self._queues[queue].set_groups(body.groups)
+        return group_limits_of(body.groups)
 
     async def get(self, queue: QueueName, id: ItemId) -> Response:
         """Look up one item in any state."""
@@ -458,8 +475,9 @@ class Api:
         return Response(f'{{"items": [{", ".join(map(stored, letters))}]}}', media_type="application/json")
 
     async def redrive(self, queue: QueueName, body: Redrive | None = None) -> Redriven:
-        """Queue dead letters again, with no attempts: those named, or all."""
-        return Redriven(redriven=await self._queues[queue].redrive(body.ids if body else None))
+        """Queue dead letters again, with no attempts: those named, those of a group, or all."""
+        wanted = body or Redrive.model_validate({})
+        return Redriven(redriven=await self._queues[queue].redrive(wanted.ids, group=wanted.group))
 
 
 async def _hung_up(request: Request) -> None:

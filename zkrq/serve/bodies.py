@@ -10,7 +10,7 @@ from base64 import b64decode, b64encode
 from collections.abc import Callable
 from dataclasses import asdict
 from datetime import datetime
-from typing import TYPE_CHECKING, Annotated, Any, Literal, NoReturn, Self, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple, NoReturn, Self, TypeVar
 
 from fastapi import Path, Query
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, GetJsonSchemaHandler, model_validator
@@ -22,8 +22,10 @@ from zkrq.base.checks import (
     MAX_GROUP,
     MAX_HEADERS,
     MAX_ID,
+    MAX_KEY_WINDOW,
     MAX_LEASE,
     MAX_NAME,
+    MIN_KEY_WINDOW,
     check_group,
     check_headers,
     check_id,
@@ -31,9 +33,8 @@ from zkrq.base.checks import (
     in_seconds,
 )
 from zkrq.base.codecs import JSON
-from zkrq.base.errors import CodecError, PayloadTooLarge, Receipt
-from zkrq.base.limits import RATE_SECONDS, RESULT_TTL_LEAST, RESULT_TTL_MAX, Limits, check_result
-from zkrq.base.reasons import REASON_MAX
+from zkrq.base.errors import REASON_MAX, CodecError, PayloadTooLarge, Receipt
+from zkrq.base.limits import RATE_SECONDS, RESULT_TTL_LEAST, RESULT_TTL_MAX, Groups, Limits, check_result
 from zkrq.client.cursors import TEXT_MAX, Cursor
 from zkrq.client.inspection import GROUPS_MAX, Statistics
 from zkrq.client.items import FoundPage, Item, ItemState
@@ -142,6 +143,11 @@ ErrorQuery = Annotated[
     ),
 ]
 
+GroupQuery = Annotated[
+    Annotated[str, AfterValidator(check_group)] | None,
+    Query(description="Only items of this group.", min_length=1, max_length=MAX_GROUP, examples=["tenant-42"]),
+]
+
 AfterQuery = Annotated[
     Annotated[str, AfterValidator(_check_cursor)] | None,
     Query(
@@ -152,11 +158,26 @@ AfterQuery = Annotated[
     ),
 ]
 
+
+class PageWanted(NamedTuple):
+    """How much of a list is asked for, and from where."""
+
+    limit: int
+    after: str | None
+
+
+def page_wanted(limit: PageLimit = 100, after: AfterQuery = None) -> PageWanted:
+    """Read what part of a list a request asks for."""
+    return PageWanted(limit, after)
+
+
 Id = Annotated[str, _named(check_id, "id"), Field(min_length=1, max_length=MAX_ID)]
 
 Group = Annotated[str, AfterValidator(check_group), Field(min_length=1, max_length=MAX_GROUP)]
 
 Lease = Annotated[float, Field(ge=LEAST_LEASE, le=MAX_LEASE, allow_inf_nan=False)]
+
+KeyWindow = Annotated[float, Field(ge=MIN_KEY_WINDOW, le=MAX_KEY_WINDOW, allow_inf_nan=False)]
 
 Seconds = Annotated[float, Field(ge=0, le=MAX_DURATION, allow_inf_nan=False)]
 
@@ -216,6 +237,12 @@ class Push(Payload):
         description="With `key`: the item is pushed in the place of queued and scheduled ones with this key. One that "
         "is claimed goes on, and this one is delivered as well. Left out: false.",
     )
+    key_window: KeyWindow | None = Field(
+        None,
+        description="With `key`: seconds, 1 to 2592000, for which pushes with this key and a `key_window` push nothing "
+        "either, whatever becomes of this item. Not together with `replace`. Left out: the key is free once the item "
+        "is done or dead.",
+    )
     delay: Seconds = Field(0.0, description="Seconds until the item may first be delivered; left out: 0.")
     priority: int = Field(
         0, ge=PRIORITIES.start, le=PRIORITIES.stop - 1, description="Higher is delivered first; left out: 0."
@@ -236,6 +263,8 @@ class Push(Payload):
             raise ValueError("ttl is not longer than delay: never delivered")
         if self.replace and self.key is None:
             raise ValueError("replace needs a key")
+        if self.key_window is not None and (self.key is None or self.replace):
+            raise ValueError("key_window needs a key, and excludes replace")
         return self
 
 
@@ -347,15 +376,25 @@ class Redrive(_Request):
     ids: list[Id] | None = Field(
         None, max_length=LETTERS_MAX, description="Ids of dead letters, others are skipped; left out: all."
     )
+    group: Group | None = Field(None, description="In place of `ids`: those of this group.")
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if self.ids is not None and self.group is not None:
+            raise ValueError("give either ids or a group")
+        return self
 
 
 class Pushed(BaseModel):
     """What a push did."""
 
-    id: str = Field(description="The item's id; of a duplicate, that of the item that has the key.")
+    id: str = Field(description="The item's id; of a duplicate, of the item that has the key or began its window.")
     replicas: int = Field(description="Servers that hold the item.")
-    duplicate: bool = Field(description="Nothing was pushed: another item has the key.")
-    done: bool = Field(description="Nothing was pushed: an item with this id was pushed before and is already gone.")
+    duplicate: bool = Field(description="Nothing was pushed: another item has the key, or its window is not over.")
+    done: bool = Field(
+        description="Nothing was pushed: an item with this id was pushed before and is already gone; with `duplicate`, "
+        "the one that began the window."
+    )
     new: bool | None = Field(
         description="Whether this push put the item into the queue; false also if an item with this id is there "
         "already. null: not known, because a server died or a connection broke, and the push was repeated."
@@ -394,7 +433,7 @@ class ClaimedItem(BaseModel):
     attempts: int = Field(description="Deliveries that count, including this one.")
     failures: int = Field(description="Earlier deliveries that failed.")
     pushed_at: datetime
-    fencing: tuple[int, int] = Field(description="A later claim of the same item has a greater pair.")
+    fencing: tuple[int, int] = Field(description="Greater in a later claim of the item, or of its ordered group.")
     lease: float = Field(description="Seconds for which the claim holds unless it is extended.")
 
 
@@ -479,7 +518,7 @@ class GroupFigures(BaseModel):
     oldest: float | None = Field(description="Seconds since the push of the item that comes next.")
 
 
-class Groups(BaseModel):
+class LargestGroups(BaseModel):
     """The largest groups of a queue."""
 
     groups: list[GroupFigures]
@@ -549,6 +588,21 @@ class QueueLimits(BaseModel):
     seconds: float | None = Field(None, description="The time of `rate`; null without one.")
 
 
+class GroupLimits(BaseModel):
+    """Limits of each group of a queue over all workers and processes."""
+
+    concurrency: int | None = Field(None, description="Items of a group claimed at once, at most; null: no limit.")
+    ordered: bool = Field(False, description="Whether each group keeps the order of its pushes.")
+    rate: int | None = Field(None, description="Claims of a group begun within `seconds`, at most; null: no limit.")
+    seconds: float | None = Field(None, description="The time of `rate`; null without one.")
+
+
+class AllLimits(QueueLimits):
+    """Limits of a queue, and of each group of it, over all workers and processes."""
+
+    groups: GroupLimits
+
+
 class SetLimits(_Request):
     """Limits that a queue is to have; those that are left out are taken away."""
 
@@ -565,7 +619,30 @@ class SetLimits(_Request):
     @property
     def limits(self) -> Limits:
         """The same for a queue."""
-        return Limits(self.concurrency, None if self.rate is None else (self.rate, self.seconds))
+        return Limits(self.concurrency, self._rate)
+
+    @property
+    def _rate(self) -> tuple[int, float] | None:
+        return None if self.rate is None else (self.rate, self.seconds)
+
+
+class SetGroupLimits(SetLimits):
+    """Limits that each group of a queue is to have; those that are left out are taken away."""
+
+    ordered: Annotated[bool, Field(strict=True)] = Field(
+        False, description="Each group keeps the order of its pushes, one item at a time; then without `concurrency`."
+    )
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if self.ordered and self.concurrency is not None:
+            raise ValueError("in an ordered group one item is claimed at a time: leave concurrency out")
+        return self
+
+    @property
+    def groups(self) -> Groups:
+        """The same for a queue."""
+        return Groups(self.concurrency, self.ordered, self._rate)
 
 
 class Paused(BaseModel):
@@ -640,10 +717,22 @@ def pushed(receipt: Receipt) -> dict[str, object]:
 
 def limits_of(limits: Limits) -> QueueLimits:
     """Return the limits of a queue as they are told."""
-    if limits.rate is None:
-        return QueueLimits(concurrency=limits.concurrency, rate=None, seconds=None)
-    count, seconds = limits.rate
-    return QueueLimits(concurrency=limits.concurrency, rate=count, seconds=in_seconds(seconds))
+    return QueueLimits(concurrency=limits.concurrency, **_rate_of(limits))
+
+
+def group_limits_of(groups: Groups) -> GroupLimits:
+    """Return the limits of each group as they are told."""
+    return GroupLimits(concurrency=groups.concurrency, ordered=groups.ordered, **_rate_of(groups))
+
+
+def all_limits_of(limits: Limits, groups: Groups) -> AllLimits:
+    """Return the limits of a queue and of its groups as they are told."""
+    return AllLimits(concurrency=limits.concurrency, groups=group_limits_of(groups), **_rate_of(limits))
+
+
+def _rate_of(limits: Limits | Groups) -> dict[str, Any]:
+    count, seconds = limits.rate or (None, None)
+    return {"rate": count, "seconds": None if seconds is None else in_seconds(seconds)}
 
 
 def figures(statistics: Statistics) -> QueueStatistics:

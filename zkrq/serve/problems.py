@@ -45,6 +45,10 @@ class BadSchedule(ZkrqError):
     """The schedule cannot be stored."""
 
 
+class BadPush(ZkrqError):
+    """The queue does not take such an item."""
+
+
 class Kind(NamedTuple):
     """Describe one kind of error: its name in replies, the HTTP status, what happened, what the client does next."""
 
@@ -76,6 +80,7 @@ KINDS: dict[type[ZkrqError], Kind] = {
     QueueFull: Kind("QueueFull", 429, "nothing", "retry later"),
     NotEnoughReplicas: Kind("NotEnoughReplicas", 503, "nothing", "retry later"),
     Unavailable: Kind("Unavailable", 503, "nothing", "retry later"),
+    BadPush: BAD_REQUEST,
     Busy: Kind("Busy", 503, "nothing", "retry later"),
     NoSuchItem: Kind("NoSuchItem", 404, "nothing", "nothing: there is no such item"),
     NoSuchSchedule: Kind("NoSuchSchedule", 404, "nothing", "nothing: there is no such schedule"),

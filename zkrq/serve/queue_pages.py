@@ -194,7 +194,7 @@ class QueuePages:
                 found = await find(queue, text)
         except (ZkrqError, TimeoutError) as error:
             return self._showing.message(503, "Not found out", str(error) or "The servers do not answer.", back)
-        values = {**self._showing.common(look), "queue": queue.name, "text": text, "found": found}
+        values: dict[str, Any] = {**self._showing.common(look), "queue": queue.name, "text": text, "found": found}
         return self._showing.reply("find.html", **values)
 
     # -- an item -----------------------------------------------------------------------------------------------------

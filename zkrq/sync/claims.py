@@ -106,7 +106,7 @@ class Claim(Generic[T]):
 
     @property
     def token(self) -> tuple[int, int]:
-        """Fencing token: a later claim of the same item has a greater one."""
+        """Fencing token: a later claim of the same item has a greater one, and of the same group if that is ordered."""
         return self._claim.token
 
     @property

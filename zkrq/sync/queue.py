@@ -184,11 +184,14 @@ class Queue(Generic[T]):
         key: str | None = None,
         header: tuple[str, str] | None = None,
         error: str | None = None,
+        group: str | None = None,
         state: ItemState | None = None,
     ) -> Generator[Item[T]]:
         """Iterate over the items of which all that is given holds; see ``zkrq.Queue.find``."""
         opened = self._portal.open()
-        stream = opened.read(lambda: self._find(opened.cluster).find(key=key, header=header, error=error, state=state))
+        stream = opened.read(
+            lambda: self._find(opened.cluster).find(key=key, header=header, error=error, group=group, state=state)
+        )
         return opened.iterate(stream, lambda item: item)
 
     find_page = blocking(queue.Queue[T].find_page)

@@ -114,6 +114,7 @@ class ZooKeeperCoordinator:
         self._seen_consumers: frozenset[str] = frozenset()
         self._descriptions: Mapping[str, str] = {}  # of live consumers; an entry never changes
         self._introductions: Mapping[str, str] = {}  # the same
+        self._stands = True  # for election
         self._prepared = asyncio.Event()
         self._stop = asyncio.Event()
         self._runner: asyncio.Task[None] | None = None
@@ -254,6 +255,10 @@ class ZooKeeperCoordinator:
             return dict(self._descriptions)
 
         return await self._ask(attempt)
+
+    async def stand_down(self) -> None:
+        self._stands = False
+        await self._ask(self._look_at_leader)
 
     # -- introductions --------------------------------------------------------------------------------------------
 
@@ -451,6 +456,12 @@ class ZooKeeperCoordinator:
     async def _look_at_leader(self, link: ZooKeeperLink) -> None:
         session_id, owner = self._session.id, self._session.owner  # read together with the link: one link, one session
         stat = await link.stat(self._leader, watch=True)
+        if not self._stands:
+            if stat and stat.owner == session_id:
+                with suppress(NoNode):
+                    await link.delete(self._leader)
+            self._life.lead(False)
+            return
         if stat is None:
             try:
                 stat = await link.create(self._leader, owner.encode(), ephemeral=True)

@@ -40,7 +40,8 @@ class PushPlain(Carrying[PlainReply], Combining[PlainReply]):
 
 class DecidedReply(NamedTuple):
     """``outcomes`` by position: ``+`` pushed, ``K`` known: pushed before and still there, ``=`` and the id of the item
-    that has the key, ``D`` pushed before and gone, ``F`` the queue is full, ``L`` too late.  Behind ``+``, ``K``, ``D``
+    that has the key, ``W`` and the id of the one that began the key's window and is gone, ``D`` pushed before and gone,
+    ``F`` the queue is full, ``L`` too late.  Behind ``+``, ``K``, ``D``
     follow the ids of the items in whose place it was put, with a byte 1 between them."""
 
     outcomes: Sequence[bytes]
@@ -52,7 +53,8 @@ class PushDecided(Decision[DecidedReply], Combining[DecidedReply]):
     """Decide pushes of items that have a key, whose queue has a limit (``max_size``, 0: none), or whose id is gone.
 
     ``again``: another primary may have decided the same pushes before.  ``replacing``: they take the place of queued
-    items with their keys.
+    items with their keys.  ``key_window_ms``: milliseconds for which each keeps others of its key away, whatever
+    becomes of it; 0: while it is queued or claimed.
     """
 
     script: ClassVar[str] = "push_decided"
@@ -61,6 +63,7 @@ class PushDecided(Decision[DecidedReply], Combining[DecidedReply]):
     items: Sequence[Put]
     again: bool = False
     replacing: bool = False
+    key_window_ms: int = 0
 
     @property
     def puts(self) -> Sequence[Put]:

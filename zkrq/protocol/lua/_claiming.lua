@@ -21,7 +21,7 @@ do
 
   local function hand(request, r, from, to)
     local part = payloads_between(r.whole, from, to)
-    if request.has_large and request.handed_count > 0 and request.handed_bytes + #part > BYTES_MAX then
+    if request.handed_count > 0 and request.handed_bytes + #part > BYTES_MAX then
       request.is_cut = true
       return false
     end
@@ -55,9 +55,9 @@ do
     end
     if places.is_ordered(r) then
       -- The tokens of such claims grow, so that a database can refuse the late write of an earlier holder.
-      r.n = math.max(r.n, number('claim_n') + 1)
-      set_number('claim_n', r.n)
-      grouping.tell_ended(r)
+      r.claim_n = math.max(r.n, number('claim_n') + 1)
+      set_number('claim_n', r.claim_n)
+      request.handed_bytes = request.handed_bytes + grouping.tell_ended(r)
     end
     set(r, from, to, CLAIMED, r.row)
     count_attempts(r, from, to, 1)
@@ -292,6 +292,8 @@ do
         local due_us = due_of(priority, score)
         if not soonest_us or due_us < soonest_us then soonest_us = due_us end
       end)
+      local rest_us = number('resting') > 0 and grouping.rest_ends_at()
+      if rest_us then soonest_us = math.min(soonest_us or rest_us, rest_us) end
     end
     return soonest_us and math.max(0, math.ceil((soonest_us - now_us) / 1000)) or -1
   end
@@ -307,11 +309,13 @@ do
     if waiter ~= '' and request.handed_count < request.count and not request.is_cut and not is_stopped then
       forget_before(waiting, now_ms - WAITER_MEMORY_MS)
       redis.call('ZADD', waiting, now_ms, waiter)
+      openings.rested = false -- it learns when the first rest of a group ends
     end
     -- Items that are left are for another process.  A request for no items passes on its own wake-up, too: the item behind
     -- that may not be due yet, and then the next waiter learns when it is.
     local is_more = left > 0 and slots > 0 and not is_stopped
-    if request.count == 0 or (request.is_cut or request.handed_count == request.count) and is_more then wake(1) end
+    local is_passed_on = request.count == 0 or (request.is_cut or request.handed_count == request.count) and is_more
+    if is_passed_on or openings.rested then wake(is_passed_on and 1 or 0) end
     return next_ready_ms(request, left, slots, starts, starts_at)
   end
 end

@@ -20,40 +20,59 @@ end
 local places = {} -- of entries in groups (_groups.lua)
 do
   local RANK_BYTES, STATE_BYTES = 10, 5
-  local ORDERED = 8 -- a flag of a record
-  local HAS_MEMBERS, KEEPS_ORDER = 1, 2 -- flags of a group
+  local HAS_MEMBERS, KEEPS_ORDER, COUNTS = 1, 2, 4 -- flags of a group
+  local BEGUN_BYTES = 60 -- of counters (_limits.lua)
 
   -- Tell whether an item was pushed into a group that keeps the order.
   function places.is_ordered(r)
-    return r.marks >= ORDERED
+    return r.claim_n ~= nil
   end
 
   -- Tell whether such an item holds its group while it waits.  The sign of its order says otherwise after a failure whose
   -- policy lets the group go on.
   function places.holds_group(r)
-    return r.marks >= ORDERED and r.order >= 0
+    return r.claim_n ~= nil and r.order >= 0
   end
 
   -- Return what groups says of one: number of claimed items, whether there may be members, rank and entry of the first,
-  -- whether it keeps the order, and bundle and order of the item that a consumer ended last, nil if none is known.
+  -- whether it keeps the order, bundle and order of the item that a consumer ended last, nil if none is known, counters of
+  -- the claims that have begun, nil if there are none, and until when the group rests, 0 if it does not.
   function places.read_state(state)
-    if not state then return 0, false, nil, false, nil, 0 end
+    if not state then return 0, false, nil, false, nil, 0, nil, 0 end
     local claims, flags = struct.unpack('<I4B', state)
     local ended, order, at = nil, 0, STATE_BYTES + 1
-    if flags >= KEEPS_ORDER then
+    local keeps_order, begun, rests_us = flags % COUNTS >= KEEPS_ORDER, nil, 0
+    if keeps_order then
       ended, order, at = struct.unpack('<Hc0d', state, at)
       if ended == '' then ended = nil end
     end
-    return claims, flags % KEEPS_ORDER == HAS_MEMBERS, #state >= at and string.sub(state, at) or nil, flags >= KEEPS_ORDER,
-      ended, order
+    if flags >= COUNTS then
+      rests_us, begun, at = struct.unpack('<dc' .. BEGUN_BYTES, state, at)
+    end
+    return claims, flags % KEEPS_ORDER == HAS_MEMBERS, #state >= at and string.sub(state, at) or nil, keeps_order, ended, order,
+      begun, rests_us
   end
 
   -- Write what read_state reads.
-  function places.write_state(claims, has_members, first, keeps_order, ended, order)
-    local flags = (has_members and HAS_MEMBERS or 0) + (keeps_order and KEEPS_ORDER or 0)
+  function places.write_state(claims, has_members, first, keeps_order, ended, order, begun, rests_us)
+    local flags = (has_members and HAS_MEMBERS or 0) + (keeps_order and KEEPS_ORDER or 0) + (begun and COUNTS or 0)
     local state = struct.pack('<I4B', claims, flags)
     if keeps_order then state = state .. struct.pack('<H', ended and #ended or 0) .. (ended or '') .. struct.pack('<d', order) end
+    if begun then state = state .. struct.pack('<d', rests_us) .. begun end
     return state .. (first or '')
+  end
+
+  -- How members names a group that rests, behind all others: a byte that no group begins with, because that is text in
+  -- UTF-8, until when, and the group.
+  places.RESTING = '\255'
+
+  function places.resting(rests_us, group)
+    return places.RESTING .. struct.pack('>d', rests_us) .. group
+  end
+
+  -- Return until when, and the group.
+  function places.read_resting(member)
+    return struct.unpack('>d', member, 2), string.sub(member, 10)
   end
 
   -- Return the entry after its rank.

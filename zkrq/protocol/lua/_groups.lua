@@ -5,6 +5,10 @@
 -- whether it keeps the order; and rank and entry of its first (_entries.lua).  A group of which nothing is claimed and nothing is due is not named there.
 -- A group of which as many items are claimed as its limit allows has no entry in ready, but all in members: it is blocked,
 -- and costs the requests of others nothing.  When a claim ends, its next entry goes to the end of the line.
+-- A group of which as many claims have begun lately as its rate allows rests: it has no entry in ready either, while it has
+-- members.  Members names such groups, too, behind all entries and by the moment when the rest ends; the first claim request
+-- after that has the line of the group written again.  Counters stay with the group (_limits.lua), also when nothing else is
+-- left of it; then the scrub drops them once they count nothing any more.
 -- A group that keeps the order has one item claimed at a time, and its items that are scheduled are members, too: while the
 -- first of all waits, the group has no entry in ready.  Of such a group the state also says which item a consumer has ended
 -- last, until the tombstone of that is dropped.
@@ -15,7 +19,7 @@ do
   local function line_of(group)
     local line = lines.of[group]
     if not line then
-      line = {group = group, came = {}, waits = {}, left = {}, left_count = 0, claims = 0}
+      line = {group = group, came = {}, waits = {}, left = {}, left_count = 0, claims = 0, begun = 0}
       lines.of[group], lines[#lines + 1] = line, line
     end
     return line
@@ -58,6 +62,17 @@ do
   function grouping.count_claims(r, by, begins)
     local line = line_with(r)
     line.claims, line.had_turn = line.claims + by, line.had_turn or begins
+  end
+
+  -- Claims of items of a group begin.
+  function grouping.count_begun(r, items)
+    local line = line_of(r.group)
+    line.begun = line.begun + items
+  end
+
+  -- Take over the counters of another server, as limits.pack_begun has packed them.
+  function grouping.learn_begun(group, packed)
+    line_of(group).learned = packed
   end
 
   -- Compare bytes, as Redis does in members; how Lua compares texts depends on the locale.
@@ -116,8 +131,28 @@ do
     return r and places.is_ordered(r)
   end
 
-  local function line_up_group(line, known, most)
-    local claims, more, was, keeps_order, ended, ended_order = places.read_state(known)
+  -- Return the counters of a group as they are now, nil if nothing counts, and how many more claims may begin.
+  local function count_of(line, begun, most, width)
+    if not (begun or width or line.learned) then return nil, math.huge end
+    local counts = limits.merge_begun(begun, line.learned or '', width)
+    counts[1] = counts[1] + line.begun
+    local sum = limits.sum_of(counts)
+    return sum > 0 and counts or nil, most - sum
+  end
+
+  -- Note until when a group rests, 0 if it does not; rested_us: as it was before.
+  local function rest(line, rests_us, rested_us)
+    if rested_us > 0 and rested_us ~= rests_us then append(leaving, members, places.resting(rested_us, line.group)) end
+    if rests_us == 0 then return end
+    append(entering, members, '0', places.resting(rests_us, line.group))
+    if number('resting') == 0 then set_number('resting', 1) end
+    openings.rested = openings.rested or rested_us == 0 or rests_us < rested_us
+  end
+
+  -- most, rate, width: limits.of_each_group.
+  local function line_up_group(line, known, most, rate, width)
+    local claims, more, was, keeps_order, ended, ended_order, begun, rested_us = places.read_state(known)
+    local counts, starts = count_of(line, begun, rate, width)
     local was_remembered = known and not was and not more and claims == 0
     keeps_order = keeps_order or line.keeps_order
     -- An order that is no longer declared ends with its items: if one without an order was first, none with one is claimed.
@@ -140,7 +175,7 @@ do
     more = more or line.has_members
     claims = math.max(0, claims + line.claims)
     local best, has_more = nil, more
-    if claims < most then
+    if claims < most and starts > 0 then
       best, has_more = choose(line, first, more)
     elseif is_fewer then
       has_more = first_member(line) ~= nil -- or the group would count as one that waits
@@ -181,10 +216,13 @@ do
       -- wake), or what waited before it has gone.
       readied = readied + 1
     end
+    local rests_us = has_more and not best and claims < most and starts <= 0 and limits.fewer_at(counts) or 0
+    if rests_us > 0 or rested_us > 0 then rest(line, rests_us, rested_us) end
     local is_used = best or has_more or claims > 0
-    tally.remembered = tally.remembered + (not is_used and ended and 1 or 0) - (was_remembered and 1 or 0)
-    if is_used or ended then
-      append(new, 'groups', line.group, places.write_state(claims, has_more, best, keeps_order, ended, ended_order))
+    tally.remembered = tally.remembered + (not is_used and (ended or counts) and 1 or 0) - (was_remembered and 1 or 0)
+    if is_used or ended or counts then
+      append(new, 'groups', line.group, places.write_state(claims, has_more, best, keeps_order, ended, ended_order,
+        counts and limits.write_begun(counts), rests_us))
     elseif known then
       append(new, 'old_groups', line.group)
     end
@@ -193,9 +231,12 @@ do
   -- Return how many more items of the group of a bundle may be claimed.  If none may, although the group is in line, the
   -- limit was lowered: then the line is written again.
   function grouping.slots_of(r)
-    local most = places.is_ordered(r) and 1 or limits.of_each_group()
-    if most == math.huge then return most end
-    local slots = most - places.read_state(redis.call('HGET', groups, r.group))
+    local most, rate, width = limits.of_each_group()
+    if places.is_ordered(r) then most = 1 end
+    if most == math.huge and not width then return most end
+    local claims, _, _, _, _, _, begun = places.read_state(redis.call('HGET', groups, r.group))
+    local slots = most - claims
+    if width then slots = math.min(slots, rate - limits.sum_of(limits.read_begun(begun, width))) end
     if slots <= 0 then line_of(r.group) end
     return slots
   end
@@ -221,15 +262,17 @@ do
     line_of(b.group).forgotten = bundle
   end
 
-  -- Send the end of the item before with the claim of this one.
+  -- Send the end of the item before with the claim of this one.  Return the bytes of its result.
   function grouping.tell_ended(r)
     local _, _, _, _, ended = places.read_state(redis.call('HGET', groups, r.group))
     local before = ended and ended ~= r.bundle and open(ended)
-    if not before then return end
+    if not before then return 0 end
+    local bytes = 0
     if before.own ~= '' and not before.notes then
-      for position = 1, before.size do results.recall(before, position) end
+      for position = 1, before.size do bytes = bytes + #(results.recall(before, position) or '') end
     end
     tell_as_is(before)
+    return bytes
   end
 
   -- Tell whether a claimed item is the only one of its group that is claimed, and none that is queued comes before it.
@@ -252,13 +295,23 @@ do
   -- Compare what groups says of one with ready and members (state: nil if it says nothing).  If they contradict each other,
   -- have the line written again, and return true.
   function grouping.repair(group, state)
-    local claims, knows_members, first, keeps_order, ended = places.read_state(state)
-    local most = keeps_order and 1 or limits.of_each_group()
+    local claims, knows_members, first, keeps_order, ended, _, begun, rests_us = places.read_state(state)
+    local most, rate, width = limits.of_each_group()
+    if keeps_order then most = 1 end
     local has_members = redis.call('ZRANGEBYLEX', members, '[' .. group .. '\0', '(' .. group .. '\1', 'LIMIT', 0, 1)[1]
     local entry = first and places.entry_in(first)
     local stays = entry and is_queued(group, entry)
     if stays and redis.call('ZSCORE', ready, entry) and (knows_members or not has_members) then return false end
     if not first and claims > 0 and (not has_members or knows_members and claims >= most) then return false end
+    local counts = count_of({begun = 0}, begun, rate, width)
+    if begun and not counts then line_of(group) end -- which drops them
+    if rests_us > 0 then
+      -- The next claim request here ends it, if its moment has passed: none comes to a follower.
+      local is_named = redis.call('ZSCORE', members, places.resting(rests_us, group))
+      if is_named and not first and has_members and knows_members then return false end
+    elseif not first and begun and claims == 0 and not has_members and not knows_members then
+      return false
+    end
     if not first and claims == 0 and keeps_order then -- its first item waits, or nothing is left but what has ended last
       local is_waiting = has_members and redis.call('ZSCORE', scheduled, places.entry_of_member(has_members))
       if is_waiting and knows_members or ended and not has_members and not knows_members then return false end
@@ -280,11 +333,38 @@ do
     local names = {}
     for i, line in ipairs(lines) do names[i] = line.group end
     local known = redis.call('HMGET', groups, unpack(names))
-    local most = limits.of_each_group()
-    for i, line in ipairs(lines) do line_up_group(line, known[i], most) end
+    local most, rate, width = limits.of_each_group()
+    for i, line in ipairs(lines) do line_up_group(line, known[i], most, rate, width) end
     add_number('in_line', tally.in_line)
     add_number('blocked', tally.blocked)
     add_number('remembered', tally.remembered)
     if tally.line_us then set_number('line_us', text_of(tally.line_us)) end
+  end
+
+  -- Return when the first rest of a group ends; nil if no group rests.
+  function grouping.rest_ends_at()
+    local member = redis.call('ZRANGEBYLEX', members, '[' .. places.RESTING, '+', 'LIMIT', 0, 1)[1]
+    return member and (places.read_resting(member))
+  end
+
+  -- Have the lines of groups written again whose rest is over.  So it is if there is no rate any more, or if it would last
+  -- longer than any can, because the clock was set back.
+  function grouping.end_rests()
+    local RESTS_MAX = 100 -- groups in one call
+    local first_us = grouping.rest_ends_at()
+    if not first_us then return set_number('resting', 0) end
+    local _, _, width = limits.of_each_group()
+
+    local function end_between(from, to)
+      for _, member in ipairs(redis.call('ZRANGEBYLEX', members, from, to, 'LIMIT', 0, RESTS_MAX)) do
+        local _, group = places.read_resting(member)
+        line_of(group)
+        append(leaving, members, member)
+      end
+    end
+
+    local past, behind = '[' .. places.resting(now_us, places.RESTING), width and now_us + limits.longest_rest(width)
+    if not width or first_us <= now_us then end_between('[' .. places.RESTING, width and past or '+') end
+    if width then end_between('(' .. places.resting(behind, places.RESTING), '+') end
   end
 end

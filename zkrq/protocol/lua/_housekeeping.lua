@@ -1,5 +1,5 @@
 -- purpose: bring a queue up to time: requeue expired claims, promote due items, drop items that have outlived their time
--- to live.
+-- to live, put groups in line again that have rested.
 
 -- expired: the state of an item that has outlived its time to live (claim.lua).
 local function expire(r, position, expired)
@@ -12,6 +12,10 @@ local function keep_house(since_us, known_ms, expired)
   local HOUSEKEEPING_MAX = 100 -- bundles with expired claims, and due entries, processed in one call
   local held_back, held_back_until_us = 0, math.huge
   local now_text = text_of(now_us)
+  if number('resting') > 0 then
+    grouping.end_rests()
+    commit()
+  end
   local over = redis.call('ZRANGEBYSCORE', claimed, '-inf', now_text, 'LIMIT', '0', HOUSEKEEPING_MAX)
   -- Usually there is nothing to do, and what follows is not even made.
   if not over[1] and redis.call('EXISTS', scheduled, expiring) == 0 then return held_back, held_back_until_us end

@@ -208,10 +208,9 @@ do
     local is_ordered = places.is_ordered(r)
     if is_ordered then
       if math.abs(r.order) > number('order') then set_number('order', math.abs(r.order)) end
-      -- Also a claim that is only decided anew: its holder may learn of it by that number.
-      if r.n > number('claim_n') and string.find(r.states, 'C', 1, true) then set_number('claim_n', r.n) end
+      if r.claim_n > number('claim_n') then set_number('claim_n', r.claim_n) end
     end
-    if b.marks and places.is_ordered(b) and not (is_ordered and b.group == r.group) then
+    if places.is_ordered(b) and not (is_ordered and b.group == r.group) then
       grouping.forget_ended(b, r.bundle)
     end
     if b.group ~= r.group then
@@ -237,9 +236,12 @@ do
       if old_token then ended[old_token] = true end
       if token then
         began[token] = true
-        if token ~= old_token then tally.begun = tally.begun + size end
+        if token ~= old_token then
+          tally.begun = tally.begun + size
+          if r.group then grouping.count_begun(r, size) end
+        end
       elseif old_token then
-        freed = freed + size
+        openings.freed = openings.freed + size
       end
       if r.group and r.group == b.group then
         if token and token ~= old_token then

@@ -4,17 +4,19 @@
 -- queued, claimed, dead: how many items; removed: how many have ever been removed here; tombstone_bytes; limits, begun:
 -- the text of the record, and counters (_limits.lua); in_line, blocked: how many groups have an entry in ready, and how
 -- many have only members; line_us: when the last one took its place in ready (_groups.lua); awaited: items that callers
--- wait for, and awaited_ms, since when they were noted (_results.lua); order, claim_n: the greatest order of an item and the
--- greatest n of a claim in ordered groups; remembered: groups of which groups only says what ended last (_groups.lua).
+-- wait for, and awaited_ms, since when they were noted (_results.lua); order, claim_n: the greatest of an item in ordered
+-- groups, and of a claim in them; remembered: groups of which groups only says what ended last,
+-- or began lately; resting: 1 if members may have groups that rest (_groups.lua).
 local function read_numbers()
   local found = redis.call('HMGET', lead, 'queued', 'claimed', 'dead', 'removed', 'tombstone_bytes', 'floor_ms', 'forgot_ms',
     'large', 'epoch', 'since_us', 'seen_ms', 'limits', 'begun', 'in_line', 'line_us', 'blocked', 'awaited', 'awaited_ms',
-    'order', 'claim_n', 'remembered')
+    'order', 'claim_n', 'remembered', 'resting')
   numbers = {
     queued = found[1], claimed = found[2], dead = found[3], removed = found[4], tombstone_bytes = found[5], floor_ms = found[6],
     forgot_ms = found[7], large = found[8], epoch = found[9], since_us = found[10], seen_ms = found[11],
     limits = found[12], begun = found[13], in_line = found[14], line_us = found[15], blocked = found[16],
     awaited = found[17], awaited_ms = found[18], order = found[19], claim_n = found[20], remembered = found[21],
+    resting = found[22],
   }
 end
 

@@ -1,7 +1,7 @@
 -- purpose: keep the limits of a queue: the text of its record LIMITS, which place notes in the lead.
 -- The text has a word for each section, which a client declares as a whole: section:name=value,name=value
 -- * groups: of each group.  concurrency=N: at most N items of it are claimed at once.  ordered=1: one at a time, in the
---   order of their pushes (_groups.lua).
+--   order of their pushes.  rate=K/MS: at most K claims of it begin within MS milliseconds (_groups.lua).
 -- * limits: of all consumers together.  concurrency=N: at most N items are claimed at once.  rate=K/MS: at most K claims
 --   begin within MS milliseconds.
 -- * history: keep=N: the N items that have ended last are kept (_endings.lua).
@@ -13,6 +13,7 @@
 -- tenths, so if their sum never exceeds K, no window has more than K; and K fit into eleven tenths of the time, so at least
 -- 0.9 K may begin in each.  They count wherever place sees claims begin: on followers too, later than on the primary, so
 -- the next primary forgets later.  A server that joins is given them (metadata.lua).
+-- Each group that has a rate has counters of its own, beside what else groups says of it, and with the same promise.
 -- A clock that is set back moves all counts to the present tenth: they count for longer.  One that is set forward forgets
 -- them early.
 local limits = {} -- one name for all, because Lua allows 200 in a library
@@ -36,18 +37,20 @@ do
     return table.concat(words, ' ')
   end
 
-  -- Return the greatest number of claims at once, and of claims begun in a time, and that time in milliseconds.
-  local function read_limits()
-    local own = limits.section(numbers.limits, 'limits')
+  -- Return the greatest number of claims at once, and of claims begun in a time, and microseconds in a tenth of that time,
+  -- nil if there is no rate.
+  local function read_limits(section)
+    local own = limits.section(numbers.limits, section)
     local most, milliseconds = string.match(own, 'rate=(%d+)/(%d+)')
-    return tonumber(string.match(own, 'concurrency=(%d+)') or math.huge), tonumber(most or math.huge), tonumber(milliseconds)
+    local at_once = string.find(own, 'ordered=1', 1, true) and 1 or tonumber(string.match(own, 'concurrency=(%d+)') or math.huge)
+    return at_once, tonumber(most or math.huge), milliseconds and 100 * milliseconds
   end
 
-  -- Return the counters as they are now, newest first, for tenths of this width (nil: of the width that they have); nil if
+  -- Return counters as they are now, newest first, for tenths of this width (nil: of the width that they have); nil if
   -- nothing counts.  The sum of those that cannot be told apart counts from now on: for too long, never too briefly.
-  local function read_begun(width)
+  function limits.read_begun(begun, width)
     local kept = {}
-    if (numbers.begun or '') ~= '' then kept = {struct.unpack(BEGUN, numbers.begun)} end
+    if (begun or '') ~= '' then kept = {struct.unpack(BEGUN, begun)} end
     width = width or kept[1]
     if not width then return nil end
     local counts = {width = width, newest = math.floor(now_us / width)}
@@ -65,23 +68,36 @@ do
     return counts
   end
 
-  local function write_begun(counts)
-    set_number('begun', struct.pack(BEGUN, counts.width, counts.newest, unpack(counts, 1, TENTHS)))
+  -- Write what read_begun reads.
+  function limits.write_begun(counts)
+    return struct.pack(BEGUN, counts.width, counts.newest, unpack(counts, 1, TENTHS))
   end
 
-  local function sum_of(counts)
+  function limits.sum_of(counts)
     local sum = 0
     for i = 1, TENTHS do sum = sum + counts[i] end
     return sum
+  end
+
+  -- Return when fewer are counted, in microseconds: later than now, and by less than limits.longest_rest.
+  function limits.fewer_at(counts)
+    local oldest = TENTHS
+    while oldest > 1 and counts[oldest] == 0 do oldest = oldest - 1 end
+    return (counts.newest - oldest + 1 + TENTHS) * counts.width
+  end
+
+  function limits.longest_rest(width)
+    return TENTHS * width
   end
 
   -- Note in the lead what the record says from now on.
   function limits.note(r)
     if not numbers then read_numbers() end
     set_number('limits', r.states == 'P' and r.tail or '')
-    local _, _, milliseconds = read_limits()
-    if milliseconds then
-      write_begun(read_begun(100 * milliseconds))
+    openings.rested = openings.rested or number('resting') > 0 -- a rate of each group may have gone
+    local _, _, width = read_limits('limits')
+    if width then
+      set_number('begun', limits.write_begun(limits.read_begun(numbers.begun, width)))
     elseif (numbers.begun or '') ~= '' then
       set_number('begun', '')
     end
@@ -90,18 +106,17 @@ do
   -- Count claims that begin now.
   function limits.count_begun(items)
     if not numbers then read_numbers() end
-    local counts = read_begun()
+    local counts = limits.read_begun(numbers.begun)
     if not counts then return end
     counts[1] = counts[1] + items
-    write_begun(counts)
+    set_number('begun', limits.write_begun(counts))
   end
 
-  -- Return how many items of each group may be claimed at once.
+  -- Return how many items of each group may be claimed at once, how many claims may begin in a time, and microseconds in a
+  -- tenth of that, nil if there is no rate.
   function limits.of_each_group()
-    if not limits.is_set() then return math.huge end
-    local own = limits.section(numbers.limits, 'groups')
-    if string.find(own, 'ordered=1', 1, true) then return 1 end
-    return tonumber(string.match(own, 'concurrency=(%d+)') or math.huge)
+    if not limits.is_set() then return math.huge, math.huge end
+    return read_limits('groups')
   end
 
   function limits.is_set()
@@ -113,20 +128,18 @@ do
   -- Return how many more items may be claimed, as far as those are counted that are claimed now: negative if there are too
   -- many; and as far as those are that began lately, with the moment in microseconds when there will be fewer of these.
   function limits.left()
-    local at_once, most, milliseconds = read_limits()
+    local at_once, most, width = read_limits('limits')
     local slots = at_once - number('claimed')
-    if not milliseconds then return slots, math.huge end
-    local counts = read_begun(100 * milliseconds)
-    if counts.is_moved then write_begun(counts) end -- or they would count until the clock is there again
-    local oldest = TENTHS
-    while oldest > 1 and counts[oldest] == 0 do oldest = oldest - 1 end
-    return slots, most - sum_of(counts), (counts.newest - oldest + 1 + TENTHS) * counts.width
+    if not width then return slots, math.huge end
+    local counts = limits.read_begun(numbers.begun, width)
+    if counts.is_moved then set_number('begun', limits.write_begun(counts)) end -- or they would count until the clock is there again
+    return slots, most - limits.sum_of(counts), limits.fewer_at(counts)
   end
 
-  -- Return the counters for another server: microseconds in a tenth, then of each that is not 0 how long ago it ended, and
+  -- Return counters for another server: microseconds in a tenth, then of each that is not 0 how long ago it ended, and
   -- the count; '' if nothing is counted.
-  function limits.pack_begun()
-    local counts = read_begun()
+  function limits.pack_begun(begun)
+    local counts = limits.read_begun(begun)
     if not counts then return '' end
     local texts = {string.format('%.0f', counts.width)}
     for i = 1, TENTHS do
@@ -138,19 +151,18 @@ do
     return table.concat(texts, ' ')
   end
 
-  -- Take over the counters of another server: of each tenth the greater number, because claims that began after this server
-  -- joined are counted here, too.
-  function limits.merge_begun(packed)
+  -- Return counters with those of another server: of each tenth the greater number, because claims that began after this
+  -- server joined are counted here, too.  nil if neither counts.
+  function limits.merge_begun(begun, packed, own_width)
     local width, rest = string.match(packed, '^(%d+)(.*)$')
-    if not width then return end
-    if not numbers then read_numbers() end
-    local counts = read_begun(tonumber(width))
+    local counts = limits.read_begun(begun, own_width or tonumber(width))
+    if not width then return counts end
     local theirs = {}
     for ended_ago, count in string.gmatch(rest, '(%d+) (%d+)') do
       local at = counts.newest - math.floor((now_us - ended_ago) / counts.width) + 1
       if at <= TENTHS then theirs[at] = (theirs[at] or 0) + count end
     end
     for at, count in pairs(theirs) do counts[at] = math.max(counts[at], count) end
-    write_begun(counts)
+    return counts
   end
 end

@@ -22,7 +22,7 @@ local QUEUED, REQUEUED, CLAIMED, DEAD, GONE, REFUSED = 81, 82, 67, 68, 88, 70 --
 
 local read_record, write_record, has_tail, has_key
 do
-  local KEYED, GROUPED = 2, 4 -- further flags; that of an order is in _entries.lua
+  local KEYED, GROUPED, ORDERED = 2, 4, 8 -- further flags
   local FORMAT = 2
   local GROUPED_FORMAT = 3 -- of a record that ends with its group: clients that know none fail loudly
   local HEAD = 'I4I4BBdddd'
@@ -67,7 +67,8 @@ do
     }
     if r.marks >= GROUPED then
       local tail_end = has_tail(r) and 1 + string.byte(r.tail) + LIFE_BYTES or 0
-      r.group, r.order = struct.unpack('<Bc0d', r.tail, tail_end + 1)
+      r.group, r.order, at = struct.unpack('<Bc0d', r.tail, tail_end + 1)
+      if r.marks >= ORDERED then r.claim_n = struct.unpack('<d', r.tail, at) end
       r.tail = string.sub(r.tail, 1, tail_end)
     end
     return r
@@ -77,6 +78,7 @@ do
     local row_owners = ''
     for _, owner in ipairs(r.row_owners) do row_owners = row_owners .. string.char(#owner) .. owner end
     local tail = r.group and r.tail .. string.char(#r.group) .. r.group .. struct.pack('<d', r.order) or r.tail
+    if r.claim_n then tail = tail .. struct.pack('<d', r.claim_n) end
     return struct.pack('<B' .. HEAD, r.group and GROUPED_FORMAT or FORMAT, r.epoch, r.n, r.priority + r.marks * MARK, r.count, r.pushed_at, r.due, r.clock,
       r.soonest) .. r.states .. r.named .. r.attempts .. string.char(#r.row_owners) .. row_owners
       .. string.char(#r.rows / ROW_BYTES) .. r.rows .. string.char(#r.own / OWN_BYTES) .. r.own .. tail

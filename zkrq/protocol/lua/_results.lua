@@ -47,6 +47,7 @@ do
   -- Return the bytes of the results of a tombstone.
   function results.bytes(r)
     local RESULT_BYTES = 60 -- of one in Redis beside its text; measured
+    if r.has_no_text then return RESULT_BYTES + #r.bundle end -- the window of a key (push_decided.lua)
     if r.size == 1 and r.notes then return RESULT_BYTES + #r.bundle + #r.notes[1][2] end
     local fresh, count, size_of, bytes = r.notes or {}, #r.own / OWN_BYTES, {}, 0
     if #fresh == count then -- usually: all that it has came with this call

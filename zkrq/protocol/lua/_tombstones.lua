@@ -13,11 +13,11 @@ do
     local names, kept, old = {}, {}, {}
     for i, r in ipairs(ordered) do names[i] = r.group end
     for i, state in ipairs(names[1] and redis.call('HMGET', groups, unpack(names)) or {}) do
-      local claims, has_members, first_placed, keeps_order, ended = places.read_state(state)
+      local claims, has_members, first_placed, keeps_order, ended, _, begun, rests_us = places.read_state(state)
       if ended ~= ordered[i].bundle then
         -- something else has ended since
-      elseif claims > 0 or has_members or first_placed then
-        append(kept, groups, names[i], places.write_state(claims, has_members, first_placed, keeps_order, nil, 0))
+      elseif claims > 0 or has_members or first_placed or begun then
+        append(kept, groups, names[i], places.write_state(claims, has_members, first_placed, keeps_order, nil, 0, begun, rests_us))
       else
         append(old, groups, names[i])
       end

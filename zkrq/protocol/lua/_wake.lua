@@ -14,8 +14,10 @@ local function wake(items)
   local LOOK_MAX = 500 -- waiters tried in one call, dead ones included
   local looks = LOOK_MAX
   if numbers and limits.is_set() then -- without numbers nothing was changed
-    items, freed = items + freed, 0
+    items, openings.freed = items + openings.freed, 0
     items = items > 0 and math.min(items, limits.left(), redis.call('ZCARD', ready)) or 0
+    -- A waiter has to ask when the rest of a group ends, and then at that moment again.
+    if openings.rested then items, openings.rested = math.max(items, 1), false end
   end
   for _ = 1, math.min(items, WAKE_MAX) do
     local told = 0

@@ -6,7 +6,8 @@
 -- max_attempts: an item that was delivered this many times, and never settled, is a dead letter; 0: no limit.
 -- expired: the state of an item that has outlived its time to live: X, or D for a dead letter.
 -- dead_max, dead_age_ms: how many dead letters are kept and for how long, 0: no limit.
--- While the queue is paused nothing is handed out.  If payloads are large, their bytes bound the reply (BYTES_MAX).
+-- While the queue is paused nothing is handed out.  If payloads are large, their bytes bound the reply (BYTES_MAX); those of
+-- results that the claims of ordered groups bring along count, too.
 -- next_ms: time until an item becomes ready by itself; 0: ask again immediately; -1: none will.
 -- clock: what this server's clock should say now, in microseconds, by the client's clock since its last claim request
 -- here; 0: unknown.  The reply carries what it says.  known_ms: how long the client has known this clock.

@@ -2,7 +2,7 @@
 -- purpose: decide the removal of items that are ready or scheduled and were pushed up to a moment; claimed ones stay
 -- with their owners.  Looks at count entries from the cursor on: first at scheduled ones, which may become ready
 -- meanwhile, then at members of groups, which may take their place in line, and last at ready ones.  Beside a group's entry
--- it looks at the first members again: what came before the group's first has sent it back there.
+-- it looks at the first members of each priority again: what came before the group's first has sent it back there.
 -- only: empty: all items; = and a group: those of the group.
 -- Items pushed later are skipped, so that the calls of one clearing end, whatever is pushed.
 -- trim: 1 to drop old tombstones as well.  call: id of this call (_calls.lua).
@@ -19,6 +19,7 @@ local function operation(put_window_ms, trim, count, call, before_ms, cursor, on
   local executed_before = was_executed(call)
   local removed, removed_count, seen = {}, 0, {}
   local moment_ms, room = tonumber(before_ms), tonumber(count)
+  local looks = 2 * room + PRIORITIES + 1 -- at members beside ready: more than a group takes of which nothing is removed
   local group = only ~= '' and string.sub(only, 2) or nil
   if cursor == '' then moment_ms, cursor = math.max(moment_ms, now_ms), 's' end
 
@@ -43,12 +44,24 @@ local function operation(put_window_ms, trim, count, call, before_ms, cursor, on
     remove_all(r, position)
   end
 
-  local function visit_first(r, position)
-    local stays = visit(r, position)
-    if r.group and (not group or r.group == group) then
-      each_member(r.group, tonumber(count), function(next_r, next_position) visit(next_r, next_position) end)
+  -- Remove members of a group.  Those of one priority stand in the order of their pushes, so if one stays, the rest of its
+  -- priority need not be looked at: many groups may have many newer members.
+  local function visit_members(of_group)
+    local from = '[' .. of_group .. '\0'
+    while looks > 0 do
+      local member = redis.call('ZRANGEBYLEX', members, from, '(' .. of_group .. '\1', 'LIMIT', 0, 1)[1]
+      if not member then return end
+      looks = looks - 1
+      local stays = each_in(members, {member}, 'Q', 'R', visit, places.entry_of_member)
+      local begins = string.sub(member, 1, #of_group + 1)
+      from = stays and '[' .. begins .. string.char(string.byte(member, #begins + 1) + 1) or '(' .. member
     end
-    return stays
+  end
+
+  -- The same beside its entry in line.
+  local function visit_first(r, position)
+    if r.group and (not group or r.group == group) then visit_members(r.group) end
+    return visit(r, position)
   end
 
   -- Remove items of an index that follow the last skipped entry; return the score and name of the new last skipped one.
@@ -60,17 +73,20 @@ local function operation(put_window_ms, trim, count, call, before_ms, cursor, on
       offset = redis.call('ZCOUNT', index, '-inf', '(' .. score)
     end
     local entries, score_of = with_scores(redis.call('ZRANGE', index, offset, offset + room - 1, 'WITHSCORES'))
-    each_in(index, entries, 'Q', 'R', function(r, position, entry)
-      if (index == ready and visit_first or visit)(r, position) then score, passed = score_of[entry], entry end
+    local is_cut = each_in(index, entries, 'Q', 'R', function(r, position, entry)
+      local stays = (index == ready and visit_first or visit)(r, position)
+      if looks <= 0 then return true end -- not all members beside it were looked at
+      if stays then score, passed = score_of[entry], entry end
     end)
-    room = room - #entries
+    room = is_cut and 0 or room - #entries
     return score, passed
   end
 
   -- Remove members that follow the one looked at last; return the new one.
   local function clear_members(passed)
     local from = passed ~= '' and '(' .. passed or group and '[' .. group .. '\0' or '-'
-    local found = redis.call('ZRANGEBYLEX', members, from, group and '(' .. group .. '\1' or '+', 'LIMIT', 0, room)
+    local behind = '(' .. (group and group .. '\1' or places.RESTING)
+    local found = redis.call('ZRANGEBYLEX', members, from, behind, 'LIMIT', 0, room)
     each_in(members, found, 'Q', 'R', function(r, position) visit(r, position) end, places.entry_of_member)
     room = room - #found
     return found[#found] or passed
@@ -92,6 +108,7 @@ local function operation(put_window_ms, trim, count, call, before_ms, cursor, on
       if group then
         local _, _, first_placed = places.read_state(redis.call('HGET', groups, group))
         each_in(ready, {first_placed and places.entry_in(first_placed)}, 'Q', 'R', function(r, position) visit_first(r, position) end)
+        if looks <= 0 then room = 0 end
       else
         score, passed = clear(ready, score, passed)
       end

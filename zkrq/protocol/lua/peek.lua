@@ -28,7 +28,7 @@ local function operation(state, count, only)
     local _, _, first_placed = places.read_state(group and redis.call('HGET', groups, group))
     local found = group and {first_placed and places.entry_in(first_placed)} or redis.call('ZRANGE', ready, 0, count - 1)
     if #found == count then return found end
-    local from, behind = group and '[' .. group .. '\0' or '-', group and '(' .. group .. '\1' or '+'
+    local from, behind = group and '[' .. group .. '\0' or '-', '(' .. (group and group .. '\1' or places.RESTING)
     for _, member in ipairs(redis.call('ZRANGEBYLEX', members, from, behind, 'LIMIT', 0, count - #found)) do
       found[#found + 1] = places.entry_of_member(member)
     end
@@ -44,14 +44,14 @@ local function operation(state, count, only)
       entries = index and redis.call('ZRANGE', index, 0, count - 1) or first_due()
     end
   end
-  local places, bundles, seen = {}, {}, {}
+  local found_places, bundles, seen = {}, {}, {}
   for i, entry in ipairs(entries) do ids[i] = read_entry(entry) end
   local held = #ids > 0 and redis.call('HMGET', records, unpack(ids)) or {}
 
   local function see(r, position)
-    local n = #places
+    local n = #found_places
     if n == 2 * count then return end
-    places[n + 1], places[n + 2] = r.bundle, position
+    found_places[n + 1], found_places[n + 2] = r.bundle, position
     if not seen[r] then
       seen[r], bundles[#bundles + 1] = true, r
     end
@@ -68,8 +68,8 @@ local function operation(state, count, only)
         see(r, position)
       end
     end
-    if #places == 2 * count then break end
+    if #found_places == 2 * count then break end
   end
   local found, left_out = copies_of(bundles, now_us)
-  return {'OK', places, found, left_out}
+  return {'OK', found_places, found, left_out}
 end

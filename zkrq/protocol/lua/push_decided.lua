@@ -10,10 +10,12 @@
 -- max_size: how many items may be queued or claimed, 0: any number.
 -- replacing: 1 if each takes the place of the queued items with its key; claimed ones are left alone.  Both are one
 -- decision, so no crash loses the old item without the new one.
+-- key_window_ms: for how long from now each keeps others of its key away, whatever becomes of it; 0: while it is queued or
+-- claimed.  Only pushes with a window ask for one.
 -- again: 1 when another primary may have decided the same push before; what is refused now is removed there.
 -- KEYS: server queues records payloads ready scheduled members groups claimed holdings dead recent tombstones keys expiring notes lead waiting
--- ARGV: epoch generation again queue put_window_ms max_size replacing / id record payload
--- reply: OK [outcome; by position: + new, K known: it was there before, D done: pushed before and gone, each followed by the ids of those in whose place it was put; = and the id of the item that has the key, F full, L late] [id record notes since; of all that is there]
+-- ARGV: epoch generation again queue put_window_ms max_size replacing key_window_ms / id record payload
+-- reply: OK [outcome; by position: + new, K known: it was there before, D done: pushed before and gone, each followed by the ids of those in whose place it was put; = and the id of the item that has the key, W and the id of the one that began its window and is gone, F full, L late] [id record notes since; of all that is there]
 -- reply: NOTINSYNC generation
 -- reply: STALE epoch
 
@@ -88,9 +90,62 @@ local function replaced_by(r, put_window_ms)
   return ''
 end
 
-local function operation(again, queue, put_window_ms, max_size, replacing)
+-- The window of a key is a record of its own, as a result without an item is (store.lua): a tombstone that is kept until the
+-- moment in its own entry has passed.  So it is applied, copied, merged and dropped like any other, and a server that has
+-- the item from another decision, a claim for instance, may lack it.  Its row names the item that began it.
+local window_of, begin_window, keep_window, end_window
+do
+  local WINDOW, ITEM = '\1window ', 'W' -- before a key, and in the row before the id of the item
+
+  -- Return the record of a window, nil if there is none; the id of the item that began it, unless it is over or that item was
+  -- refused; and the record of that item and its state, nil if it is forgotten.
+  function window_of(key)
+    local w = open(WINDOW .. key)
+    local began, window_ms = nil, 0
+    if w then began, window_ms = own_of(w, 1) end
+    if not began or began + w.shift + window_ms * 1000 <= now_us then return w end
+    local id = string.sub((row_at(w, string.byte(w.named) - NONE)), 1 + #ITEM)
+    local bundle, position = item_at(id)
+    local r = open(bundle)
+    local state = r and position <= r.size and string.byte(r.states, position)
+    if state == REFUSED then return w end
+    return w, id, r, state
+  end
+
+  -- Write the record of a window, of nothing by now.
+  local function write(key)
+    local w = open(WINDOW .. key) or begin_itself(WINDOW .. key)
+    touch(w)
+    drop_own(w, 1, 1)
+    set(w, 1, 1, GONE, 0)
+    return w
+  end
+
+  function begin_window(key, id, pushed_at, window_ms)
+    local w = write(key)
+    w.due, w.pushed_at, w.has_no_text = now_us, pushed_at, true
+    set_own(w, 1, now_us, window_ms)
+    set(w, 1, 1, GONE, row_of_call(w, ITEM .. id))
+  end
+
+  -- Every server must have the window of an item that is known already.  If it is not known here, it begins now.
+  function keep_window(key, id, pushed_at, window_ms)
+    local w, first = window_of(key)
+    local row = w and string.byte(w.named) - NONE or 0
+    local is_its_own = row > 0 and row_at(w, row) == ITEM .. id and w.pushed_at == pushed_at
+    if first or is_its_own then tell_as_is(w) else begin_window(key, id, pushed_at, window_ms) end
+  end
+
+  -- End the window that an item which is refused here may have begun on another server.
+  function end_window(key, id)
+    local w, first = window_of(key)
+    if first and first ~= id then tell_as_is(w) else write(key) end
+  end
+end
+
+local function operation(again, queue, put_window_ms, max_size, replacing, key_window_ms)
   local floor_ms, size = math.max(now_ms - put_window_ms, number('floor_ms')), number('queued') + number('claimed')
-  local most, outcomes, outcome_of = tonumber(max_size), {}, {}
+  local most, outcomes, outcome_of, window_ms = tonumber(max_size), {}, {}, tonumber(key_window_ms)
 
   -- Make room for an item in the bundle in which it was pushed; the others were refused as long as nobody says otherwise.
   -- So was one more behind it: payloads are taken for complete where no item is refused or gone (lacks_payloads).
@@ -149,12 +204,14 @@ local function operation(again, queue, put_window_ms, max_size, replacing)
     local before, r = open(bundle), read_record(packed, now_us)
     local state = before and position <= before.size and string.byte(before.states, position)
     note_size(payload, 1)
+    local key = (read_tail(r.tail))
     local function refuse(why)
       if again == '1' and has_key(r) then
-        for named in string.gmatch(redis.call('HGET', keys, (read_tail(r.tail))) or '', '[^\1]+') do
+        for named in string.gmatch(redis.call('HGET', keys, key) or '', '[^\1]+') do
           local rival = open(named)
           if rival then tell_as_is(rival) end
         end
+        if window_ms > 0 then end_window(key, id) end
       end
       if again == '1' then enter(bundle, position, bundle == id, before, r, REFUSED) end
       return why
@@ -171,19 +228,29 @@ local function operation(again, queue, put_window_ms, max_size, replacing)
         touch(before)
       end
       tell_as_is(before)
+      if window_ms > 0 then keep_window(key, id, before.pushed_at, window_ms) end
       return 'K' .. replaced_by(before, put_window_ms)
     end
     if state == GONE and not is_expired(before, put_window_ms) and not lies_before_deletion(before, r.pushed_at) then
       tell_as_is(before)
+      if window_ms > 0 then keep_window(key, id, before.pushed_at, window_ms) end
       return 'D' .. replaced_by(before, put_window_ms)
     end
     if r.pushed_at < floor_ms or r.pushed_at > now_ms + put_window_ms then return refuse('L') end
-    local taken = has_key(r) and replacing == '0' and is_taken((read_tail(r.tail)))
+    local taken = has_key(r) and replacing == '0' and is_taken(key)
+    local window, first, former, former_state
+    if window_ms > 0 then window, first, former, former_state = window_of(key) end
+    if first then
+      tell_as_is(window)
+      if former then tell_as_is(former) end
+    end
     if taken then
       tell_as_is(taken)
       return refuse('=' .. taken.bundle)
     end
-    local rivals = replacing == '1' and queued_with((read_tail(r.tail))) or {}
+    if first == id then return 'D' end -- its tombstone was dropped before
+    if first then return refuse((former_state and former_state ~= GONE and '=' or 'W') .. first) end
+    local rivals = replacing == '1' and queued_with(key) or {}
     if most > 0 and size >= most + #rivals then return refuse('F') end
     local named = replace(rivals, bundle, r)
     if places.is_ordered(r) and r.order == 0 then set_order(r) end
@@ -198,6 +265,7 @@ local function operation(again, queue, put_window_ms, max_size, replacing)
       append(new, 'payloads', bundle, payload)
     end
     take_key(r)
+    if window_ms > 0 then begin_window(key, id, r.pushed_at, window_ms) end
     if named ~= '' then name_replaced(r, named) end
     size = size + 1 - #rivals
     return '+' .. named
