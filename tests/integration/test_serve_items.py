@@ -90,7 +90,10 @@ async def test_an_item_tells_all_that_is_known(stage: Stage) -> None:
     assert "Delivered 1 time; none of these failed." in text
     owner = re.search(r'href="/consumers/([^"]+)"', (await stage.http.client.get("/queues/told?tab=claimed")).text)
     assert owner
-    assert re.search(r"worker <1> zkrq [\d.]+ Session .* told .* a/b\?c", await page(stage, f"/consumers/{owner[1]}"))
+    assert re.search(
+        r"worker <1> zkrq [\d.]+ on .*, here since .* Session .* told .* a/b\?c",
+        await page(stage, f"/consumers/{owner[1]}"),
+    )
     await claim.nack(reason="no answer", delay=3600)
     text = await page(stage, "/queues/told/item?id=a%2Fb%3Fc")
     for told in ("scheduled in told", "The last failure: no answer", "1 of these failed"):
