@@ -299,11 +299,11 @@ do
       tally.bytes, removals = tally.bytes + bytes, removals + 1
     end
     if r.notes and r.own ~= '' then
-      local has_own = {}
-      for at = 1, #r.own, OWN_BYTES do has_own[string.byte(r.own, at)] = true end
+      local has_own = r.size > 1 and {} or nil
+      for at = 1, has_own and #r.own or 0, OWN_BYTES do has_own[string.byte(r.own, at)] = true end
       for _, noted in ipairs(r.notes) do
         -- Not of one that is gone.
-        if has_own[noted[1]] then append(new, 'notes', entry_of(r, noted[1]), noted[2]) end
+        if not has_own or has_own[noted[1]] then append(new, 'notes', entry_of(r, noted[1]), noted[2]) end
       end
     end
   end
