@@ -71,6 +71,8 @@ UNPROMISED: list[tuple[str, list[Any]]] = [
     ("push_plain", [b"OK", [], [1, None]]),
     ("claim_counts", [b"OK", b"0", [1, 1]]),  # no owner
     ("heads", [b"OK", b"0", [b"id", [b"head"]]]),
+    ("told_reports", [b"OK", [[], b"half"]]),  # no age
+    ("told_reports", [b"OK", [1, None]]),
     ("push_plain", [b"FENCED"]),  # a status that this script does not give
     ("claim", [b"GONE"]),
 ]

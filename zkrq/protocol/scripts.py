@@ -84,7 +84,10 @@ _STATUS = re.compile(r"[A-Z]+")
 _VALUE = re.compile(r"\s+(?:\[([^];]*)[^]]*\]|(\w+))")
 _HEADER_LINE = re.compile(r"^-- (purpose|KEYS|ARGV|reply|body): (.*)$")
 
-_KINDS = {"position": int, "n": int, "count": int, "owner": bytes, "queue": bytes, "id": bytes, "head": bytes}
+_KINDS = {
+    **dict.fromkeys(("position", "n", "count", "age_us"), int),
+    **dict.fromkeys(("owner", "queue", "id", "head", "report"), bytes),
+}
 _CARRIED = {"outcome", "payload", "record", "state"}
 """Lists that contain one of these have one entry per item of the call: their elements are checked where they are
 used."""

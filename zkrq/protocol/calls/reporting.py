@@ -42,4 +42,4 @@ class ToldReports(Call[Sequence["ToldReport | None"]]):
     def read(self, body: Body) -> Sequence[ToldReport | None]:
         (flat,) = body
         pairs = zip(flat[::2], flat[1::2], strict=True)
-        return [None if age is None else ToldReport(int(age), text.decode(errors="replace")) for age, text in pairs]
+        return [None if age < 0 else ToldReport(age, text.decode(errors="replace")) for age, text in pairs]
