@@ -56,20 +56,26 @@ async def produce(emails: zkrq.Queue[int]) -> None:
 @asynccontextmanager
 async def busy(cluster: zkrq.Cluster) -> AsyncGenerator[None]:
     """Queues: one with traffic, one with dead letters, one that is paused, one with an item at work, and empty ones."""
-    names = ("emails", "imports", "reports", "invoices")
-    emails, imports, reports, invoices = (cluster.queue(name) for name in names)
+    emails = cluster.queue("emails", history=1000)
+    imports, reports, invoices = (cluster.queue(name) for name in ("imports", "reports", "invoices"))
+    tenants = cluster.queue("exports", groups=zkrq.Groups(concurrency=1))
     for number in range(3):
         await (await put_and_take(cluster.queue(f"nightly-{number}"), number)).ack()
     held = await put_and_take(invoices, INVOICE, id="invoice-4711", headers={"traceparent": TRACE})
     for number in range(LETTERS):
         await imports.push({"customer": random.choice(("acme", "globex")), "file": number})
+    for tenant, count in (("acme", 240), ("globex", 31), ("initech", 4)):
+        await tenants.push_many(range(count), group=tenant)
+    exports = [await take(tenants) for _ in range(2)]
+    exports[0].progress(0.4, "table 12 of 30")
     await reports.push_many(range(4_200))
     await reports.pause()
     async with zkrq.Worker(concurrency=2).add(emails, send).add(imports, load):
         producing = asyncio.create_task(produce(emails))
         yield
         producing.cancel()
-    await held.ack()
+    for claim in (held, *exports):
+        await claim.ack()
 
 
 async def put_and_take(queue: zkrq.Queue[Any], item: object, **options: Any) -> zkrq.Claim[Any]:
@@ -122,6 +128,9 @@ async def main() -> None:
                         await draw_top(cluster)
                         await do(picture, browser, http.url, "page-desktop.png", height=860)
                         await do(picture, browser, f"{http.url}/queues/emails?tab=ready", "page-queue.png", height=640)
+                        await do(picture, browser, f"{http.url}/queues/emails?tab=done", "page-done.png", height=760)
+                        groups = f"{http.url}/queues/exports?tab=groups"
+                        await do(picture, browser, groups, "page-groups.png", height=720)
                         await do(picture, browser, f"{http.url}/queues/imports?tab=dead", "page-dead.png", height=980)
                         item = f"{http.url}/queues/invoices/item?id=invoice-4711"
                         await do(picture, browser, item, "page-item.png", height=860)

@@ -68,9 +68,10 @@ from zkrq.client.cluster import Cluster
 from zkrq.client.connecting import connect, embedded, found
 from zkrq.client.consumers import Consumer
 from zkrq.client.flow import Flow, Passed
+from zkrq.client.groups import Group, LargestGroups
 from zkrq.client.health import Health, ServerHealth
 from zkrq.client.inspection import Sizes, Statistics
-from zkrq.client.items import FoundPage, Item, ItemState
+from zkrq.client.items import EndedItem, FoundPage, Item, ItemState
 from zkrq.client.moments import next_moments
 from zkrq.client.queue import Queue
 from zkrq.client.results import Result, ResultQueue, ResultReceipt, ResultState
@@ -121,16 +122,19 @@ __all__ = [
     "DeclaredDead",
     "Deliveries",
     "Duration",
+    "EndedItem",
     "Ending",
     "Event",
     "Flow",
     "FoundPage",
+    "Group",
     "Groups",
     "Handler",
     "Headers",
     "Health",
     "Item",
     "ItemState",
+    "LargestGroups",
     "LevelRaised",
     "LevelRefused",
     "Limits",

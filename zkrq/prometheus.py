@@ -388,6 +388,9 @@ class Metrics(Observer, Collector):
             "zkrq_queue_oldest_ready_seconds", "How long the oldest ready item has waited; 0: none is.", labels=of_queue
         )
         paused = GaugeMetricFamily("zkrq_queue_paused", "Whether the queue is paused.", labels=of_queue)
+        groups = GaugeMetricFamily(
+            "zkrq_queue_groups", "Groups with items that are ready or claimed.", labels=[*of_queue, "standing"]
+        )
         limited = GaugeMetricFamily(
             "zkrq_queue_limited", "Whether a limit keeps items from being claimed now.", labels=of_queue
         )
@@ -408,6 +411,11 @@ class Metrics(Observer, Collector):
             oldest.add_metric((namespace, queue), statistics.oldest_ready or 0)
             paused.add_metric((namespace, queue), statistics.paused)
             limited.add_metric((namespace, queue), statistics.limited is not None)
+            if statistics.groups:
+                in_line, blocked = statistics.groups_in_line, statistics.groups_blocked
+                rest = max(0, statistics.groups - in_line - blocked)
+                for standing, count in (("in line", in_line), ("blocked", blocked), ("idle", rest)):
+                    groups.add_metric((namespace, queue, standing), count)
             held.add_metric((namespace, queue), statistics.held)
             pushed.add_metric((namespace, queue), reading.passed[queue].pushed)
             removed.add_metric((namespace, queue), reading.passed[queue].removed)
@@ -415,7 +423,7 @@ class Metrics(Observer, Collector):
             "zkrq_queues", f"Queues that are looked at; at most {MAX_QUEUES} are reported.", labels=("cluster",)
         )
         queues.add_metric((namespace,), reading.every)
-        yield from (items, oldest, paused, limited, held, pushed, removed, queues)
+        yield from (items, oldest, paused, limited, groups, held, pushed, removed, queues)
 
 
 def _healthy(namespace: str, health: Health, trouble: int) -> Iterable[Metric]:

@@ -15,8 +15,10 @@ from tests.harness import HANG, take
 from zkrq.base.limits import RESULT_BYTES
 from zkrq.client.inner import client_of
 from zkrq.client.results import reading
-from zkrq.client.stored import ASKED_AT_ONCE, StoredResults
+from zkrq.client.stored import ASKED_AT_ONCE, Rank, StoredResult, StoredResults
 from zkrq.consuming import awaiting
+from zkrq.protocol import calls
+from zkrq.protocol.records import unpack
 
 pytestmark = pytest.mark.anyio
 
@@ -278,3 +280,42 @@ async def test_what_forgets_a_part_does_not_say_that_nothing_was_forgotten(
         with pytest.raises(zkrq.Unavailable):
             await stored.forget(ids)
     assert [kept is not None for kept in await stored.get(ids)] == [False] * ASKED_AT_ONCE + [True]
+
+
+async def test_a_large_result_that_is_replaced_or_forgotten_leaves_nothing(cluster: zkrq.Cluster, name: str) -> None:
+    """Nor do the parts of one that is not kept, because one of greater rank is."""
+    stored = StoredResults(cluster.queue(name, codec=zkrq.RAW))
+    replicas = client_of(cluster).shards.first.replicas
+
+    async def kept() -> int:
+        """How many results are kept, parts among them."""
+        records = [unpack(copy.record) async for page, _ in replicas.pages(calls.Page(name, calls.START, 100))
+                   for copy in page.items]  # fmt: skip
+        return sum(bool(record.own) for record in records)
+
+    large, larger = b"a" * 70_000, b"b" * 100_000
+    await stored.store("task", large, ttl=60, rank=Rank.FAILED)
+    assert await kept() == 4
+    await stored.store("task", larger, ttl=60)
+    assert (await kept(), await stored.get(["task"])) == (5, [StoredResult(larger, is_last=True)])
+    await stored.store("task", large, ttl=60, rank=Rank.FAILED)
+    assert (await kept(), await stored.get(["task"])) == (5, [StoredResult(larger, is_last=True)])
+    await stored.store("task", b"small", ttl=60)
+    assert (await kept(), await stored.get(["task"])) == (1, [StoredResult(b"small", is_last=True)])
+    await stored.store("task", large, ttl=60)
+    await stored.forget(["task", "another"])
+    assert (await kept(), await stored.get(["task"])) == (0, [None])
+
+
+async def test_a_result_is_not_kept_under_the_id_of_an_item(cluster: zkrq.Cluster, name: str) -> None:
+    queue = cluster.queue(name, codec=zkrq.RAW)
+    await queue.push(b"1", id="item")
+    stored = StoredResults(queue)
+    for value in (b"done", b"x" * 100_000):
+        with pytest.raises(zkrq.ConfigError, match=f"'item' is the id of an item of queue '{name}'.*nothing was kept"):
+            await stored.store("item", value, ttl=60)
+    with pytest.raises(zkrq.ConfigError, match="nothing was kept"):
+        await stored.count("item", "counter", ttl=60)
+    item = await queue.get("item")
+    assert item is not None
+    assert item.state == "ready"

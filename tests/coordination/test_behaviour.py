@@ -8,7 +8,7 @@ import pytest
 
 from tests.coordination.conftest import HANG, SESSION_TIMEOUT, Recorder, World
 from zkrq.base.errors import Closed, Unavailable
-from zkrq.coordination.coordinator import VIEW, Coordinator, SessionState, Versioned
+from zkrq.coordination.coordinator import VIEW, Coordinator, SessionState, Versioned, latest
 
 pytestmark = pytest.mark.anyio
 
@@ -431,6 +431,17 @@ async def test_what_clients_say_of_themselves_ends_with_their_session(world: Wor
             assert await two.enrol("a consumer", 1) in await one.consumers()
             assert await one.clients() == said
         assert await one.clients() == {one.session.id: "Æneas, 0.2.0"}
+
+
+async def test_what_a_client_says_later_replaces_it(world: World) -> None:
+    """Others that have read the former text read the new one."""
+    async with await world.coordinator() as one, await world.coordinator() as two:
+        for number, text in ((1, "no worker"), (2, "ten slots"), (2, "ten slots"), (3, "none")):
+            await one.introduce(text, number)
+            assert latest(await two.clients()) == {one.session.id: text}
+        assert len(await two.clients()) == 1
+        await two.introduce("in another session", 7)
+        assert latest(await one.clients()) == {one.session.id: "none", two.session.id: "in another session"}
 
 
 async def test_a_lost_reply_to_an_introduction_is_repeated(world: World) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -409,6 +410,25 @@ async def test_result_of_an_item(shell: Shell, servers: local.Servers) -> None:
     code, out, complaint = await shell.run("result", "sums", "no-such-item")
     assert (code, out) == (2, "unknown\n")
     assert "queue 'sums' has no item 'no-such-item', or it ended too long ago" in complaint
+
+
+async def test_what_has_ended_and_what_blocks_a_group(shell: Shell) -> None:
+    code, _, complaint = await shell.run("list", "ended", "--state", "done")
+    assert code == 2
+    assert "queue 'ended' keeps no history: `zkrq history set ended`" in complaint
+    assert await shell.value("history", "set", "ended", "--items", "10") == [{"queue": "ended", "history": 10}]
+    (pushed,) = await shell.value("push", "ended", "1", "--group", "tenant")
+    await shell.run("pop", "ended")
+    (item,) = await shell.value("list", "ended", "--state", "done")
+    assert (item["id"], item["state"], item["group"]) == (pushed["id"], "done", "tenant")
+    assert item["took"] >= 0
+    _, out, _ = await shell.run("list", "ended", "--state", "done")
+    assert re.fullmatch(rf"{pushed['id']}  done [-\d]+ [:\d]+ UTC after [.\d]+ s by \S+\n", out)
+    await shell.run("push", "ended", "2", "--group", "tenant")
+    (group,) = await shell.value("groups", "ended")
+    assert (group["name"], group["waiting"], group["standing"], group["held"]) == ("tenant", 1, "in line", [])
+    _, out, _ = await shell.run("groups", "ended")
+    assert out.startswith("tenant  in line  1 wait, the next for ")
 
 
 async def test_looking_and_administering(shell: Shell) -> None:

@@ -148,6 +148,21 @@ async def test_the_oldest_item_and_a_pause_are_seen(
     seen = await scraped(metrics)
     assert 100 <= seen["queue_oldest_ready_seconds", "jobs"] < 110
     assert seen["queue_paused", "jobs"] == 1
+    assert "zkrq_queue_groups{" not in seen.text
+
+
+async def test_groups_are_counted_and_none_is_named(
+    cluster: zkrq.testing.TestCluster, registry: CollectorRegistry
+) -> None:
+    metrics, queue = instrument(cluster, registry), cluster.queue("jobs", groups=zkrq.Groups(concurrency=1))
+    for number in range(6):
+        await queue.push(number, group=f"tenant {number % 3}")
+    claim = await take(queue)
+    seen = await scraped(metrics)
+    counted = [seen["queue_groups", "jobs", standing] for standing in ("in line", "blocked", "idle")]
+    assert counted == [2, 1, 0]
+    assert "tenant" not in seen.text
+    await claim.ack()
 
 
 async def test_a_server_that_dies_and_comes_back_is_seen(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import html
 import re
 from collections.abc import AsyncGenerator
@@ -10,13 +9,12 @@ from functools import partial
 
 import pytest
 
+import zkrq
 from tests.harness import in_process, new_namespace, settled, take
 from tests.integration.test_serve_page import Stage
 from tests.serving import serving
 from zkrq import RAW, local
 from zkrq.coordination.memory import Hub
-from zkrq.serve.queues import Queues
-from zkrq.serve.watching import Watching, claim_of
 
 pytestmark = pytest.mark.anyio
 
@@ -51,7 +49,7 @@ async def test_each_state_has_its_items(stage: Stage) -> None:
     assert re.search(r'planned 59 min|planned 60 min 0 {"n":3}', planned)
     assert "waiting" not in planned
     held = await page(stage, "/queues/states?tab=claimed")
-    assert re.search(r'held worker <1> seen since [\d:]+ UTC or longer [\d.]+ s 1 {"n":1}', held)
+    assert re.search(r'held worker <1> [\d.]+ s [\d.]+ s 1 {"n":1}', held)
     assert "waiting" in await page(stage, "/queues/states?tab=<script>")
     await claim.ack()
 
@@ -88,11 +86,14 @@ async def test_an_item_tells_all_that_is_known(stage: Stage) -> None:
 
     await settled(is_known)
     text = await page(stage, "/queues/told/item?id=a%2Fb%3Fc")
-    assert re.search(r"Worked on by worker <1> , seen since [\d:]+ UTC or longer\. The claim ends in", text)
+    assert re.search(r"Worked on by worker <1> for [\d.]+ s\. The claim ends in", text)
     assert "Delivered 1 time; none of these failed." in text
     owner = re.search(r'href="/consumers/([^"]+)"', (await stage.http.client.get("/queues/told?tab=claimed")).text)
     assert owner
-    assert re.search(r"worker <1> zkrq [\d.]+ Session .* told .* a/b\?c", await page(stage, f"/consumers/{owner[1]}"))
+    assert re.search(
+        r"worker <1> zkrq [\d.]+ on .*, here since .* Session .* told .* a/b\?c",
+        await page(stage, f"/consumers/{owner[1]}"),
+    )
     await claim.nack(reason="no answer", delay=3600)
     text = await page(stage, "/queues/told/item?id=a%2Fb%3Fc")
     for told in ("scheduled in told", "The last failure: no answer", "1 of these failed"):
@@ -295,16 +296,54 @@ async def test_the_table_of_queues_is_sorted_filtered_and_streamed(stage: Stage)
     assert 'aria-sort="descending"' in text
 
 
-async def test_a_stuck_item_is_in_sight_before_it_is_looked_for(shared_servers: local.Servers) -> None:
-    async with in_process(shared_servers, new_namespace()) as cluster:
-        await cluster.queue("stuck", codec=RAW).push(b"1", id="stuck-1")
-        claim = await take(cluster.queue("stuck"))
-        async with Watching(cluster, Queues(cluster), asyncio.Event()) as watching:
+async def test_what_has_ended_last_is_told_with_its_result(stage: Stage) -> None:
+    await stage.cluster.queue("told").push(0, delay=3600)
+    text = await page(stage, "/queues/told?tab=done")
+    assert "This queue keeps no history" in text
+    queue = stage.cluster.queue("ended", history=100, results=zkrq.Results())
+    await queue.push(1, id="ended-1", key="user <7>")
+    await (await take(queue)).ack(result={"sum": 42})
+    await queue.push(2, id="ended-2")
+    await queue.cancel("ended-2")
+    text = await page(stage, "/queues/ended?tab=done")
+    assert "The last 2 items that ended, of up to 100 that are kept" in text
+    assert re.search(r"ended-2 cancelled [\d:]+ UTC 0 ended-1 key user <7> done [\d:]+ UTC [\d.]+ s worker <1> 1", text)
+    assert '{ "sum": 42 }' in await page(stage, "/queues/ended/item?id=ended-1")
+    assert "cancelled in ended" in await page(stage, "/queues/ended/item?id=ended-2")
+    told = (await stage.http.client.get("/v1/queues/ended/history?limit=1")).json()
+    assert (told["kept"], [item["id"] for item in told["items"]]) == (100, ["ended-2"])
 
-            async def is_seen() -> bool:
-                await watching.look()
-                item = await cluster.queue("stuck").get("stuck-1")
-                return item is not None and watching.claims_seen.of(claim_of("stuck", item)) is not None
 
-            await settled(is_seen)
-        await claim.ack()
+async def test_largest_groups_are_told_and_which_claims_block_them(stage: Stage) -> None:
+    await stage.cluster.queue("told").push(0, delay=3600)
+    assert "No item that is ready or claimed is in a group." in await page(stage, "/queues/told?tab=groups")
+    queue = stage.cluster.queue("tenants", groups=zkrq.Groups(concurrency=1))
+    for number in range(3):
+        await queue.push(number, group="tenant <7>", id=f"tenant-{number}")
+    claim = await take(queue)
+    text = await page(stage, "/queues/tenants?tab=groups")
+    assert "1 group; 0 in line, 1 blocked (1 at once in each group)" in text
+    blocked = r"tenant <7> 2 1 [\d.]+ s ago blocked by its claims tenant-\d by worker <1> for [\d.]+ s"
+    assert re.search(blocked, text)
+    (group,) = (await stage.http.client.get("/v1/queues/tenants/groups")).json()["groups"]
+    assert (group["name"], group["waiting"], group["standing"]) == ("tenant <7>", 2, "blocked")
+    item = (await stage.http.client.get(f"/v1/queues/tenants/items/{claim.id}")).json()
+    assert item["held_for"] >= 0
+    await claim.ack()
+
+
+async def test_all_that_was_found_is_removed_after_a_question(stage: Stage) -> None:
+    """The mails of a campaign, for instance."""
+    mails = stage.cluster.queue("campaigns")
+    await mails.push_many(range(300), headers={"campaign": "spring"}, delay=3600)
+    await mails.push_many(range(20), headers={"campaign": "autumn"}, delay=3600)
+    reply = await stage.http.client.get("/queues/campaigns/find?text=spring")
+    ids = re.findall(r'name="id" value="([^"]+)"', reply.text)
+    assert ">Remove 300 items</button>" in reply.text
+    asked = await stage.http.client.post("/queues/campaigns/cancel", data={"id": ids})
+    assert "Remove these 300 items? This cannot be undone." in asked.text
+    assert (await mails.size()).scheduled == 320
+    confirmed = {"id": re.findall(r'name="id" value="([^"]+)"', asked.text), "confirmed": "yes"}
+    done = await stage.http.client.post("/queues/campaigns/cancel", data=confirmed, follow_redirects=True)
+    assert "300 items of campaigns removed" in done.text
+    assert (await mails.size()).scheduled == 20

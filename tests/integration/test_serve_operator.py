@@ -61,9 +61,13 @@ async def bad_day(servers: local.Servers) -> AsyncGenerator[Stage]:
             queue = cluster.queue(f"idle-{number}")
             await queue.push(1)
             await (await take(queue)).ack()
-        jobs = cluster.queue("jobs")
-        await jobs.push({"customer": "acme"}, id="job-7")
+        jobs = cluster.queue("jobs", history=10, groups=zkrq.Groups(concurrency=1), results=zkrq.Results())
+        await jobs.push({"customer": "acme"}, id="job-6", key="order-6")
+        await (await take(jobs)).ack(result={"sum": 42})
+        for number in (7, 8):
+            await jobs.push({"customer": "acme"}, id=f"job-{number}", group="acme")
         claim = await take(jobs)
+        claim.progress(0.4, "page 12 of 30")
         await servers.redis[0].kill()
         await cluster.queue("calm-00").push(1)
 
@@ -108,7 +112,7 @@ async def test_a_bad_day_is_worked_through_from_the_page(browser: Browser, serve
         await do(browser.press, "job-7", "\ue007")
         await do(browser.shows, "#found", "job-7, claimed in jobs")
         await do(browser.click, "#found a")
-        await do(browser.shows, ".history", "Worked on by worker on host-7, seen since")
+        await do(browser.shows, ".history", "Worked on by worker on host-7 for")
         assert await do(browser.complaints) == []
 
 
@@ -121,6 +125,10 @@ async def test_a_bad_day_fits_a_phone(browser: Browser, servers: local.Servers) 
             "/queues/orders?tab=dead&error=timeout&by=field+customer": "#group-2",
             "/queues/mails?tab=scheduled&count=500": "#item-500",
             "/queues/jobs/item?id=job-7": ".history",
+            "/queues/jobs?tab=done": "#ended-1",
+            "/queues/jobs/item?id=job-6": ".payload",
+            "/queues/jobs?tab=groups": "#line-1",
+            f"/consumers/{next(iter(await stage.cluster.consumers()))}": "main table",
             "/find?text=job-7": "#found",
         }
         await do(browser.open, "about:blank")

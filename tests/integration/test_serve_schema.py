@@ -95,6 +95,7 @@ async def test_a_client_that_is_generated_is_pleasant_to_use() -> None:
     settling = {"ack", "ack_many", "nack", "release", "bury", "extend"}
     managing = {"find", "get", "result", "cancel", "pause", "resume", "limits", "set_limits", "set_group_limits"}
     managing |= {"dead_letters", "redrive", "list_schedules", "get_schedule", "put_schedule", "remove_schedule"}
+    managing |= {"history", "groups", "consumers"}
     managing |= {"pause_schedule", "resume_schedule", "progress"}
     assert calls.keys() == {"push", "push_many", "claim", "statistics", "queue_statistics"} | settling | managing
     assert all(call["security"] == [{"token": []}] for call in calls.values())

@@ -43,6 +43,8 @@ CALLS: dict[str, AnyCall] = {
         calls.Forward("q", 10**17, 0, [calls.Copied(b"id", RECORD, b"", b"0", b"")]),
         calls.Heads("q", calls.START, 10),
         calls.ClaimCounts("q"),
+        calls.History("q", 0, 10),
+        calls.GroupPage("q", calls.START, 10),
         calls.Install("q", 0, calls.Rows(["ann", 1, -1])),
         calls.Keyed("q", "key"),
         calls.Owners("q"),

@@ -1057,6 +1057,7 @@ def fill_every_key(server: OneServer) -> None:
     server.put(Put("first", group="g"), Put("second", group="g"))
     server.command("ZADD", server.key("waiting"), server.now_ms(), "eve")
     server.command("HSET", server.key("reports"), "entry", "a report")
+    server.command("ZADD", server.key("recent"), server.now_us(), "entry")
 
 
 def keys_of(server: OneServer) -> set[str]:

@@ -109,7 +109,7 @@ def test_extended_claim_holds_for_longer(server: OneServer) -> None:
     claim = held(server)
     before = server.now_us()
     decided = server.settle(claim.settle("extend", 120_000)).decided["a"]
-    assert (decided.left_ms, decided.bundle.rows[-1].lease_ms) == (120_000, 120_000)
+    assert (decided.left_ms, decided.bundle.rows[0].lease_ms) == (120_000, 120_000)
     assert server.contents().claimed["a"] >= before + 120_000_000
 
 

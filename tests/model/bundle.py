@@ -23,6 +23,11 @@ unpack = lru_cache(maxsize=100_000)(records.unpack)
 """Nobody changes what it returns."""
 
 
+def is_beginning(row: Row) -> bool:
+    """Tell whether a row says when a claim began that was extended."""
+    return row.seq > 0 and row.lease_ms == 0
+
+
 class Draft:
     """A bundle on which a script works.  Positions count from 0, rows from 1."""
 
@@ -104,10 +109,23 @@ class Draft:
                 self.rows_of[position] = row
 
     def add_row(self, owner: str, seq: int) -> int:
-        if len(self.rows) >= self.size:
-            self.drop_rows(range(1, len(self.rows) + 1))
-        self.rows.append(Row(owner, seq))
-        return len(self.rows)
+        """Add a row; claims have a lease of 1 ms here, because that of 0 marks the beginning of one."""
+        count = len(self.rows)
+        if count >= self.size:
+            begun = [row for row in self.rows if is_beginning(row)]
+            self.drop_rows(range(1, count + 1))
+            count = len(self.rows)
+            requests = {(row.owner, row.seq) for row in self.rows}
+            self.rows += [row for row in begun if (row.owner, row.seq) in requests]
+        self.rows.insert(count, Row(owner, seq, 1 if seq else 0))
+        return count + 1
+
+    def note_beginning(self, row: int) -> None:
+        """Keep when a claim began, before it is extended."""
+        claim = self.rows[row - 1]
+        beginning = Row(claim.owner, claim.seq)
+        if beginning not in self.rows and len(self.rows) < 255:
+            self.rows.append(beginning)
 
     def drop_rows(self, rows: Iterable[int]) -> None:
         """Drop those of these rows that no item names."""

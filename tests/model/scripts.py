@@ -703,7 +703,7 @@ class Scripts:
         flat: list[object] = []
         for owner in sorted({*held.owners, *held.fenced}):
             flat += (owner.encode(), held.owners.get(owner, 0), 0 if owner in held.fenced else -1)
-        return ok(calls.START, len(held.records), 0, 0, b"", flat)
+        return ok(calls.START, len(held.records), 0, 0, b"", b"", flat)
 
     def install(self, epoch: int, call: calls.Install) -> Answer:
         held = self.held
@@ -867,6 +867,7 @@ def _settle(draft: Draft, run: range, row: int, verb: str) -> None:
         case "bury":
             draft.bury(run)
         case _:
+            draft.note_beginning(row)
             if draft.rows_of.count(row) != len(run):
                 owner, seq = draft.rows[row - 1].owner, draft.rows[row - 1].seq
                 draft.set(run, CLAIMED, draft.add_row(owner, seq))

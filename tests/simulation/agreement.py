@@ -11,6 +11,7 @@ from typing import NamedTuple, cast
 from tests.lines import entries_in, faults_of_groups, line_of, waiting_in_order
 from tests.simulation.ledger import Item, Ledger, id_at
 from tests.simulation.world import NAMESPACE, Lane, World
+from zkrq.base.limits import History
 from zkrq.protocol.clocks import PUT_WINDOW
 from zkrq.protocol.keys import key
 from zkrq.protocol.payloads import split
@@ -25,6 +26,9 @@ EARLY_US = 1
 
 LATE_US = 1_000_000
 """A follower knows the clock of the primary as exactly as decisions travel fast; by one clock a moment stays."""
+
+HELD_BACK_US = 30_000_000
+"""For so long a record may be on its way."""
 
 _SHIFT = struct.Struct("<d")
 _TOMBSTONE = struct.Struct("<ddIII")
@@ -192,6 +196,7 @@ def _disorder(world: World, lane: Lane, server: str, records: Mapping[bytes, Sto
     yield from _disorder_of_indexes(world, lane, server, records)
     yield from _disorder_of_payloads(world, lane, server, records)
     yield from _disorder_of_removals(world, lane, server, records)
+    yield from _disorder_of_history(world, lane, server, records)
     living = {id: bundle for id, (bundle, _) in records.items() if set(bundle.states) & set("QRC")}
     keyed = {(bundle.key.encode(), id) for id, bundle in living.items() if bundle.key}
     keys = cast("dict[bytes, bytes]", _content(world, lane, server, "keys"))
@@ -294,10 +299,39 @@ def _disorder_of_removals(world: World, lane: Lane, server: str, records: Mappin
         yield f"the tombstones take {size} bytes, {counted} are counted"
 
 
+def _disorder_of_history(world: World, lane: Lane, server: str, records: Mapping[bytes, Stored]) -> Iterator[str]:
+    """The history has what its records say has ended, of that the latest, and never more than its bound."""
+    recent = cast("dict[bytes, float]", _content(world, lane, server, "recent"))
+    limits = records.get(LIMITS)
+    bound = History.read(limits.bundle.text if limits else "").count
+    # A later decision about a sibling moves the moment, if it was held back on its way, or the clock was set before it.
+    slack_us = HELD_BACK_US + 1e6 * (2 * world.shape.clocks + world.stepped)
+    if len(recent) > bound:
+        yield f"{len(recent)} items are in a history of {bound}"
+    ended: dict[bytes, float] = {}
+    for id, (bundle, shift_us) in records.items():
+        for position, own in bundle.own.items():
+            row = bundle.rows[bundle.rows_of[position] - 1] if bundle.rows_of[position] else None
+            is_result = row is not None and not row.seq and own.failures > 0  # that belongs to no item
+            state = bundle.states[position]
+            if state == State.DEAD or (state == State.GONE and not is_result):
+                ended[_entry(id, position)] = own.moment_us + shift_us
+    for entry, moment_us in recent.items():
+        if entry not in ended:
+            yield f"{entry!r} is in the history, and has not ended"
+        elif abs(ended[entry] - moment_us) > slack_us:
+            yield f"{entry!r} is in the history {ended[entry] - moment_us:.0f} us before its end"
+    for entry in ended.keys() - recent.keys() if recent else ():
+        if ended[entry] > min(recent.values()) + slack_us:
+            yield f"{entry!r} is missing in the history"
+
+
 def leftovers(world: World) -> Iterator[str]:
     """What a server keeps of a queue of which nothing needs to be remembered any more."""
     members = [server for _, view in world.views for server in view.members]
     for server, lane in itertools.product(members, world.lanes):
+        if lane.setting.history:
+            continue  # what is in the history stays, which _disorder_of_history looks at
         letters = {entry[:-2] for entry in _content(world, lane, server, "dead")}
         alive = {owner.encode() for owner in world.hub.enrolled}
         for name, needed in {"records": {*letters, PAUSE, LIMITS}, "payloads": letters, "owners": alive}.items():

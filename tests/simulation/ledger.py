@@ -22,7 +22,7 @@ from tests.simulation.ensemble import SimHub
 from tests.simulation.findings import Findings
 from tests.simulation.loop import WORLD, Loop, Process, State
 from tests.simulation.trace import Trace
-from zkrq import Claim, Limits, QueueFull, Receipt, Result, ResultState
+from zkrq import Claim, EndedItem, Limits, QueueFull, Receipt, Result, ResultState
 from zkrq.base.checks import Duration, in_seconds
 from zkrq.client.items import Item as SeenItem
 from zkrq.consuming.claims import lease_of
@@ -658,6 +658,20 @@ class Ledger:
         elif item.told != told:
             self.violation(f"told otherwise: {item.label} is {told}, and was {item.told}")
         self._check_result(item)
+
+    def check_history(self, item: Item, ended: EndedItem) -> None:
+        """In the end the history says this of an item."""
+        self.counts[f"in the history: {ended.state}"] += 1
+        if item.returns or item.deletions:
+            return
+        if item.told and item.told[0] != ended.state:
+            self.violation(f"the history says that {item.label} is {ended.state}, and a caller was told {item.told}")
+        if item.acked and ended.state != "done":
+            self.violation(f"the history says that {item.label} is {ended.state}, and its ack had returned")
+        if ended.state == "done" and not (item.removals_begun or item.acked):
+            self.violation(f"the history says that {item.label} is done, and nobody has acked it")
+        if (ended.took is None) != (ended.owner is None):
+            self.violation(f"the history says that {item.label} took {ended.took} s of {ended.owner}")
 
     def _check_result(self, item: Item) -> None:
         if item.told and item.result and not item.returns and item.told != (ResultState.DONE, item.result[0]):

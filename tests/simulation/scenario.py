@@ -505,7 +505,20 @@ class _Audit:
         else:
             self._ledger.check_order()
         await self._check_letters()
+        await self._check_history()
         await self._check_keys()
+
+    async def _check_history(self) -> None:
+        """What the history says is what became of the items."""
+        if self._lane.setting.history is None:
+            return
+        items = (await self._auditor.do("history", self._queue.history(), CALL_LIMIT)).value or []
+        if len(items) > self._lane.setting.history:
+            self._ledger.violation(f"a history of {len(items)} items, {self._lane.setting.history} are to be kept")
+        by_id = {id: item for item in self._ledger.items.values() for id in item.ids}
+        for ended in items:
+            if item := by_id.get(ended.id):
+                self._ledger.check_history(item, ended)
 
     async def _check_letters(self) -> None:
         """What was buried is a dead letter, and there are no more and no older ones than the queue is to keep."""

@@ -67,6 +67,12 @@ class Setting:
         return self.together == 15
 
     @property
+    def history(self) -> int | None:
+        """How many items that have ended are kept; where other things are declared of the queue, too."""
+        is_declared = self.limits is not None or self.ordered or self.group_limit is not None
+        return self.together if is_declared else None
+
+    @property
     def of_all_releases(self) -> Setting:
         """The same without options of the queue that only the latest level has."""
         return replace(

@@ -288,6 +288,8 @@ CALLS: dict[str, dict[str, Callable[[Large], object]]] = {
     "forget": {"": asking(calls.Forget("q"))},
     "forward": {"": asking(calls.Forward("q", FIRST_US, 10_000, copies([*new(), *new_bundles()])))},
     "heads": {"": asking(calls.Heads("q", calls.START, BATCH))},
+    "group_page": {"": asking(calls.GroupPage("grouped", calls.START, 500))},
+    "history": {"": asking(calls.History("q", 0, 500))},
     "claim_counts": {"": asking(calls.ClaimCounts("q"))},
     "install": {"": asking(calls.Install("q", 0, KNOWN_OWNERS))},
     "keyed": {"": asking(calls.Keyed("q", "key"))},

@@ -173,6 +173,7 @@ class Client:
             options["groups"] = lane.setting.declared_groups
             options["results"] = Results(ttl=500) if lane.setting.results else None
             options["limits"] = lane.setting.limits
+            options["history"] = lane.setting.history
         try:
             # Which options it takes is its release's affair.
             return cast("Callable[..., Queue[Any]]", self.cluster.queue)(

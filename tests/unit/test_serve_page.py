@@ -6,28 +6,28 @@ import html
 import re
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
-from functools import partial
 from typing import Any
 
 from tests.every import every
+from zkrq.base.results import Result, ResultState
 from zkrq.client.consumers import Consumer
 from zkrq.client.flow import Flow
+from zkrq.client.groups import Group, LargestGroups
 from zkrq.client.health import Health, ServerHealth
 from zkrq.client.inspection import Sizes, Statistics
-from zkrq.client.items import Item
+from zkrq.client.items import EndedItem, Item
 from zkrq.client.shards import ShardStatus
 from zkrq.protocol.view import Life, ServerId, View
 from zkrq.repair.progress import Progress
-from zkrq.serve import curves, sightings
+from zkrq.serve import curves
 from zkrq.serve.actions import Form
-from zkrq.serve.contents import Found
+from zkrq.serve.contents import Found, read_state
 from zkrq.serve.curves import HEIGHT, MARKS, WIDTH, History, Point, Rate, draw, latest_rate, rates, thin
 from zkrq.serve.letters import columns, group
 from zkrq.serve.listing import Choice, Row, arrange
 from zkrq.serve.queue_pages import Wish, read_wish
 from zkrq.serve.rendering import make_templates
 from zkrq.serve.shown import NO_FIGURES, show_queue, show_rate
-from zkrq.serve.sightings import Sighting, Sightings
 from zkrq.serve.texts import show_alarm, show_bytes, show_count, show_duration, show_moment, show_number, show_tone
 from zkrq.serve.watching import Look
 
@@ -107,21 +107,6 @@ def test_thin_keeps_the_first_and_the_last(most: int) -> None:
     left = thin(range(57), most)
     assert (left[0], left[-1], len(left)) == (0, 56, min(57, most))
     assert list(left) == sorted(set(left))
-
-
-def test_what_is_seen_has_a_beginning_until_it_is_gone() -> None:
-    seen = Sightings[str]()
-    seen.note_all(NOON, ["a", "b"])
-    later = NOON + timedelta(seconds=10)
-    seen.note_all(later, ["b", "c"])
-    assert [seen.of(name) for name in "abc"] == [None, Sighting(NOON, came=False), Sighting(later, came=True)]
-    seen.note(later + timedelta(seconds=1), ["b", "d"])
-    assert seen.of("b") == Sighting(NOON, came=False)
-    assert seen.of("d") == Sighting(later + timedelta(seconds=1), came=False)
-    many = Sightings[int]()
-    many.note(NOON, range(sightings.SIGHTINGS_MAX + 1))
-    assert many.of(0) is None
-    assert many.of(sightings.SIGHTINGS_MAX)
 
 
 @every(
@@ -221,6 +206,10 @@ HOSTILE: Item[bytes] = Item(
 )
 
 
+ENDED = EndedItem('<script>"', "dead", NOON, 2.0, "1", 3, "<i>", "<b>", "<img src=x>")
+LARGEST = LargestGroups([Group("<script>", 3, 1, "blocked", 9.0)], 1, whole=False)
+
+
 def values_of(template: str, health: Health, *, read_only: bool, full: bool) -> dict[str, Any]:
     """All that a template is given."""
     points = [Point(0, 1), Point(2, 2)]
@@ -228,8 +217,6 @@ def values_of(template: str, health: Health, *, read_only: bool, full: bool) -> 
     letters = [HOSTILE] if full else []
     consumers = {"1": Consumer("<i>worker</i>", {"emails": 1}, release="before 0.2.0")} if full else {}
     row = Row("emails", figures, 1.0, 2.0, draw([0, 1], [1.0, 2.0])) if full else Row("emails", figures)
-    seen = Sightings[str]()
-    seen.note_all(NOON, consumers)
     is_dead = template == "live_queue.html"
     return {
         "namespace": "shop",
@@ -248,7 +235,6 @@ def values_of(template: str, health: Health, *, read_only: bool, full: bool) -> 
         "members": 1,
         "needed": 2,
         "read_only": read_only,
-        "seen": seen,
         "table": arrange([row], Choice(text="e" if full else ""))._replace(more=3 if full else 0),
         "choice": Choice("dead", text="<e>") if full else Choice(),
         "consumers": list(consumers.items()),
@@ -264,12 +250,13 @@ def values_of(template: str, health: Health, *, read_only: bool, full: bool) -> 
         "grouped": len(letters),
         "next": "<b>" if full else None,
         "chosen": len(letters),
-        "held_since": partial(held_since, full),
         "name": "emails",
         "id": HOSTILE.id,
         "form": Form((HOSTILE.id,) * 12, "<by>", "<img>") if template == "confirm.html" else "",
         "item": HOSTILE if full else None,
-        "since": Sighting(NOON, came=True) if full else None,
+        "ended": [ENDED] if full else [],
+        "largest": LARGEST if full else LargestGroups((), 0, whole=True),
+        "result": Result("1", ResultState.DONE, b"<u>", has_value=True) if full else None,
         "text": "<img>",
         "found": ([("emails", HOSTILE)] if template == "find_all.html" else Found([HOSTILE], 1, whole=full))
         if full
@@ -285,19 +272,20 @@ def values_of(template: str, health: Health, *, read_only: bool, full: bool) -> 
     }
 
 
-def held_since(came: bool, queue: str, item: Item[bytes]) -> Sighting:
-    return Sighting(NOON, came)
-
-
+TABS = ("done", "groups")
 TEMPLATES = ("live_overview.html", "live_queue.html", "live_item.html", "live.html", "consumer.html", "find_all.html")
 
 
-@every("template", [*TEMPLATES, "find.html", "confirm.html"])
+@every("template", [*TEMPLATES, *TABS, "find.html", "confirm.html"])
 @every("health", [GOOD, BAD])
 @every("read_only", [False, True])
 @every("full", [False, True])
 def test_every_template_renders_and_escapes(template: str, health: Health, read_only: bool, full: bool) -> None:
     values = values_of(template, health, read_only=read_only, full=full)
+    if template in TABS:
+        template, values["wish"] = "live_queue.html", Wish(read_state(template))
+    if template == "live_item.html" and read_only:
+        values["item"] = None
     if template == "find.html":
         values["found"] = Found([HOSTILE] if full else [], 3, whole=full)
     text = make_templates().get_template(template).render(values)

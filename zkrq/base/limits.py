@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from typing import Any, Generic, TypeVar, cast
+from typing import Any, Generic, TypeAlias, TypeVar, cast
 
 from zkrq.base.checks import Duration, check_count, check_duration, check_rate_in, in_seconds
 from zkrq.base.codecs import JSON, Codec
@@ -207,6 +207,43 @@ class Groups:
         if re.search(r"(?:^|,)ordered=1", settings):
             return Groups(ordered=True, rate=rate)
         return Groups(concurrency, rate=rate)
+
+
+HISTORY_MAX = 10_000
+"""Items that the history of a queue has, at most: each keeps its tombstone in the memory of every server."""
+
+
+@dataclass(frozen=True, slots=True)
+class History:
+    """How many of the items that have ended last a queue keeps; 0: none.  Raises ``ConfigError`` for a bad number."""
+
+    count: int = 0
+
+    def __post_init__(self) -> None:
+        check_count("history", self.count, most=HISTORY_MAX)
+
+    def __str__(self) -> str:
+        return f"a history of {self.count:,} items" if self.count else "no history"
+
+    @property
+    def settings(self) -> str:
+        """As it is stored (``lua/_limits.lua``)."""
+        return f"keep={self.count}" if self.count else ""
+
+    @staticmethod
+    def read(text: str) -> History:
+        """Read the history in a queue's record."""
+        return History.of(_section("history", text))
+
+    @staticmethod
+    def of(settings: str) -> History:
+        """Read it as it is stored."""
+        own = re.search(r"(?:^|,)keep=(\d+)", settings)
+        return History(int(own[1]) if own else 0)
+
+
+Declared: TypeAlias = Limits | Groups | History
+"""What belongs to a queue and not to a process: a section of its record each."""
 
 
 def _section(name: str, text: str) -> str:

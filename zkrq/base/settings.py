@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final, Self, TypedDict
 from zkrq.base.checks import check_count, check_duration, check_kind, check_lease, check_name, check_text, in_seconds
 from zkrq.base.codecs import JSON, Codec
 from zkrq.base.errors import ConfigError
-from zkrq.base.limits import DeadLetters, Groups, Limits, Results
+from zkrq.base.limits import DeadLetters, Declared, Groups, History, Limits, Results
 from zkrq.base.retry import Retry
 from zkrq.protocol.clocks import PUT_WINDOW
 from zkrq.protocol.levels import SPOKEN
@@ -122,6 +122,9 @@ class QueueSettings:
     """Whether items without a group are a group of their own, how many items of each group are claimed at once, and
     whether in order; None: each item without a group stands in line by itself."""
 
+    history: int | None = None
+    """How many of the items that have ended last the queue keeps, 0: none from now on; None: it declares nothing."""
+
     results: Results[Any] | None = None
     """How long the results of handlers are kept; None: not at all."""
 
@@ -135,17 +138,20 @@ class QueueSettings:
         check_kind("results", self.results, Results)
         check_kind("limits", self.limits, Limits)
         check_kind("groups", self.groups, Groups)
+        if self.history is not None:
+            History(self.history)
 
     @property
-    def declared(self) -> Sequence[Limits | Groups]:
+    def declared(self) -> Sequence[Declared]:
         """What this process declares of the queue for all processes."""
         groups = self.groups if self.groups and self.groups.settings else None
-        return [each for each in (self.limits, groups) if each is not None]
+        history = None if self.history is None else History(self.history)
+        return [each for each in (self.limits, groups, history) if each is not None]
 
     @property
     def has_limits(self) -> bool:
         """Whether this process declares limits of the queue or of its groups."""
-        return bool(self.declared)
+        return any(not isinstance(each, History) for each in self.declared)
 
     def updated(self, options: Mapping[str, Any]) -> Self:
         """Return these settings with others for the options that are given."""
@@ -173,6 +179,7 @@ class QueueOptions(TypedDict, total=False):
     max_payload_bytes: int
     limits: Limits | None
     groups: Groups | None
+    history: int | None
 
 
 class _AsDeclared:

@@ -5,16 +5,25 @@ from __future__ import annotations
 import dataclasses
 import json
 from argparse import Namespace
+from collections.abc import Iterable, Mapping
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, cast
 
-from zkrq.base.errors import ConfigError
+from zkrq.base.errors import ConfigError, Unavailable
 from zkrq.cli.command import QUEUE, Command, Flag, Line, Lines, count, open_cluster
 from zkrq.client.results import reading
 
 if TYPE_CHECKING:
     from zkrq.base.progress import WorkProgress
-    from zkrq.client.items import Item
+    from zkrq.client.cluster import Cluster
+    from zkrq.client.items import EndedItem, Item
     from zkrq.client.queue import Queue
+
+
+_NO_NAMES: Mapping[str, str] = MappingProxyType({})
+
+CLAIMS_SHOWN = 5
+"""Claims of a group that are named."""
 
 
 async def _get(args: Namespace) -> Lines:
@@ -24,7 +33,8 @@ async def _get(args: Namespace) -> Lines:
         if item is None:
             raise ConfigError(f"queue {args.queue!r} has no item {args.id!r}")
         waits = await _waits(queue, item)
-    line = item_line(item)
+        names = await describe_owners(cluster, [item])
+    line = item_line(item, names)
     value = {**cast("dict[str, object]", line.value), "waits": waits}
     yield Line(line.text + "".join(f"\n  waits: {reason}" for reason in waits), value)
 
@@ -60,6 +70,19 @@ async def _waits(queue: Queue[Any], item: Item[Any]) -> list[str]:
     return reasons
 
 
+async def describe_owners(cluster: Cluster, items: Iterable[Item[Any] | EndedItem]) -> Mapping[str, str]:
+    """Return the descriptions of the consumers that hold these items, by owner id, of those that are known."""
+    owners = {item.owner for item in items if item.owner}
+    if not owners:
+        return {}
+    try:
+        clients = await cluster.clients()
+    except Unavailable:  # ZooKeeper does not answer; the ids say enough
+        return {}
+    names = {owner: clients.get(owner.partition(".")[0]) for owner in owners}
+    return {owner: client.description for owner, client in names.items() if client}
+
+
 async def _result(args: Namespace) -> Lines:
     async with open_cluster(args) as cluster:
         result = await reading(cluster.queue(args.queue)).result(args.id, timeout=args.timeout)
@@ -74,19 +97,72 @@ async def _result(args: Namespace) -> Lines:
 
 
 async def _peek(args: Namespace) -> Lines:
+    if args.state == "done":
+        async for line in _ended(args):
+            yield line
+        return
     async with open_cluster(args) as cluster:
-        for item in await cluster.queue(args.queue).peek(args.count, args.state, group=args.group):
-            yield item_line(item)
+        items = await cluster.queue(args.queue).peek(args.count, args.state, group=args.group)
+        names = await describe_owners(cluster, items)
+        for item in items:
+            yield item_line(item, names)
 
 
-def item_line(item: Item[Any]) -> Line:
-    """Show an item."""
+async def _ended(args: Namespace) -> Lines:
+    if args.group is not None:
+        raise ConfigError("--group lists ready items only")
+    async with open_cluster(args) as cluster:
+        queue = cluster.queue(args.queue)
+        items = await queue.history(args.count)
+        if not items and not (await queue.statistics()).history:
+            raise ConfigError(
+                f"queue {args.queue!r} keeps no history: `zkrq history set {args.queue}`, or the option history of its "
+                "programs, which begins one"
+            )
+        names = await describe_owners(cluster, items)
+    for item in items:
+        value = {**dataclasses.asdict(item), "ended_at": item.ended_at.isoformat()}
+        took = "" if item.took is None else f" after {item.took:.1f} s by {names.get(item.owner or '', item.owner)}"
+        why = f"  {item.reason}" if item.reason else ""
+        yield Line(f"{item.id}  {item.state} {item.ended_at:%Y-%m-%d %H:%M:%S} UTC{took}{why}", value)
+
+
+async def _set_history(args: Namespace) -> Lines:
+    async with open_cluster(args) as cluster:
+        await cluster.queue(args.queue).set_history(args.items)
+    kept = f"the last {args.items:,} items are kept" if args.items else "no history from now on"
+    yield Line(kept, {"queue": args.queue, "history": args.items})
+
+
+async def _groups(args: Namespace) -> Lines:
+    async with open_cluster(args) as cluster:
+        queue = cluster.queue(args.queue)
+        found, claimed = await queue.groups(args.count), await queue.peek(500, "claimed")
+        names = await describe_owners(cluster, claimed)
+    for group in found.groups:
+        held = [item for item in claimed if item.group == group.name]
+        oldest = "" if group.oldest is None else f", the next for {group.oldest:.1f} s"
+        by = "; ".join(
+            f"{item.id} by {names.get(item.owner or '', item.owner)} for {item.held_for or 0:.1f} s"
+            for item in held[:CLAIMS_SHOWN]
+        )
+        held_by = [{"id": item.id, "owner": item.owner, "held_for": item.held_for} for item in held]
+        text = f"{group.name}  {group.standing}  {group.waiting:,} wait{oldest}  {group.claimed:,} claimed"
+        yield Line(f"{text}: {by}" if by else text, {**group._asdict(), "held": held_by})
+    if not found.whole:
+        yield Line(f"the largest of {found.looked:,} groups; there are more", {"looked": found.looked})
+
+
+def item_line(item: Item[Any], names: Mapping[str, str] = _NO_NAMES) -> Line:
+    """Show an item.  ``names``: descriptions of consumers by owner id."""
     shown = repr(item.payload) if item.item is None else json.dumps(item.item)
     why = f"  {item.reason}" if item.reason else ""
-    held = f" by {item.owner}" if item.owner else ""
+    since = "" if item.held_for is None else f" for {item.held_for:.1f} s"
+    name = names.get(item.owner or "", "")
+    held = f" by {name} ({item.owner}){since}" if name else f" by {item.owner}{since}" if item.owner else ""
     moments = {"pushed_at": item.pushed_at.isoformat(), "died_at": item.died_at and item.died_at.isoformat()}
     value = {**dataclasses.asdict(item), "payload": item.payload.decode(errors="backslashreplace"), **moments}
-    value["progress"] = _value(item.progress)
+    value |= {"progress": _value(item.progress), "held_by": name or None}
     return Line(f"{item.id}  {item.state}{held}{_progress(item.progress)}  {shown}{why}", value)
 
 
@@ -101,7 +177,7 @@ def _value(progress: WorkProgress | None) -> dict[str, object] | None:
 
 _FIRST = (
     Flag("count", "at most this many items, up to 500", int, 10, "N"),
-    Flag("state", "ready, scheduled, claimed or dead", str, "ready"),
+    Flag("state", "ready, scheduled, claimed or dead; or done: what has ended last", str, "ready"),
     Flag("group", "only ready items of this group"),
 )
 
@@ -116,4 +192,18 @@ COMMANDS = (
     ),
     Command("peek", "show the first items in a state, without taking them", _peek, _FIRST, QUEUE),
     Command("list", "the same as peek", _peek, _FIRST, QUEUE),
+    Command(
+        "groups",
+        "show the largest groups, and which claims block them",
+        _groups,
+        (Flag("count", "at most this many groups, up to 100", int, 10, "N"),),
+        QUEUE,
+    ),
+    Command(
+        "history set",
+        "say how many of the items that have ended last a queue keeps; 0: none",
+        _set_history,
+        (Flag("items", "up to 10,000", int, 1000, "N"),),
+        QUEUE,
+    ),
 )

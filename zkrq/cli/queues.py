@@ -79,8 +79,17 @@ async def _consumers(args: Namespace) -> Lines:
     async with open_cluster(args) as cluster:
         for owner, consumer in sorted((await cluster.consumers()).items()):
             held = ", ".join(f"{n} of {queue}" for queue, n in sorted(consumer.claims.items())) or "nothing"
-            details = {"owner": owner, **consumer._asdict(), "claims": dict(consumer.claims)}
-            yield Line(f"{owner}  {consumer.description}  zkrq {consumer.release}  holds {held}", details)
+            since = consumer.since and consumer.since.isoformat()
+            details = {"owner": owner, **consumer._asdict(), "claims": dict(consumer.claims), "since": since}
+            about = [f"zkrq {consumer.release}"]
+            about += [f"on {consumer.host}"] if consumer.host else []
+            about += [f"since {consumer.since:%Y-%m-%d %H:%M:%S} UTC"] if consumer.since else []
+            about += [f"{consumer.slots:,} slots"] if consumer.slots else []
+            yield Line(f"{owner}  {consumer.description}  {', '.join(about)}; holds {held}", details)
+            for queue in sorted(consumer.claims) if args.items else ():
+                for item in await cluster.queue(queue).peek(500, "claimed"):
+                    if item.owner == owner:
+                        yield item_line(item)
 
 
 _LETTERS = Flag("count", "at most this many items, up to 500", int, 100, "N")
@@ -97,5 +106,10 @@ COMMANDS = (
     Command("pause", "stop claims from a queue", _pause, arguments=QUEUE),
     Command("resume", "allow claims again", _resume, arguments=QUEUE),
     Command("dead list", "list the dead letters, with their reasons", _dead_list, (_LETTERS,), QUEUE),
-    Command("consumers", "list the consumers, and the claims that they hold", _consumers),
+    Command(
+        "consumers",
+        "list the consumers, and the claims that they hold",
+        _consumers,
+        (Flag("items", "also the items that each works on, of 500 claimed ones of a queue", bool),),
+    ),
 )

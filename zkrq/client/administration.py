@@ -13,7 +13,7 @@ from zkrq.base import clock
 from zkrq.base.checks import check_group, check_id, check_rate
 from zkrq.base.errors import Changes, ConfigError, OutcomeUnknown
 from zkrq.client.finding import Finding
-from zkrq.client.inspection import Groups, Limits, read_statistics
+from zkrq.client.inspection import Groups, History, Limits, read_statistics
 from zkrq.protocol import calls
 from zkrq.protocol.clocks import PUT_WINDOW_MS
 from zkrq.protocol.records import REQUEUED, State, unpack
@@ -116,6 +116,15 @@ class Administration(Finding[T]):
             raise ConfigError(f"groups must be a Groups, not {type(groups).__name__}; Groups() takes the limits away")
         self._parts.check_open()
         await self._parts.context.declare_limits(groups)
+
+    async def set_history(self, count: int) -> None:
+        """Keep this many of the items that have ended last, for ``history``; 0: none from now on.
+
+        It holds until another number is declared, also by the option ``history`` of ``Cluster.queue``.  Raises as
+        ``set_limits`` does.
+        """
+        self._parts.check_open()
+        await self._parts.context.declare_limits(History(count))
 
     async def clear(self, *, group: str | None = None) -> int:
         """Remove every ready and every scheduled item; return how many.  Claimed items stay claimed.

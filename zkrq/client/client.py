@@ -50,14 +50,14 @@ from zkrq.protocol.shards import ShardState
 from zkrq.replication.batching import InFlightLimit
 
 if TYPE_CHECKING:
-    from zkrq.base.limits import Groups, Limits
+    from zkrq.base.limits import Declared
     from zkrq.client.queue import Queue
     from zkrq.protocol.view import ServerId
     from zkrq.replication.wire import Dial
 
 T = TypeVar("T")
 
-Declare: TypeAlias = "Callable[[Limits | Groups], Awaitable[None]]"
+Declare: TypeAlias = "Callable[[Declared], Awaitable[None]]"
 """Gives a queue limits."""
 
 CLOSE_TIMEOUT = 5.0
@@ -108,6 +108,7 @@ class Client:
         self.schedule_store: Final = ScheduleStore(coordinator, self.tasks, self.events, namespace, self._check_level)
         self.schedules: Final = Schedules(self.tasks, self.schedule_store)
         self.identity: Final = Identity(coordinator, settings.describe())
+        self.identity.slots_changed = self._introduce_again
         self.queues: Final = dict[str, OpenQueue]()
         self._declared = dict[str, QueueSettings]()
         """Settings of queues that were dropped."""
@@ -303,7 +304,7 @@ class Client:
         parts.use([self._make_shard(context, line, shard) for shard in self.shards.open.values()])
         return parts
 
-    async def _declare(self, declare: Declare, settings: QueueSettings, declared: Sequence[Limits | Groups]) -> None:
+    async def _declare(self, declare: Declare, settings: QueueSettings, declared: Sequence[Declared]) -> None:
         """Do what comes before the first push or claim in a queue with options that belong to the queue."""
         if settings.results:
             self.shards.placement.check(Feature.RESULTS)
@@ -416,12 +417,18 @@ class Client:
                 self._lose_all(self.identity.end(session.id), "the ZooKeeper session is over")
             case SessionState.CONNECTED:
                 if before is SessionState.LOST:
-                    self.tasks.start(self.upgrading.introduce_again(), "name the release")
+                    self._introduce_again()
                 if before is SessionState.SUSPENDED:
                     self.events.tell(SessionResumed(self.namespace, session.id))
                 self.consumers_changed()
             case SessionState.CONNECTING | SessionState.CLOSED:
                 pass
+
+    def _introduce_again(self) -> None:
+        """Say anew what this client is, in a new session or with other slots."""
+        if self.is_open:
+            self.upgrading.slots = self.identity.slots
+            self.tasks.start(self.upgrading.introduce_again(), "say what this client is")
 
     def _declared_dead(self, owner: str) -> None:
         """Continue under a new owner id, after another client fenced this one and a server refused its claim

@@ -15,7 +15,7 @@ from zkrq.base.settings import AS_DECLARED, QueueOptions, Settings
 from zkrq.base.tasks import together
 from zkrq.client.addresses import RedisServers, check_shard, name_servers
 from zkrq.client.client import Client
-from zkrq.client.consumers import Consumer, count_claims
+from zkrq.client.consumers import Consumer, count_claims, describe_consumer
 from zkrq.client.inspection import Sizes, Statistics, read_all_statistics, read_statistics
 from zkrq.client.moments import MAX_CATCH_UP, read_schedule
 from zkrq.client.queue import Queue, check_pop
@@ -142,12 +142,14 @@ class Cluster:
         claims begun in a time, over all workers and processes, None (the default): whatever other programs have
         declared; see ``Limits``.  ``groups``: with ``Groups()`` items that are pushed without a ``group`` form one
         group, ``Groups(concurrency=5, rate=(50, 1.0))`` also limits each group, and ``Groups(ordered=True)`` keeps
-        its order; None (the default): each stands in line by itself.
+        its order; None (the default): each stands in line by itself.  ``history``: how many of the items that
+        have ended last are kept for ``Queue.history``, up to 10,000, 0: none from now on, None (the default): as many
+        as other programs have declared, or none.
 
         The first call for a name declares the queue in this process, and the same name returns the same object.  Later
         calls need no options; one that is given with another value raises ``ConfigError``.  These settings belong to
-        this process: give all processes the same ones.  But ``limits``, and what ``groups`` says of each group,
-        belong to the queue: they are stored with it before the first push or claim of this process, hold for all
+        this process: give all processes the same ones.  But ``limits``, ``history``, and what ``groups`` says of each
+        group, belong to the queue: they are stored with it before the first push or claim of this process, hold for all
         processes, and outlive this one; the last declaration counts.
         """
         self._client.check_open()
@@ -266,10 +268,7 @@ class Cluster:
         """
         claims = await count_claims(self._everywhere(), await self.queues())
         alive = await self._client.upgrading.consumers()
-        return {
-            owner: Consumer(text, claims.get(owner, {}), client.version, client.release)
-            for owner, (text, client) in alive.items()
-        }
+        return {owner: describe_consumer(info, claims.get(owner, {})) for owner, info in alive.items()}
 
     async def clients(self) -> Mapping[str, ClientInfo]:
         """Return every live client by the id of its session: its host, its release, and the levels that it speaks.

@@ -13,12 +13,13 @@ from __future__ import annotations
 
 import logging
 import secrets
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from zkrq.base.checks import check_feature
 from zkrq.base.errors import Changes
 from zkrq.base.events import LimitsChanged
-from zkrq.base.limits import Groups, Limits
+from zkrq.base.limits import Declared, Groups, History, Limits
 from zkrq.protocol import calls
 from zkrq.protocol.levels import Feature
 
@@ -26,28 +27,32 @@ if TYPE_CHECKING:
     from zkrq.base.events import Events
     from zkrq.client.shards import Shards
 
-LIMITS, GROUPS = "limits", "groups"
-"""The sections of ``Limits`` and of ``Groups``."""
+SECTIONS: Mapping[type[Declared], tuple[str, Feature]] = {
+    Limits: ("limits", Feature.LIMITS),
+    Groups: ("groups", Feature.GROUPS),
+    History: ("history", Feature.HISTORY),
+}
+"""The section of each kind, and what it needs."""
 
 
-async def declare_limits(shards: Shards, events: Events, cluster: str, queue: str, limits: Limits | Groups) -> None:
-    """Declare the limits of a queue, or of its groups, and report it if that changes what was declared before.
+async def declare_limits(shards: Shards, events: Events, cluster: str, queue: str, limits: Declared) -> None:
+    """Declare the limits of a queue or of its groups, or its history; report it if others were declared before.
 
     Raises ``ConfigError`` in a namespace of several shards, ``Unavailable``: nothing happened; ``OutcomeUnknown``.
     """
-    section = GROUPS if isinstance(limits, Groups) else LIMITS
-    before = limits.of(await _declare(shards, queue, section, limits.settings))
+    before = limits.of(await _declare(shards, queue, limits))
     if before not in (type(limits)(), limits):
         events.tell(LimitsChanged(cluster, queue, str(before), str(limits)), logging.WARNING)
 
 
-async def _declare(shards: Shards, queue: str, section: str, settings: str) -> str:
+async def _declare(shards: Shards, queue: str, declared: Declared) -> str:
     """Declare a section of the record of a queue; return what it was before."""
+    (section, feature), settings = SECTIONS[type(declared)], declared.settings
     await shards.all_used()
     if settings:
         shards.check_alone(queue)
     first = shards.first.replicas
-    check_feature(Feature.GROUPS if section == GROUPS else Feature.LIMITS, first.level)
+    check_feature(feature, first.level)
     with Changes() as changes:
         decided = await first.decide(calls.Declare(queue, section, settings, secrets.token_hex(4)))
         changes.made = 1

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import heapq
+import itertools
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
@@ -10,11 +11,13 @@ from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
 
 from zkrq.base.checks import check_count, check_group, check_id
 from zkrq.base.errors import ConfigError
-from zkrq.base.limits import Groups, Limits
+from zkrq.base.limits import HISTORY_MAX, Groups, History, Limits
 from zkrq.base.tasks import together
 from zkrq.client.flow import NO_FLOW, Flow
-from zkrq.client.items import Item, ItemState, check_state, items_of
-from zkrq.client.reports import read_progress
+from zkrq.client.groups import GROUPS_MAX, LargestGroups, add_groups, read_groups
+from zkrq.client.history import read_history
+from zkrq.client.items import EndedItem, Item, ItemState, check_state, items_of
+from zkrq.client.reports import read_all_progress, read_progress
 from zkrq.protocol import calls
 
 if TYPE_CHECKING:
@@ -60,7 +63,8 @@ class Statistics(NamedTuple):
     claim ends.
     ``groups``: groups with items that are ready or claimed, a group on several shards once for each.  Of these
     ``groups_in_line`` wait for their turn, and ``groups_blocked`` for the end of a claim, or for their
-    rate; ``group_limits``: those of each group.
+    rate; ``group_limits``: those of each group.  ``history``: how many of the
+    items that have ended last are kept.
     """
 
     sizes: Sizes
@@ -79,6 +83,7 @@ class Statistics(NamedTuple):
     group_limits: Groups = Groups()
     limits: Limits = Limits()
     claimable_in: float | None = 0.0
+    history: int = 0
 
     @property
     def limited(self) -> str | None:
@@ -179,6 +184,9 @@ class Inspection(Generic[T]):
         for bundle, position in places:
             wanted.setdefault(bundle, []).append(position)
         known = {item.id: item for copied in found for item in items_of(copied, self._codec, wanted[copied.id])}
+        if state == "claimed" and known:
+            reports = await read_all_progress(self.name, list(known), replicas)
+            known = {id: replace(item, progress=reports.get(id)) for id, item in known.items()}
         ids = (id.decode() for id, _ in places)
         named = (calls.item_id(id, position) for id, (_, position) in zip(ids, places, strict=True))
         return [
@@ -186,6 +194,28 @@ class Inspection(Generic[T]):
             for (bundle, _), id in zip(places, named, strict=True)
             if (item := known.get(id) or known.get(bundle.decode()))
         ]
+
+    async def history(self, n: int = 100) -> list[EndedItem]:
+        """Return the ``n`` items that have ended last, done, dead, cancelled or expired, the latest first.
+
+        As many are known as the option ``history`` of ``Cluster.queue`` says, or ``set_history``: none by default.
+        Like ``peek`` it tells what the queue's primary knows; ``result`` tells what every server does.  A dead letter
+        that was redriven has not ended.  ``n`` is at most 10,000.  Raises ``ConfigError``, ``Unavailable``.
+        """
+        check_count("n", n, least=1, most=HISTORY_MAX)
+        self._parts.check_open()
+        found = await self._everywhere.each(lambda replicas: read_history(self.name, n, replicas))
+        return found[0] if len(found) == 1 else sorted(itertools.chain(*found), key=_ended, reverse=True)[:n]
+
+    async def groups(self, n: int = 10) -> LargestGroups:
+        """Return the ``n`` groups with the most items that wait or are claimed, the largest first.
+
+        At most 10,000 groups of a shard are looked at, some hundred in each call.  ``n`` is at most 100.  Raises
+        ``ConfigError``, ``Unavailable``.
+        """
+        check_count("n", n, least=1, most=GROUPS_MAX)
+        self._parts.check_open()
+        return add_groups(await self._everywhere.each(lambda replicas: read_groups(self.name, n, replicas)), n)
 
     async def scan(self, state: ItemState | None = None, *, group: str | None = None) -> AsyncGenerator[Item[T]]:
         """Iterate over all items in no particular order, page by page; ``state``: only over those in that state;
@@ -218,6 +248,10 @@ class Inspection(Generic[T]):
                     break
                 found, beyond = await replicas.ask(calls.Read(self.name, beyond))
 
+    def _add_slots(self, count: int) -> None:
+        """Note that a worker with this many slots begins to serve the queue; negative: that it ends."""
+        self._parts.context.identity.add_slots(count)
+
     def _in_sync(self) -> str:
         """Say which servers the queue is on, as far as its client knows, for the line that a worker logs."""
         views = [shard.view for shard in self._everywhere.shards.open.values()]
@@ -227,6 +261,10 @@ class Inspection(Generic[T]):
     async def dead_letters(self, n: int = 100) -> list[Item[T]]:
         """Return the ``n`` oldest dead letters; see ``peek``.  Raises ``Unavailable``."""
         return await self.peek(n, "dead")
+
+
+def _ended(item: EndedItem) -> datetime:
+    return item.ended_at
 
 
 def _due(item: Item[Any]) -> tuple[int, datetime]:
@@ -303,4 +341,5 @@ async def read_statistics(replicas: Replicas, queue: str) -> Statistics:
         groups_in_line=told.in_line,
         groups_blocked=told.blocked,
         group_limits=Groups.read(told.limits.decode()),
+        history=History.read(told.limits.decode()).count,
     )

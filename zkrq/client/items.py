@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Generic, Literal, NamedTuple, TypeVar, get_args
 
 from zkrq.base import clock
 from zkrq.base.errors import ConfigError
 from zkrq.base.errors import split as split_reason
-from zkrq.protocol.calls import Copied, item_id, read_notes
+from zkrq.protocol.calls import Copied, EndedRow, item_id, read_notes
 from zkrq.protocol.payloads import split, split_payload
 from zkrq.protocol.records import ItemRecord, State, unpack
 
@@ -33,7 +33,8 @@ class Item(Generic[T]):
     ``traceback``: a summary of the calls, innermost first; ``died_at``: when it became a dead letter.  Each is None if
     there is none.  ``headers``: texts that were pushed with it; ``group``: the one that it was pushed into, None: none.
     ``attempts`` counts deliveries that were not released, ``failures`` those that failed.  ``progress``: what the
-    holder of a claimed item has reported, of ``Queue.get`` only; None: nothing.
+    holder of a claimed item has reported, of ``get`` and ``peek`` only; None: nothing.  ``held_for``: seconds since the
+    claim of a claimed item began, however often it was extended; None for others.
     """
 
     id: str
@@ -54,6 +55,34 @@ class Item(Generic[T]):
     headers: Mapping[str, str]
     group: str | None = None
     progress: WorkProgress | None = None
+    held_for: float | None = None
+
+
+EndState = Literal["done", "dead", "cancelled", "expired"]
+
+_ENDS: Mapping[bytes, EndState] = {b"A": "done", b"D": "dead", b"X": "cancelled", b"E": "expired"}
+"""The end that each letter of a server's reply stands for (``lua/history.lua``)."""
+
+
+@dataclass(frozen=True, slots=True)
+class EndedItem:
+    """An item that has ended, and how.
+
+    ``state``: done, dead, cancelled or expired.  ``took``: seconds from the beginning of its last claim until its end,
+    and ``owner``: the owner id of that consumer; None if no consumer ended it.  ``attempts``: deliveries that were not
+    released.  ``reason``: of a dead letter.  ``key``, ``group``: None if it had none.  Its payload is gone, unless it
+    is a dead letter; its result is kept for the ``ttl`` of ``Results``.
+    """
+
+    id: str
+    state: EndState
+    ended_at: datetime
+    took: float | None
+    owner: str | None
+    attempts: int
+    key: str | None
+    group: str | None
+    reason: str | None
 
 
 class FoundPage(NamedTuple, Generic[T]):
@@ -80,7 +109,9 @@ def items_of(copied: Copied, codec: Codec[T], positions: Sequence[int] | None = 
         record = bundle.item(position)
         if payload is not None and record.state is not State.GONE:
             id = copied.id.decode() if bundle.is_alone else item_id(copied.id.decode(), position)
-            yield _item(id, record, notes.get(position, ""), since, payload, codec)
+            claimed_us = bundle.claimed_us(position) if record.state is State.CLAIMED else None
+            item = _item(id, record, notes.get(position, ""), since, payload, codec)
+            yield item if claimed_us is None else replace(item, held_for=max(0.0, -(claimed_us + since) / 1_000_000))
 
 
 def _item(id: str, record: ItemRecord, note: str, since: float, payload: bytes, codec: Codec[T]) -> Item[T]:
@@ -125,6 +156,22 @@ def _state(record: ItemRecord, left: float) -> ItemState:
             return "dead"
         case _:
             return "scheduled" if left > 0 else "ready"
+
+
+def ended_item(row: EndedRow) -> EndedItem:
+    """Describe an item that has ended, as a server has just told it."""
+    took_us, (reason, _) = int(row.took_us), split_reason(row.text.decode(errors="replace"))
+    return EndedItem(
+        row.id.decode(errors="replace"),
+        _ENDS[row.state],
+        clock.now() - timedelta(microseconds=int(row.age_us)),
+        None if took_us < 0 else took_us / 1_000_000,
+        row.owner.decode(errors="replace") or None,
+        row.attempts,
+        row.key.decode(errors="replace") or None,
+        row.group.decode(errors="replace") or None,
+        reason,
+    )
 
 
 def check_state(state: ItemState) -> None:

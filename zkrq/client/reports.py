@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from zkrq.base.progress import WorkProgress, decode_report
@@ -13,5 +14,13 @@ if TYPE_CHECKING:
 
 async def read_progress(queue: str, id: str, replicas: Replicas) -> WorkProgress | None:
     """Return the progress of the work on a claimed item, None if nothing is known.  Raises ``Unavailable``."""
-    (told,) = await replicas.ask(ToldReports(queue, [id]))
-    return None if told is None else decode_report(told.text, told.age_us / 1_000_000)
+    return (await read_all_progress(queue, [id], replicas)).get(id)
+
+
+async def read_all_progress(queue: str, ids: Sequence[str], replicas: Replicas) -> Mapping[str, WorkProgress]:
+    """Return the progress of the work on claimed items, of those of which something is known.
+
+    Raises ``Unavailable``.
+    """
+    told = zip(ids, await replicas.ask(ToldReports(queue, ids)), strict=True)
+    return {id: decode_report(each.text, each.age_us / 1_000_000) for id, each in told if each is not None}

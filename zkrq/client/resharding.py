@@ -267,12 +267,15 @@ class Resharding:
         first = self._shards.first.replicas
         for queue in await first.names(calls.Queues()):
             told = await read_statistics(first, queue)
-            if told.limits.settings or told.group_limits.settings:
-                kind = "--none" if told.limits.settings else "--group-none"
-                remove = f"zkrq limits set {queue} {kind}"
+            if told.limits.settings or told.group_limits.settings or told.history:
+                what, remove = "limits", f"zkrq limits set {queue} --group-none"
+                if told.history:
+                    what, remove = "a history", f"zkrq history set {queue} --items 0"
+                elif told.limits.settings:
+                    remove = f"zkrq limits set {queue} --none"
                 raise ConfigError(
-                    f"queue {queue!r} has limits, which only a namespace of one shard can keep: remove them first "
-                    f"({remove}), and from the programs that declare them"
+                    f"queue {queue!r} has {what}, which only a namespace of one shard can keep: remove that first "
+                    f"({remove}), and from the programs that declare it"
                 )
 
     async def _ask_for_map(self, shard: Shard) -> None:

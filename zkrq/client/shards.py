@@ -153,9 +153,10 @@ class Shards:
         """Raise ``ConfigError`` if there are several shards: limits and an order need one server that decides."""
         if len(names := self.map.shards) > 1:
             raise ConfigError(
-                f"queue {queue!r} cannot have limits, nor ordered groups: one server has to decide about all of its "
-                f"claims, and this namespace has several shards ({', '.join(names)}). Use a namespace of one shard for "
-                "it, to which this process may connect as well, or leave the options limits and groups out"
+                f"queue {queue!r} cannot have limits, a history, nor ordered groups: one server has to decide about "
+                f"all of its claims, and this namespace has several shards ({', '.join(names)}). Use a namespace of "
+                "one shard for it, to which this process may connect as well, or leave the options limits, groups and "
+                "history out"
             )
 
     async def open_unknown(self) -> None:

@@ -40,6 +40,9 @@ PARTS_AT_ONCE = 8
 ASKED_AT_ONCE = 30
 """Results that one call reads: a mebibyte at most."""
 
+READ_TRIES = 3
+"""How often a result is read whose parts are gone."""
+
 ID_BYTES = 128
 """Bytes of an id; a longer one is known by its hash."""
 
@@ -80,14 +83,15 @@ class StoredResults:
         """Keep a result in place of the present one, for ``ttl`` seconds.  When this returns, every in-sync server has
         it.
 
-        It is ignored while one of greater rank is kept.  Raises ``PayloadTooLarge`` beyond 1 MiB,
-        ``Unavailable``: nothing was kept; ``OutcomeUnknown``: it may be kept, store it again.
+        It is ignored while one of greater rank is kept.  Raises ``ConfigError`` for the id of an item of the queue and
+        ``PayloadTooLarge`` beyond 1 MiB: nothing was kept; ``Unavailable``: nothing was kept; ``OutcomeUnknown``: it
+        may be kept, store it again.
         """
         how = f"set {_ttl_ms(ttl)}"
         if len(value) > STORED_MAX:
             said = f"the result has {len(value)} bytes, at most {STORED_MAX} are kept"
             raise PayloadTooLarge(len(value), STORED_MAX, said)
-        head = _WHOLE + value
+        head, rows = _WHOLE + value, list[StoredRow]()
         if len(value) > PART_BYTES:
             token = secrets.token_bytes(16)
             count = -(-len(value) // PART_BYTES)
@@ -103,7 +107,12 @@ class StoredResults:
             for start in range(0, count, PARTS_AT_ONCE):
                 await self._decide(rows[start : start + PARTS_AT_ONCE])
             head = _IN_PARTS + _NAMES_PARTS.pack(count, token)
-        await self._decide([StoredRow(_id(id), _new_call(), f"{how} {rank:d}", head)])
+        (kept,) = await self._decide([StoredRow(_id(id), _new_call(), f"{how} {rank:d}", head)])
+        if kept != 1:  # nothing names these parts
+            forgotten = [row._replace(call=_new_call(), how="forget", text=b"") for row in rows]
+            for start in range(0, len(forgotten), ASKED_AT_ONCE):
+                await self._decide(forgotten[start : start + ASKED_AT_ONCE])
+        _check_not_an_item(self._queue.name, id, kept)
 
     async def count(self, id: str, counter: str, *, ttl: Duration) -> int:
         """Count a result once, whatever calls it how often; return the value of the counter, 0 if that was forgotten.
@@ -111,7 +120,9 @@ class StoredResults:
         Raises as ``store`` does.
         """
         how = f"count {_ttl_ms(ttl)}"
-        return (await self._decide([StoredRow(_id(id), _new_call(), how, _id(counter).encode())]))[0]
+        (value,) = await self._decide([StoredRow(_id(id), _new_call(), how, _id(counter).encode())])
+        _check_not_an_item(self._queue.name, id, value)
+        return value
 
     async def forget(self, ids: Iterable[str]) -> None:
         """Forget these results.
@@ -127,7 +138,7 @@ class StoredResults:
     async def get(self, ids: Sequence[str]) -> list[StoredResult | None]:
         """Return the present results, None for an id without one.  Raises ``Unavailable``, ``OutcomeUnknown``."""
         told = await self._ask([_id(id) for id in ids])
-        return list(await asyncio.gather(*map(self._read, told)))
+        return list(await asyncio.gather(*map(self._read, map(_id, ids), told)))
 
     async def wait(self, id: str, *, timeout: Duration | None = None) -> StoredResult | None:
         """Wait for the last result of an id; return the present one after ``timeout`` seconds (None: no limit).
@@ -137,7 +148,7 @@ class StoredResults:
         seconds = None if timeout is None else check_duration("timeout", timeout)
         try:
             async with asyncio.timeout(seconds):
-                return await self._read(await self._awaiting().wait(_id(id)))
+                return await self._read(_id(id), await self._awaiting().wait(_id(id)))
         except TimeoutError:
             return (await self.get([id]))[0]
 
@@ -153,10 +164,19 @@ class StoredResults:
         pages = await asyncio.gather(*(awaiting.ask(ids[start : start + ASKED_AT_ONCE]) for start in starts))
         return [told for page in pages for told in page]
 
-    async def _read(self, told: Told) -> StoredResult | None:
+    async def _read(self, id: str, told: Told) -> StoredResult | None:
         """Return a result with all its parts; None if a part is no longer kept."""
+        for _ in range(READ_TRIES):
+            result, is_whole = await self._read_parts(told)
+            if is_whole:
+                return result
+            (told,) = await self._ask([id])  # it may have been replaced meanwhile, and its parts with it
+        return None
+
+    async def _read_parts(self, told: Told) -> tuple[StoredResult | None, bool]:
+        """Return a result, and whether all its parts were there."""
         if told.letter == b"Q" or not told.text:
-            return None
+            return None, True
         kind, value = told.text[:1], told.text[1:]
         if kind not in (_WHOLE, _IN_PARTS):  # a counter's value
             value = told.text
@@ -164,9 +184,9 @@ class StoredResults:
             count, token = _NAMES_PARTS.unpack(value)
             parts = await self._ask([_part(token, at) for at in range(count)])
             if any(part.letter != b"A" for part in parts):
-                return None
+                return None, False
             value = b"".join(part.text for part in parts)
-        return StoredResult(value, told.letter == b"A")
+        return StoredResult(value, told.letter == b"A"), True
 
     @property
     def _shard(self) -> Shard:
@@ -198,6 +218,14 @@ async def _ask_nobody(call: Read) -> Sequence[Answer]:
 def _id(id: str) -> str:
     """Return the id by which a result is kept."""
     return id if len(id.encode()) <= ID_BYTES else f"sha256-{hashlib.sha256(id.encode()).hexdigest()}"
+
+
+def _check_not_an_item(queue: str, id: str, outcome: int) -> None:
+    if outcome < 0:
+        raise ConfigError(
+            f"{id!r} is the id of an item of queue {queue!r}, whose result its consumer leaves: keep results of tasks "
+            "under other ids, or beside a queue without items; nothing was kept"
+        )
 
 
 def _part(token: bytes, at: int) -> str:

@@ -22,7 +22,7 @@ from zkrq.base import clock
 from zkrq.base.errors import Changes, ConfigError, ZkrqError
 from zkrq.base.events import SeveralReleases
 from zkrq.base.version import __version__
-from zkrq.coordination.coordinator import session_of
+from zkrq.coordination.coordinator import latest, session_of
 from zkrq.protocol import calls
 from zkrq.protocol.levels import RELEASES, SPOKEN, UNNAMED, ClientInfo, decode, encode, too_old
 from zkrq.protocol.scripts import LIBRARY
@@ -83,6 +83,10 @@ class Upgrading:
         self._settings = settings
         self._events = events
         self._releases: tuple[str, ...] = ()
+        self._started = clock.now().timestamp()
+        self._introducing, self._introductions = asyncio.Lock(), 0
+        self.slots = 0
+        """Handlers that the workers of this client run at the same time."""
         self._is_named = True
         """Whether this client has named its release in its present session."""
 
@@ -92,11 +96,15 @@ class Upgrading:
         return min(shard.view.level for shard in self._shards.open.values())
 
     async def introduce(self) -> None:
-        """Name the release and the levels of this client.  Raises ``Unavailable``, ``ConfigError``."""
-        host = socket.gethostname()
-        await self._coordinator.introduce(
-            encode(ClientInfo(self._settings.describe(), host, __version__, SPOKEN, LIBRARY.name))
-        )
+        """Name the release and the levels of this client, and the slots of its workers.
+
+        Raises ``Unavailable``, ``ConfigError``.
+        """
+        who = self._settings.describe(), socket.gethostname(), __version__, SPOKEN, LIBRARY.name
+        async with self._introducing:
+            self._introductions += 1
+            info = ClientInfo(*who, started=self._started, slots=self.slots)
+            await self._coordinator.introduce(encode(info), self._introductions)
 
     async def introduce_again(self) -> None:
         """Do so in a new session; what fails is tried again at every look, or a consumer would seem too old."""
@@ -110,19 +118,16 @@ class Upgrading:
     async def clients(self) -> Mapping[str, ClientInfo]:
         """Return what is known of every live client, by its session.  Raises ``Unavailable``."""
         told, consumers = await self._coordinator.clients(), await self._coordinator.consumers()
-        clients = {session: decode(text) for session, text in sorted(told.items())}
+        clients = {session: decode(text) for session, text in sorted(latest(told).items())}
         for owner, description in sorted(consumers.items()):
             clients.setdefault(session_of(owner), UNNAMED._replace(description=description))
         return clients
 
-    async def consumers(self) -> Mapping[str, tuple[str, ClientInfo]]:
-        """Return the description of every live consumer, and what its client has said of itself, by its owner id.
-
-        Raises ``Unavailable``.
-        """
+    async def consumers(self) -> Mapping[str, ClientInfo]:
+        """Return what is known of every live consumer, by its owner id.  Raises ``Unavailable``."""
         alive = await self._coordinator.consumers()
-        told = {session: decode(text) for session, text in (await self._coordinator.clients()).items()}
-        return {owner: (text, told.get(session_of(owner), UNNAMED)) for owner, text in alive.items()}
+        told = {session: decode(text) for session, text in latest(await self._coordinator.clients()).items()}
+        return {owner: told.get(session_of(owner), UNNAMED)._replace(description=text) for owner, text in alive.items()}
 
     async def find_late(self, level: int | None) -> Late:
         """Return the clients that do not speak a level, None: the latest.  Raises ``Unavailable``."""

@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from zkrq.base.limits import DeadLetters, Groups, Limits
+from zkrq.base.limits import DeadLetters, Declared
 from zkrq.base.retry import Retry
 
 if TYPE_CHECKING:
@@ -24,8 +24,8 @@ class QueueContext:
     """Name of the cluster and the queue, the settings of the queue, and what its client lends to all queues.
 
     ``declared_dead`` is called with an owner id that a server has refused: this consumer was fenced.
-    ``declare_limits`` gives the queue, or its groups, other limits.  ``declaration``: what is to be declared of it
-    before its first push or claim, None: nothing.
+    ``declare_limits`` gives the queue, or its groups, other limits, or another history.  ``declaration``: what
+    is to be declared of it before its first push or claim, None: nothing.
     """
 
     cluster: str
@@ -37,7 +37,7 @@ class QueueContext:
     observers: Observers
     identity: Identity
     declared_dead: Callable[[str], None]
-    declare_limits: Callable[[Limits | Groups], Awaitable[None]]
+    declare_limits: Callable[[Declared], Awaitable[None]]
     declaration: Once | None = None
 
     @property

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import math
+from collections.abc import Callable
 
 from zkrq.coordination.coordinator import Coordinator, SessionState, owner_id
 
@@ -25,6 +26,10 @@ class Identity:
         self._incarnation = 1
         self.certain_until = -math.inf
         """The session is certainly alive until then at least, by ``loop.time()``."""
+        self.slots = 0
+        """Handlers that the workers of this client run at the same time."""
+        self.slots_changed: Callable[[], None] | None = None
+        """Called after a worker began or ended."""
         self.owner: str | None = None
         """The current owner id.  None before the first claim of a session, and after a fence."""
 
@@ -45,6 +50,12 @@ class Identity:
                     self.owner = owner
                 return owner
             return self.owner
+
+    def add_slots(self, count: int) -> None:
+        """Note that a worker with this many slots begins; negative: that it ends."""
+        self.slots += count
+        if self.slots_changed:
+            self.slots_changed()
 
     def is_certain(self) -> bool:
         """Tell whether the session is certainly alive, by ZooKeeper's last answer."""

@@ -54,6 +54,12 @@ def owner_id(session: str, incarnation: int) -> str:
     return session if incarnation == 1 else f"{session}.{incarnation}"
 
 
+def latest(told: Mapping[str, str]) -> dict[str, str]:
+    """Return what live clients have said last, by the id of their session; ``told``: see ``Coordinator.clients``."""
+    in_order = sorted(told.items(), key=lambda each: int(each[0].partition(".")[2] or 1))
+    return {session_of(name): text for name, text in in_order}
+
+
 def session_of(owner: str) -> str:
     """Return the id of the session in which this owner was enrolled."""
     return owner.partition(".")[0]
@@ -177,12 +183,16 @@ class Coordinator(Protocol):
         """Number of live consumers, as far as this client knows, without asking ZooKeeper."""
         ...
 
-    async def introduce(self, text: str) -> None:
-        """Say something of this client, which ends with its present session.  Idempotent within one session."""
+    async def introduce(self, text: str, number: int = 1) -> None:
+        """Say something of this client, which ends with its present session.
+
+        Idempotent within one session for each ``number``; a later one replaces the one before it.
+        """
         ...
 
     async def clients(self) -> Mapping[str, str]:
-        """Return what live clients have said of themselves, by the id of their session."""
+        """Return what live clients have said of themselves, by ``owner_id`` of their session and the number; of two
+        of one session the later one counts."""
         ...
 
     async def consumers(self) -> Mapping[str, str]:

@@ -111,7 +111,8 @@ class Hub:
         """End a session; the next oldest one leads."""
         self._keep(session_id)
         self.sessions.pop(session_id, None)
-        self.introduced.pop(session_id, None)
+        for name in [name for name in self.introduced if session_of(name) == session_id]:
+            del self.introduced[name]
         for owner in [owner for owner in self.enrolled if session_of(owner) == session_id]:
             self.withdraw(owner)
         self._notify(MemoryCoordinator.look_who_leads)
@@ -136,9 +137,10 @@ class Hub:
             self._notify(MemoryCoordinator.consumers_changed)
         return owner
 
-    def introduce(self, session_id: str, text: str) -> None:
+    def introduce(self, session_id: str, text: str, number: int) -> None:
         if session_id in self.sessions:
-            self.introduced[session_id] = text
+            self.introduced[owner_id(session_id, number)] = text
+            self.introduced.pop(owner_id(session_id, number - 1), None)
 
     def withdraw(self, owner: str) -> None:
         if self.enrolled.pop(owner, None) is not None:
@@ -254,8 +256,8 @@ class MemoryCoordinator:
     async def enrol(self, description: str, incarnation: int = 1) -> str:
         return await self._ask(lambda: self._hub.enrol(self.session.id, description, incarnation))
 
-    async def introduce(self, text: str) -> None:
-        await self._ask(lambda: self._hub.introduce(self.session.id, text))
+    async def introduce(self, text: str, number: int = 1) -> None:
+        await self._ask(lambda: self._hub.introduce(self.session.id, text, number))
 
     async def clients(self) -> Mapping[str, str]:
         return await self._ask(lambda: dict(self._hub.introduced))

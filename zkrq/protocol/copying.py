@@ -125,8 +125,8 @@ def _copy_standing(source: Place, target: Place, queue: str) -> Operation[Moment
     """Copy what is known of a queue besides its items.  Return the moments from which the items' times count."""
     cursor, moments = START, None
     while moments is None or cursor != START:
-        cursor, _, there, floor_ms, begun, owners = yield from source.ask(Metadata(queue, cursor))
-        here = yield from target.ask(Install(queue, floor_ms, owners, begun))
+        cursor, _, there, floor_ms, begun, limits, owners = yield from source.ask(Metadata(queue, cursor))
+        here = yield from target.ask(Install(queue, floor_ms, owners, begun, limits))
         moments = moments or Moments(there, here)
     return moments
 

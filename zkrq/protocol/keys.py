@@ -15,6 +15,8 @@ groups          hash   group -> number of its claimed items, whether members may
 claimed         zset   bundles by an early bound of their first deadline
 holdings        zset   token, zero byte, bundle, by name: what a claim request was given, what an owner holds
 dead            zset   items by time of death
+recent          zset   items that have ended last, dead letters among them, by the time of their end; of as many as the
+                       queue's history has
 tombstones      list   (time of the burial, time of the push, version, bytes, bundle) of what was removed, oldest first
 keys            hash   key -> id of the item that has it, as long as that is queued or claimed (several
                        where the copies of two servers met)

@@ -52,6 +52,7 @@ class Feature(enum.Enum):
     GROUPS = ("groups", 2)
     LIMITS = ("limits of a queue", 2)
     RESULTS = ("results", 2)
+    HISTORY = ("history", 2)
     REPLACE = ("push(replace=True)", 2)
     KEY_WINDOW = ("push(key_window=)", 2)
 
@@ -105,6 +106,8 @@ def release_of(version: str) -> str:
 class ClientInfo(NamedTuple):
     """What a client says of itself: its release, the levels that it speaks, and the library that it calls.
 
+    ``started``: when it connected, in seconds since 1970 by its clock, 0: it does not say; ``slots``: handlers that its
+    workers run at the same time, 0: none or it does not say.
     ``release``: the same as ``version``, for people, also of a client that names none.
     """
 
@@ -113,6 +116,8 @@ class ClientInfo(NamedTuple):
     version: str
     levels: Levels
     library: str
+    started: float = 0.0
+    slots: int = 0
 
     @property
     def release(self) -> str:
@@ -140,7 +145,13 @@ def decode(text: str) -> ClientInfo:
         lowest, highest = content["levels"]
         description, host, version = (str(content[name]) for name in ("description", "host", "version"))
         return ClientInfo(
-            description, host, version, Levels(int(lowest), int(highest)), str(content.get("library", ""))
+            description,
+            host,
+            version,
+            Levels(int(lowest), int(highest)),
+            str(content.get("library", "")),
+            float(content.get("started", 0.0)),
+            int(content.get("slots", 0)),
         )
     except (KeyError, RecursionError, TypeError, ValueError):
         return UNNAMED

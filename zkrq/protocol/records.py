@@ -9,7 +9,8 @@ head        format, version, priority and marks, number of items (0: one, whose 
             push, moment at which the items are due, the deciding server's clock, no claim ends before this moment
 columns     of each item: state (1 byte), row of its last claim (1 byte), attempts (2 bytes)
 owners      the texts that rows refer to
-rows        of claims: owner, number of the request, lease, deadline
+rows        of claims: owner, number of the request, lease, deadline; of one that was extended also its beginning, in
+            another one without a lease
 own         what an item does not share with its bundle: position, moment (due, or died), failures
 tail        only of one item that has a key or a time to live: key, moment at which it expires (0: never), time to live;
             of the queue's limits their text (``lua/_limits.lua``)
@@ -97,7 +98,11 @@ FIRST = Version(0, 1)
 
 
 class Row(NamedTuple):
-    """A claim request that was given items of the bundle.  ``seq`` is 0 for a call that is not a claim."""
+    """A claim request that was given items of the bundle.  ``seq`` is 0 for a call that is not a claim.
+
+    A claim request without a lease says when the claims of that request began, in the place of the deadline: they were
+    extended since (``note_beginning`` in ``lua/_bundle.lua``).  No column names such a row.
+    """
 
     owner: str
     seq: int
@@ -187,6 +192,14 @@ class Bundle(NamedTuple):
             self.expires_us,
             self.group,
         )
+
+    def claimed_us(self, position: int) -> float | None:
+        """Return when the last claim of an item began, by the clock of the server that decided; None: none is known."""
+        row = self.rows[self.rows_of[position] - 1] if self.rows_of[position] else None
+        if row is None or not row.seq:
+            return None
+        begun = (each.deadline_us for each in self.rows if each.token == row.token and not each.lease_ms)
+        return next(begun, row.deadline_us - 1000 * row.lease_ms)
 
     def done_by(self, token: str, states: str) -> int:
         """Count the items in one of these states that the request of this name put there."""

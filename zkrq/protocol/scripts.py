@@ -52,6 +52,7 @@ PARTS = (
     "wake",
     "results",
     "scores",
+    "endings",
     "groups",
     "index",
     "payloads",

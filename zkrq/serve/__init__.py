@@ -8,7 +8,6 @@ queues     the queues that clients have named
 api        the calls
 curves     figures of the last minutes, and how they are drawn
 watching   looks at the namespace, for all pages that are open
-sightings  since when something is seen
 listing    the table of queues
 letters    dead letters in groups
 payloads   payloads as text

@@ -52,6 +52,7 @@ OUTCOMES: Mapping[str, str] = {
     "discard": "{letters} of {queue} removed.",
     "cancel": "The item is removed.",
     "signalled": "The item is removed, and the process that works on it is told to stop.",
+    "cancelled": "{items} of {queue} removed; processes that worked on any are told to stop.",
     "missing": "No item has that id: it was never pushed, or it is done.",
 }
 """What the page says after an action, by a code that an address may have."""
@@ -73,7 +74,8 @@ def read_form(body: bytes) -> Form | None:
 
 def tell(queue: str, outcome: Outcome) -> str:
     """Say what was done."""
-    text = OUTCOMES[outcome.code].format(queue=queue, letters=show_count(outcome.changed, "dead letter"))
+    counts = {noun: show_count(outcome.changed, name) for noun, name in (("letters", "dead letter"), ("items", "item"))}
+    text = OUTCOMES[outcome.code].format(queue=queue, **counts)
     left = outcome.asked - outcome.changed
     if outcome.code not in ("redrive", "discard") or left <= 0:
         return text
@@ -97,7 +99,8 @@ def question(verb: str, count: int, ids: Sequence[str] | None, group: str | None
     letters = _name_letters(count, ids, group)
     match verb:
         case "cancel":
-            return "Remove this item? This cannot be undone."
+            items = f"these {count:,} items" if count > 1 else "this item"
+            return f"Remove {items}? This cannot be undone."
         case "discard":
             return f"Remove {letters}? This cannot be undone."
         case "redrive" if ids is None or group is not None or len(ids) > 1:
@@ -135,8 +138,11 @@ async def _discard(queue: Queue[bytes], ids: Sequence[str] | None) -> Outcome:
 
 
 async def _cancel(queue: Queue[bytes], ids: Sequence[str] | None) -> Outcome:
+    if ids and len(ids) > 1:
+        outcomes = await queue.cancel_many(ids)
+        return Outcome("cancelled", len(ids) - outcomes.count(Cancellation.NOT_FOUND), len(ids))
     found = Cancellation.NOT_FOUND
-    for id in (ids or ())[:1]:
+    for id in ids or ():
         found = await queue.cancel(id)
     codes = {Cancellation.REMOVED: "cancel", Cancellation.SIGNALLED: "signalled", Cancellation.NOT_FOUND: "missing"}
     return Outcome(codes[found])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar, cast
 
 from fastapi import APIRouter, Depends, Query, Request, Response, Security
@@ -25,19 +26,27 @@ from zkrq.serve.bodies import (
     Claimed,
     ClaimItems,
     ClaimToken,
+    ConsumerFigures,
+    Consumers,
     DeadLetters,
+    Ended,
     ErrorQuery,
     Extend,
     Extended,
     FoundItems,
+    GroupFigures,
+    GroupLimit,
     GroupLimits,
     GroupQuery,
     HeaderQuery,
+    History,
     ItemId,
     ItemResult,
     KeyQuery,
+    LargestGroups,
     Nack,
     NamespaceStatistics,
+    PageLimit,
     PageWanted,
     Paused,
     Problem,
@@ -146,10 +155,13 @@ class Api:
         router.post(f"{claim}/progress", response_model=Reported, tags=["claim"], responses=GONE)(self.progress)
         router.post(f"{claim}/extend", response_model=Extended, tags=["claim"], responses=GONE)(self.extend)
         router.get("/queues", response_model=NamespaceStatistics, tags=["figures"])(self.statistics)
+        router.get("/consumers", response_model=Consumers, tags=["figures"])(self.consumers)
         router.get(queue, response_model=QueueStatistics, tags=["figures"])(self.queue_statistics)
         for change in (self.pause, self.resume):
             router.post(f"{queue}/{change.__name__}", response_model=Paused, tags=["manage"])(change)
         router.get(f"{queue}/items", response_model=FoundItems, tags=["manage"])(self.find)
+        router.get(f"{queue}/history", response_model=History, tags=["manage"])(self.history)
+        router.get(f"{queue}/groups", response_model=LargestGroups, tags=["manage"])(self.groups)
         router.get(f"{queue}/limits", response_model=AllLimits, tags=["manage"])(self.limits)
         router.put(f"{queue}/limits", response_model=QueueLimits, tags=["manage"])(self.set_limits)
         router.put(f"{queue}/limits/groups", response_model=GroupLimits, tags=["manage"])(self.set_group_limits)
@@ -354,6 +366,11 @@ class Api:
             queues={name: figures(each) for name, each in statistics.items()},
         )
 
+    async def consumers(self) -> Consumers:
+        """List the live consumers, and count what they hold; reads all claims."""
+        found = await self._cluster.consumers()
+        return Consumers(consumers={owner: ConsumerFigures(**each._asdict()) for owner, each in found.items()})
+
     async def queue_statistics(self, queue: QueueName) -> QueueStatistics:
         """Count the items of one queue. One that never had an item has none."""
         return figures(await self._queues[queue].statistics())
@@ -391,6 +408,18 @@ class Api:
             key=key, header=pair, error=error, group=group, state=state, limit=wanted.limit, after=wanted.after
         )
         return Response(found(page), media_type="application/json")
+
+    async def history(self, queue: QueueName, limit: PageLimit = 100) -> History:
+        """List the items that have ended last: done, dead, cancelled or expired. Only as many as the queue keeps."""
+        items = await self._queues[queue].history(limit)
+        kept = (await self._queues[queue].statistics()).history
+        return History(kept=kept, items=[Ended(**asdict(item)) for item in items])
+
+    async def groups(self, queue: QueueName, limit: GroupLimit = 10) -> LargestGroups:
+        """List the groups with the most items, the largest first."""
+        largest = await self._queues[queue].groups(limit)
+        groups = [GroupFigures(**group._asdict()) for group in largest.groups]
+        return LargestGroups(groups=groups, looked=largest.looked, whole=largest.whole)
 
     async def limits(self, queue: QueueName) -> AllLimits:
         """Read the limits of the queue, and of each group of it."""

@@ -36,7 +36,7 @@ from zkrq.base.codecs import JSON
 from zkrq.base.errors import REASON_MAX, CodecError, PayloadTooLarge, Receipt
 from zkrq.base.limits import RATE_SECONDS, RESULT_TTL_LEAST, RESULT_TTL_MAX, Groups, Limits, check_result
 from zkrq.client.cursors import TEXT_MAX, Cursor
-from zkrq.client.inspection import Statistics
+from zkrq.client.inspection import GROUPS_MAX, Statistics
 from zkrq.client.items import FoundPage, Item, ItemState
 from zkrq.protocol.records import PRIORITIES
 from zkrq.serve.problems import Happened
@@ -111,6 +111,8 @@ def _check_cursor(text: str) -> str:
 
 
 PageLimit = Annotated[int, Query(ge=1, le=FOUND_MAX, description="Items at most.", examples=[100])]
+
+GroupLimit = Annotated[int, Query(ge=1, le=GROUPS_MAX, description="Groups at most.", examples=[10])]
 
 StateQuery = Annotated[
     ItemState | None, Query(description="Only items in this state; left out: in any.", examples=["dead"])
@@ -469,6 +471,66 @@ class StoredItem(BaseModel):
     reason: str | None = Field(description="Why it is a dead letter, or failed last.")
     died_at: datetime | None = Field(description="When it became a dead letter.")
     progress: Progress | None = Field(description="Of one claimed item that is looked up; null in lists.")
+    held_for: float | None = Field(description="Seconds since the claim of a claimed item began.")
+
+
+class Ended(BaseModel):
+    """An item that has ended."""
+
+    id: str
+    state: Literal["done", "dead", "cancelled", "expired"]
+    ended_at: datetime
+    took: float | None = Field(description="Seconds since its last claim began; null: no consumer ended it.")
+    owner: str | None = Field(description="The consumer that ended it.")
+    attempts: int = Field(description="Deliveries that count.")
+    key: str | None
+    group: str | None
+    reason: str | None = Field(description="Why it is a dead letter.")
+
+
+class ConsumerFigures(BaseModel):
+    """A live consumer."""
+
+    description: str
+    version: str = Field(description="Its release of zkrq; empty: older than 0.2.0.")
+    host: str
+    since: datetime | None = Field(description="When its client connected, by the clock of its machine.")
+    slots: int = Field(description="Handlers that its workers run at the same time; 0: it has no worker.")
+    claims: dict[str, int] = Field(description="Number of its claims, by queue.")
+
+
+class Consumers(BaseModel):
+    """All live consumers."""
+
+    consumers: dict[str, ConsumerFigures] = Field(description="By the owner id that claimed items name.")
+
+
+class GroupFigures(BaseModel):
+    """A group of a queue."""
+
+    name: str
+    waiting: int = Field(description="Items that are due; an estimate of large groups.")
+    claimed: int
+    standing: Literal["in line", "blocked", "failed", "idle"] = Field(
+        description="`blocked`: by its own claims; `failed`: its first item waits for its next attempt; `idle`: none "
+        "waits."
+    )
+    oldest: float | None = Field(description="Seconds since the push of the item that comes next.")
+
+
+class LargestGroups(BaseModel):
+    """The largest groups of a queue."""
+
+    groups: list[GroupFigures]
+    looked: int = Field(description="Groups that were looked at.")
+    whole: bool = Field(description="Whether these were all.")
+
+
+class History(BaseModel):
+    """The items of a queue that have ended last."""
+
+    kept: int = Field(description="How many the queue keeps; 0: none.")
+    items: list[Ended] = Field(description="The latest first.")
 
 
 EndState = Literal["done", "dead", "cancelled", "expired", "queued", "claimed", "unknown"]
@@ -724,6 +786,7 @@ def stored(item: Item[bytes]) -> str:
         "reason": item.reason,
         "died_at": item.died_at and item.died_at.isoformat(),
         "progress": item.progress and asdict(item.progress),
+        "held_for": item.held_for,
     }
     return _with_item(told, item.payload)
 

@@ -6,15 +6,17 @@ import asyncio
 from collections.abc import Generator, Mapping, Sequence
 from contextlib import aclosing, contextmanager
 from functools import partial
-from typing import TYPE_CHECKING, NamedTuple, get_args
+from typing import TYPE_CHECKING, Literal, NamedTuple, get_args
 
 from zkrq.base.checks import check_id
 from zkrq.base.errors import ConfigError, ZkrqError
 from zkrq.client.items import ItemState
+from zkrq.client.results import reading
 from zkrq.serve.letters import value_of
 from zkrq.serve.problems import Busy
 
 if TYPE_CHECKING:
+    from zkrq.base.results import Result
     from zkrq.client.inspection import Sizes
     from zkrq.client.items import Item
     from zkrq.client.queue import Queue
@@ -34,7 +36,7 @@ SCANNED_MAX = 5_000
 SCAN_SECONDS = 3.0
 """Seconds for which items are looked at for a text."""
 
-FOUND_MAX = 100
+FOUND_MAX = 500
 """Items that are shown of those with a text in them."""
 
 SEARCHED_BYTES = 64 << 10
@@ -45,6 +47,12 @@ FIRST = "first"
 
 STATES: Mapping[str, ItemState] = {state: state for state in get_args(ItemState)}
 """The states of items by name, in the order of the page."""
+
+Tab = Literal["ready", "scheduled", "claimed", "dead", "done", "groups"]
+"""What the page of a queue shows: items of a state, those that have ended last, or groups."""
+
+TABS: Mapping[str, Tab] = {tab: tab for tab in get_args(Tab)}
+"""The tabs by name, in the order of the page."""
 
 
 class Found(NamedTuple):
@@ -62,9 +70,9 @@ class Letters(NamedTuple):
     next: str | None
 
 
-def read_state(text: str) -> ItemState:
-    """Read the name of a state from an address; what is none is the first."""
-    return STATES.get(text, "ready")
+def read_state(text: str) -> Tab:
+    """Read the name of a tab from an address; what is none is the first."""
+    return TABS.get(text, "ready")
 
 
 def first_state(sizes: Sizes) -> ItemState:
@@ -87,6 +95,18 @@ async def get_item(queue: Queue[bytes], id: str) -> Item[bytes] | None:
     except ConfigError:
         return None
     return await queue.get(id)
+
+
+async def get_result(queue: Queue[bytes], id: str) -> Result[bytes] | None:
+    """Return what became of an item that is gone, None if that is not known, or nothing can have that id.
+
+    Raises ``Unavailable``, ``OutcomeUnknown``.
+    """
+    try:
+        result = await reading(queue).result(id, timeout=0)
+    except ConfigError:  # no such id, or the namespace is at a level without results
+        return None
+    return result if result.has_ended else None
 
 
 async def read_letters(queue: Queue[bytes], error: str = "", after: str = "") -> Letters:

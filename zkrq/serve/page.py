@@ -15,10 +15,9 @@ from typing import TYPE_CHECKING, Any
 from fastapi import APIRouter, Request, Response
 
 from zkrq.base.errors import ZkrqError
-from zkrq.serve.contents import ITEMS_MOST
 from zkrq.serve.curves import ROW_POINTS, draw, latest_rate, thin
 from zkrq.serve.listing import Choice, Row, arrange, read_choice
-from zkrq.serve.queue_pages import CONTENTS_SECONDS, QueuePages
+from zkrq.serve.queue_pages import CONTENTS_SECONDS, ITEMS_MOST, QueuePages
 from zkrq.serve.schedule_page import SchedulePage
 from zkrq.serve.sessions import Sessions
 from zkrq.serve.showing import Showing
@@ -142,6 +141,4 @@ class Page:
             consumer=consumer,
             items=items,
             trouble=trouble,
-            since=self._watching.consumers_seen.of(owner),
-            held_since=self._queue_pages.held_since,
         )

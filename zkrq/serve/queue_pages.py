@@ -14,11 +14,14 @@ from zkrq.base.checks import check_name
 from zkrq.base.errors import ConfigError, ZkrqError
 from zkrq.serve.actions import ACTIONS, Form, Outcome, question, read_form, read_outcome, tell
 from zkrq.serve.contents import (
+    ITEMS_MOST,
     Letters,
     Searches,
+    Tab,
     find,
     first_state,
     get_item,
+    get_result,
     ids_of_group,
     read_count,
     read_letters,
@@ -27,17 +30,15 @@ from zkrq.serve.contents import (
 from zkrq.serve.letters import BY_REASON, GROUPS_SHOWN, columns, group, value_of
 from zkrq.serve.problems import kind_of
 from zkrq.serve.shown import NO_FIGURES, Shown, show_queue
-from zkrq.serve.watching import claim_of
 
 if TYPE_CHECKING:
     from fastapi import APIRouter, Request, Response
 
     from zkrq.client.cluster import Cluster
-    from zkrq.client.items import Item, ItemState
+    from zkrq.client.items import Item
     from zkrq.client.queue import Queue
     from zkrq.serve.queues import Queues
     from zkrq.serve.showing import Showing
-    from zkrq.serve.sightings import Sighting
     from zkrq.serve.watching import Look, Watching
 
 CONTENTS_SECONDS = 5.0
@@ -53,13 +54,13 @@ NO_QUEUE = "There is no queue of that name."
 
 
 class Wish(NamedTuple):
-    """What somebody wants to see of a queue: items of a state, and at most how many; of dead letters, which ones.
+    """What somebody wants to see of a queue: a tab, and at most how many items; of dead letters, which ones.
 
     ``by``: the property by which dead letters are grouped; ``group``: the group that is shown, None: all.  ``error``,
     ``after``: which dead letters are read; see ``contents``.
     """
 
-    state: ItemState = "ready"
+    state: Tab = "ready"
     most: int = 50
     by: str = BY_REASON
     group: str | None = None
@@ -141,13 +142,20 @@ class QueuePages:
             **self._showing.common(look),
             "wish": wish,
             "items": (),
-            "held_since": self.held_since,
+            "ended": (),
+            "largest": None,
         }
         try:
             async with asyncio.timeout(CONTENTS_SECONDS):
                 values["queue"] = self._shown(queue.name, look, await queue.statistics())
                 if wish.state == "dead":
                     values |= _sorted_letters(await self._letters(queue, wish.error, wish.after), wish)
+                elif wish.state == "done":
+                    values["ended"] = await queue.history(wish.most)
+                elif wish.state == "groups":
+                    values["largest"], values["items"] = await asyncio.gather(
+                        queue.groups(), self.claimed(queue.name, ITEMS_MOST)
+                    )
                 elif wish.state == "claimed":
                     values["items"] = await self.claimed(queue.name, wish.most)
                 else:
@@ -168,14 +176,10 @@ class QueuePages:
         return show_queue(name, figures, self._watching.history.points(name), look.as_of)
 
     async def claimed(self, name: str, count: int) -> Sequence[Item[bytes]]:
-        """Return claimed items of a queue, and remember since when they are seen.  Raises ``Unavailable``."""
+        """Return claimed items of a queue.  Raises ``Unavailable``."""
         items = await self._queues[name].peek(count, "claimed")
-        self._watching.note_claims(name, items)
+        self._watching.note_owners(items)
         return items
-
-    def held_since(self, queue: str, item: Item[bytes]) -> Sighting | None:
-        """Return since when this server has seen an item in the hands of its consumer."""
-        return self._watching.claims_seen.of(claim_of(queue, item))
 
     async def find(self, request: Request) -> Response:
         """Show the items with a text in them."""
@@ -190,7 +194,8 @@ class QueuePages:
                 found = await find(queue, text)
         except (ZkrqError, TimeoutError) as error:
             return self._showing.message(503, "Not found out", str(error) or "The servers do not answer.", back)
-        return self._showing.reply("find.html", queue=queue.name, text=text, found=found)
+        values: dict[str, Any] = {**self._showing.common(look), "queue": queue.name, "text": text, "found": found}
+        return self._showing.reply("find.html", **values)
 
     # -- an item -----------------------------------------------------------------------------------------------------
 
@@ -205,8 +210,8 @@ class QueuePages:
         if (queue := await self._existing(request, look)) is None:
             return self._showing.message(404, "Not found", NO_QUEUE)
         values = await self._about(queue, look, id, form)
-        if values["item"] is None and not values["look"].trouble:
-            text = "No item has that id: it was never pushed, or it is done."
+        if values["item"] is None and values["result"] is None and not values["look"].trouble:
+            text = "No item has that id: it was never pushed, or it ended too long ago."
             return self._showing.message(404, "Not found", text, f"/queues/{queue.name}")
         stream = f"item/live?{urlencode({'id': id, 'as': form})}"
         return self._live(request, queue, "live_item.html", stream, values)
@@ -224,16 +229,23 @@ class QueuePages:
 
     async def _about(self, queue: Queue[bytes], look: Look, id: str, form: str) -> dict[str, Any]:
         """Return what the page of an item shows."""
-        values = {**self._showing.common(look), "name": queue.name, "id": id, "form": form, "item": None, "since": None}
+        values = {
+            **self._showing.common(look),
+            "name": queue.name,
+            "id": id,
+            "form": form,
+            "item": None,
+            "result": None,
+        }
         try:
             async with asyncio.timeout(CONTENTS_SECONDS):
                 item = values["item"] = await get_item(queue, id)
+                if item is None:
+                    values["result"] = await get_result(queue, id)
         except (ZkrqError, TimeoutError) as error:
             values["look"] = replace(look, trouble=look.trouble or str(error) or "The servers do not answer.")
             return values
-        if item and item.state == "claimed":
-            self._watching.note_claims(queue.name, [item])
-            values["since"] = self.held_since(queue.name, item)
+        self._watching.note_owners([item] if item else ())
         return values
 
     # -- actions -----------------------------------------------------------------------------------------------------
@@ -333,6 +345,8 @@ async def _ask(queue: Queue[bytes], verb: str, form: Form) -> str | None:
 def _address(queue: str, verb: str, form: Form) -> str:
     """Return the address of the page from which a form was sent."""
     if verb in ("pause", "resume"):
+        return f"/queues/{queue}"
+    if verb == "cancel" and form.ids and len(form.ids) > 1:
         return f"/queues/{queue}"
     if form.ids and len(form.ids) == 1 and form.group is None and not form.by:
         return f"/queues/{queue}/item?{urlencode({'id': form.ids[0]})}"

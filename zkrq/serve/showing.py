@@ -39,7 +39,6 @@ class Showing:
             "members": len(view.members),
             "needed": view.min_replicas,
             "read_only": self._policy.read_only,
-            "seen": self._watching.consumers_seen,
         }
 
     def render(self, template: str, **values: object) -> str:

@@ -11,7 +11,7 @@ from collections.abc import AsyncGenerator, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from types import TracebackType
-from typing import TYPE_CHECKING, NamedTuple, Self
+from typing import TYPE_CHECKING, Self
 
 from zkrq.base import clock
 from zkrq.base.errors import ZkrqError
@@ -19,7 +19,6 @@ from zkrq.base.tasks import Tasks, wait_set
 from zkrq.client.inner import read_servers
 from zkrq.serve.curves import History
 from zkrq.serve.problems import Busy
-from zkrq.serve.sightings import Sightings
 
 if TYPE_CHECKING:
     from zkrq.client.cluster import Cluster
@@ -44,9 +43,6 @@ PATIENCE = 1.0
 
 CONSUMERS_SECONDS = 10.0
 """Seconds between two counts of what consumers hold, which reads all claims, and between two reports of servers."""
-
-CLAIMS_NOTED = 50
-"""Claims of a queue of which it is remembered since when they are seen, even if nobody looks at them."""
 
 REPORT_SECONDS = 1.0
 """Seconds that a look waits for the servers' reports about themselves."""
@@ -74,20 +70,6 @@ class Look:
     trouble: str = ""
 
 
-class ClaimSeen(NamedTuple):
-    """An item in the hands of an owner.  ``attempts``: deliveries until then; the same owner may get it again."""
-
-    queue: str
-    id: str
-    owner: str
-    attempts: int
-
-
-def claim_of(queue: str, item: Item[bytes]) -> ClaimSeen:
-    """Return the claim of a claimed item."""
-    return ClaimSeen(queue, item.id, item.owner or "", item.attempts)
-
-
 def takes_pushes(cluster: Cluster) -> bool:
     """Tell whether enough servers of a shard are in sync for a push."""
     shards = cluster.shards
@@ -100,8 +82,6 @@ class Watching:
     def __init__(self, cluster: Cluster, queues: Queues, stopping: asyncio.Event) -> None:
         """``stopping``: set when every stream is to end."""
         self.history = History()
-        self.consumers_seen = Sightings[str]()
-        self.claims_seen = Sightings[ClaimSeen]()
         self._cluster = cluster
         self._queues = queues
         self._tasks = Tasks("zkrq serve: looks")
@@ -198,25 +178,14 @@ class Watching:
             if now - self._consumers_at >= CONSUMERS_SECONDS:
                 look = replace(look, reports=await self._read_reports(look))
                 look = replace(look, consumers=await self._cluster.consumers())
-                self.consumers_seen.note_all(clock.now(), look.consumers)
                 self._consumers_at = now
-                await self._note_claims(look.queues)
         except ZkrqError as error:
             look = replace(look, trouble=str(error))
         return replace(look, health=self._cluster.health())
 
-    async def _note_claims(self, queues: Mapping[str, Statistics]) -> None:
-        """Remember who has which item, of queues with few claims: an item that is stuck is in sight long before it is
-        looked for."""
-        for name, figures in queues.items():
-            if 0 < figures.sizes.claimed <= CLAIMS_NOTED:
-                self.note_claims(name, await self._queues[name].peek(CLAIMS_NOTED, "claimed"))
-
-    def note_claims(self, queue: str, items: Iterable[Item[bytes]]) -> None:
-        """Remember who has these items of a queue.  If a consumer has come since, the next look reads them again."""
-        held = [item for item in items if item.state == "claimed"]
-        self.claims_seen.note(clock.now(), (claim_of(queue, item) for item in held))
-        if any(item.owner and item.owner not in self._look.consumers for item in held):
+    def note_owners(self, items: Iterable[Item[bytes]]) -> None:
+        """If a consumer has come that has one of these items, have the next look read the consumers again."""
+        if any(item.owner and item.owner not in self._look.consumers for item in items):
             self._consumers_at = -math.inf
 
     async def _read_reports(self, look: Look) -> Mapping[str, ServerInfo]:

@@ -164,6 +164,8 @@ class Queue(Generic[T]):
     limits = blocking(queue.Queue[T].limits)
     get = blocking(queue.Queue[T].get)
     peek = blocking(queue.Queue[T].peek)
+    history = blocking(queue.Queue[T].history)
+    groups = blocking(queue.Queue[T].groups)
     dead_letters = blocking(queue.Queue[T].dead_letters)
 
     def scan(self, state: ItemState | None = None, *, group: str | None = None) -> Generator[Item[T]]:
@@ -200,6 +202,7 @@ class Queue(Generic[T]):
     resume = blocking(queue.Queue[T].resume)
     set_limits = blocking(queue.Queue[T].set_limits)
     set_groups = blocking(queue.Queue[T].set_groups)
+    set_history = blocking(queue.Queue[T].set_history)
     clear = blocking(queue.Queue[T].clear)
     delete = blocking(queue.Queue[T].delete)
     cancel = blocking(queue.Queue[T].cancel)

@@ -242,6 +242,7 @@ class Worker:
         seconds = self.grace if grace is None else check_duration("grace", grace)
         self._limiter = anyio.CapacityLimiter(self._slots.count)
         self._tell_start(burst)
+        self._tell_slots(self._slots.count)
         works = [self._burst()] if burst else [self._fetch(served) for served in self._served]
         fetchers = [asyncio.create_task(work, name=f"zkrq worker: fetcher {n}") for n, work in enumerate(works, 1)]
         try:
@@ -253,6 +254,13 @@ class Worker:
                 await self._drain(fetchers, seconds)
             finally:
                 self._limiter = None
+                self._tell_slots(-self._slots.count)
+
+    def _tell_slots(self, count: int) -> None:
+        """Have the client of each cluster say how many handlers this process runs at the same time."""
+        for queue in {getattr(served.queue, "cluster", None): served.queue for served in self._served}.values():
+            if add := getattr(queue, "_add_slots", None):
+                add(count)
 
     def _tell_start(self, burst: bool) -> None:
         """Log what is worked on, in one line for each cluster."""

@@ -262,13 +262,17 @@ class ZooKeeperCoordinator:
 
     # -- introductions --------------------------------------------------------------------------------------------
 
-    async def introduce(self, text: str) -> None:
+    async def introduce(self, text: str, number: int = 1) -> None:
         data = text.encode()
         _check_size(data)
 
         async def attempt(link: ZooKeeperLink) -> None:
+            # Another znode each time, because readers keep what they have read.
             with suppress(NodeExists):  # made before, by this session
-                await link.create(f"{self._introduced}/{self._session.owner}", data, ephemeral=True)
+                await link.create(f"{self._introduced}/{owner_id(self._session.owner, number)}", data, ephemeral=True)
+            if number > 1:
+                with suppress(NoNode):
+                    await link.delete(f"{self._introduced}/{owner_id(self._session.owner, number - 1)}")
 
         await self._ask(attempt)
 

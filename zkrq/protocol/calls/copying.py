@@ -49,14 +49,15 @@ class Page(Paging[CopyPage]):
 
 class MetadataReply(NamedTuple):
     """A server's knowledge of a queue besides its items: their number, its clock, the moment before which it accepts no
-    put, which claims have begun lately if it has a rate (``lua/_limits.lua``), and a page of the owners (id, number of
-    the last claim request, milliseconds since it was fenced or -1)."""
+    put, which claims have begun lately if it has a rate, its limits (``lua/_limits.lua``), and a page of the owners
+    (id, number of the last claim request, milliseconds since it was fenced or -1)."""
 
     cursor: bytes
     items: int
     clock: int
     floor_ms: bytes | int
     begun: bytes
+    limits: bytes
     owners: Rows
 
 
@@ -69,8 +70,8 @@ class Metadata(Paging[MetadataReply]):
     cursor: bytes = START
 
     def read(self, body: Body) -> MetadataReply:
-        cursor, items, clock, floor_ms, begun, owners = body
-        return MetadataReply(cursor, items, clock, floor_ms, begun, Rows(owners))
+        cursor, items, clock, floor_ms, begun, limits, owners = body
+        return MetadataReply(cursor, items, clock, floor_ms, begun, limits, Rows(owners))
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +83,7 @@ class Install(Call[int]):
     floor_ms: bytes | int
     items: Rows
     begun: bytes = b""
+    limited: bytes = b""
 
     def read(self, body: Body) -> int:
         return body[0]

@@ -131,6 +131,76 @@ class Statistics(Call[StatisticsReply]):
         return StatisticsReply(*body)
 
 
+class EndedRow(NamedTuple):
+    """An item that has ended: ``state`` is a letter of ``lua/history.lua``; ``took_us``: since its last claim began,
+    negative: no consumer ended it; ``owner``: that consumer, otherwise empty; ``text``: the reason of a dead letter."""
+
+    id: bytes
+    state: bytes
+    age_us: bytes
+    took_us: bytes
+    owner: bytes
+    attempts: int
+    group: bytes
+    key: bytes
+    text: bytes
+
+
+class HistoryReply(NamedTuple):
+    """``kept``: how many items are kept, 0: nothing is declared; the items, the latest first."""
+
+    kept: int
+    items: Sequence[EndedRow]
+
+
+@dataclass(frozen=True, slots=True)
+class History(Call[HistoryReply]):
+    """Read which items have ended last.  ``passed``: how many to pass over."""
+
+    script: ClassVar[str] = "history"
+    queue: str
+    passed: int
+    count: int
+
+    def read(self, body: Body) -> HistoryReply:
+        kept, flat = body
+        parts = iter(flat)
+        return HistoryReply(kept, [EndedRow(*row) for row in zip(*[parts] * len(EndedRow._fields), strict=True)])
+
+
+class GroupRow(NamedTuple):
+    """What is known of a group: items that are claimed; what waits, and how; see ``lua/group_page.lua``."""
+
+    name: bytes
+    claimed: int
+    waiting: int
+    standing: int
+    age_ms: int
+
+
+class GroupPageReply(NamedTuple):
+    """Groups, and the cursor to continue from."""
+
+    cursor: bytes
+    groups: Sequence[GroupRow]
+
+
+@dataclass(frozen=True, slots=True)
+class GroupPage(Paging[GroupPageReply]):
+    """Read about ``count`` of all groups, or those of the names ``items``."""
+
+    script: ClassVar[str] = "group_page"
+    queue: str
+    cursor: bytes
+    count: int
+    items: Sequence[bytes] = ()
+
+    def read(self, body: Body) -> GroupPageReply:
+        cursor, flat = body
+        parts = iter(flat)
+        return GroupPageReply(cursor, [GroupRow(*row) for row in zip(*[parts] * len(GroupRow._fields), strict=True)])
+
+
 class ClaimCountsReply(NamedTuple):
     """Number of claims of each owner, and the cursor to continue from."""
 

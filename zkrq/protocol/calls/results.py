@@ -58,7 +58,7 @@ class StoredRow(NamedTuple):
 
 
 class StoreReply(NamedTuple):
-    """``counted``: the value of the counter of each, 0 without one."""
+    """``counted``: the value of the counter of each, 0 without one; of one to keep whether it is; -1: of an item."""
 
     counted: Sequence[int]
     records: Records

@@ -44,6 +44,7 @@ end
 
 -- Tell whether an item is claimed under this row.
 local function is_live(r, row)
+  if row + NONE > 255 then return false end -- a beginning (add_row)
   local name, at = string.char(row + NONE), 0
   repeat
     at = string.find(r.named, name, at + 1, true)
@@ -60,36 +61,71 @@ local function holds(r, token)
   return false
 end
 
+-- Return when a claim began, and whether a row of its own says so: its deadline less its lease, until it is extended.
+local function began_at(r, row)
+  local owner, seq, lease_ms, deadline = struct.unpack(ROW, r.rows, (row - 1) * ROW_BYTES + 1)
+  for at = 1, #r.rows, ROW_BYTES do
+    local other_owner, other_seq, other_lease_ms, moment = struct.unpack(ROW, r.rows, at)
+    if other_owner == owner and other_seq == seq and other_lease_ms == 0 then return moment, true end
+  end
+  return deadline - lease_ms * 1000, false
+end
+
+-- Keep when a claim began, before its lease is another one: in a row without a lease that no column names.
+local function note_beginning(r, row)
+  local moment, is_noted = began_at(r, row)
+  if is_noted or #r.rows >= 255 * ROW_BYTES then return end
+  local owner, seq = struct.unpack(ROW, r.rows, (row - 1) * ROW_BYTES + 1)
+  r.rows = r.rows .. struct.pack(ROW, owner, seq, 0, moment)
+end
+
 local add_row
 do
   -- Drop rows that no column names, and owners that no row names.  A row that is named is a request that may be repeated;
-  -- what an item has replaced (push_decided.lua) is kept for good.
+  -- what an item has replaced (push_decided.lua) is kept for good.  The beginnings of claims that are named come last, so
+  -- that the numbers of the others stay small enough for a column.  Return how many come before them.
   local function drop_unused(r)
     local rows, row_owners, new_row, new_owner = {}, {}, {[string.char(NONE)] = string.char(NONE)}, {}
+    local requests, beginnings = {}, {}
     for row = 1, #r.rows / ROW_BYTES do
-      local name = string.char(row + NONE)
+      local name = row + NONE <= 255 and string.char(row + NONE)
       local packed = string.sub(r.rows, (row - 1) * ROW_BYTES + 1, row * ROW_BYTES)
-      local owner = string.byte(packed)
-      if string.find(r.named, name, 1, true) or string.sub(r.row_owners[owner], 1, 1) == REPLACED then
+      local owner, seq, lease_ms = struct.unpack(ROW, packed)
+      if name and string.find(r.named, name, 1, true) or string.sub(r.row_owners[owner], 1, 1) == REPLACED then
         if not new_owner[owner] then
           row_owners[#row_owners + 1] = r.row_owners[owner]
           new_owner[owner] = #row_owners
         end
         rows[#rows + 1] = string.char(new_owner[owner]) .. string.sub(packed, 2)
-        new_row[name] = string.char(#rows + NONE)
+        if name then new_row[name] = string.char(#rows + NONE) end
+        requests[string.sub(packed, 1, 5)] = true
+      elseif seq > 0 and lease_ms == 0 then
+        beginnings[#beginnings + 1] = packed
+      end
+    end
+    local count = #rows
+    for _, packed in ipairs(beginnings) do
+      if requests[string.sub(packed, 1, 5)] then
+        rows[#rows + 1] = string.char(new_owner[string.byte(packed)]) .. string.sub(packed, 2)
       end
     end
     r.named, r.rows, r.row_owners = string.gsub(r.named, '.', new_row), table.concat(rows), row_owners
+    return count
   end
 
   -- Add the row of a claim; return its number.
   function add_row(r, owner, seq, lease_ms, deadline)
-    if #r.rows >= r.size * ROW_BYTES then drop_unused(r) end
+    local behind = ''
+    if #r.rows >= r.size * ROW_BYTES then
+      local count = drop_unused(r)
+      r.rows, behind = string.sub(r.rows, 1, count * ROW_BYTES), string.sub(r.rows, count * ROW_BYTES + 1)
+    end
     local index = 1
     while r.row_owners[index] and r.row_owners[index] ~= owner do index = index + 1 end
     r.row_owners[index] = owner
-    r.rows = r.rows .. struct.pack(ROW, index, seq, lease_ms, deadline)
-    return #r.rows / ROW_BYTES
+    local rows = r.rows .. struct.pack(ROW, index, seq, lease_ms, deadline)
+    r.rows = rows .. behind
+    return #rows / ROW_BYTES
   end
 end
 
@@ -104,18 +140,6 @@ end
 local function set_row(r, row, lease_ms, deadline)
   local at = (row - 1) * ROW_BYTES
   r.rows = string.sub(r.rows, 1, at + 5) .. struct.pack('<I4d', lease_ms, deadline) .. string.sub(r.rows, at + ROW_BYTES + 1)
-end
-
--- Return the first deadline of the rows in use, 0 if there is none.
-local function first_deadline(r)
-  local first = 0
-  for row = 1, #r.rows / ROW_BYTES do
-    if is_live(r, row) then
-      local _, _, _, deadline = row_at(r, row)
-      if first == 0 or deadline < first then first = deadline end
-    end
-  end
-  return first
 end
 
 -- Change the attempts of a run by +1 or -1, within 0 and 65535.
@@ -172,9 +196,14 @@ do
     return moment, failures
   end
 
+  -- Tell whether all entries are of items before this one, as usually where many are settled together.
+  local function are_before(r, position)
+    return r.own == '' or string.byte(r.own, #r.own - OWN_BYTES + 1) < position
+  end
+
   function set_own(r, position, moment, failures)
-    if r.own == '' then
-      r.own = struct.pack(OWN, position, moment, failures)
+    if are_before(r, position) then
+      r.own = r.own .. struct.pack(OWN, position, moment, failures)
       return
     end
     local at, found = find_own(r, position)
@@ -183,7 +212,7 @@ do
   end
 
   function drop_own(r, from, to)
-    if r.own == '' then return end
+    if are_before(r, from) then return end
     local at, behind = find_own(r, from), find_own(r, to + 1)
     r.own = string.sub(r.own, 1, at - 1) .. string.sub(r.own, behind)
   end

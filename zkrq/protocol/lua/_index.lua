@@ -1,4 +1,4 @@
--- purpose: keep the indexes of a queue: ready or scheduled, claimed, holdings, dead, the list of tombstones.
+-- purpose: keep the indexes of a queue: ready or scheduled, claimed, holdings, dead, ended, the list of tombstones.
 -- Scores are this server's clock in microseconds; ready and scheduled are ordered by priority (0 to 9, higher first),
 -- then due time.  They name a bundle while an item is queued with it, and items with a moment of their own each: bundle,
 -- a zero byte, position; so does dead. claimed names bundles by their first deadline (or an earlier moment).
@@ -286,7 +286,11 @@ do
     if has_tail(r) then look_after(r) end
     -- What is counted from here on has come since the deletion (statistics.lua).
     if r.bundle == DELETED and r.pushed_at > b.pushed_at then tally.removed = tally.removed - number('removed') end
-    if r.bundle == LIMITS then limits.note(r) end
+    if r.bundle == LIMITS then
+      limits.note(r)
+      endings.trim()
+    end
+    if (r.own ~= '' or b.own ~= '') and endings.size() > 0 then endings.index(b, r) end
     -- The records of a pause and of limits are never dropped, because their versions would start again.
     if not is_alive and r.bundle ~= PAUSE and r.bundle ~= LIMITS then
       local bytes = TOMBSTONE_BYTES + 2 * #r.bundle + #r.record
@@ -295,9 +299,11 @@ do
       tally.bytes, removals = tally.bytes + bytes, removals + 1
     end
     if r.notes and r.own ~= '' then
+      local has_own = r.size > 1 and {} or nil
+      for at = 1, has_own and #r.own or 0, OWN_BYTES do has_own[string.byte(r.own, at)] = true end
       for _, noted in ipairs(r.notes) do
         -- Not of one that is gone.
-        if r.size == 1 or own_of(r, noted[1]) then append(new, 'notes', entry_of(r, noted[1]), noted[2]) end
+        if not has_own or has_own[noted[1]] then append(new, 'notes', entry_of(r, noted[1]), noted[2]) end
       end
     end
   end
@@ -360,6 +366,18 @@ end
 
 local commit
 do
+  -- Return the first deadline of the rows in use, 0 if there is none.
+  local function first_deadline(r)
+    local first = 0
+    for row = 1, #r.rows / ROW_BYTES do
+      if is_live(r, row) then
+        local _, _, _, deadline = row_at(r, row)
+        if first == 0 or deadline < first then first = deadline end
+      end
+    end
+    return first
+  end
+
   -- Conclude what was decided here about a bundle.
   local function conclude(r)
     if not string.find(r.states, ALIVE) and (not r.before or string.find(r.before.states, ALIVE)) then r.due = now_us end
@@ -373,9 +391,14 @@ do
   function commit()
     local is_idle = not (order[1] or lines[1] or next(entering) or next(leaving) or next(new))
     if is_idle then return write_numbers() end
+    local has_history
     for _, r in ipairs(order) do
       if r.changed then
-        if r.decided then conclude(r) end
+        if r.decided then
+          if has_history == nil then has_history = endings.size() > 0 end
+          if has_history then endings.note_moments(r) end
+          conclude(r)
+        end
         r.record = r.record and not r.decided and r.record or write_record(r)
         append(new, 'records', r.bundle, struct.pack('<d', r.shift) .. r.record)
         place(r)
@@ -389,6 +412,7 @@ do
     write('HSET', records, new.records)
     write('HSET', groups, new.groups)
     for index, values in pairs(leaving) do write('ZREM', index, values) end
+    if entering[recent] then endings.trim() end
     write('HDEL', notes, new.old_notes)
     write('HDEL', groups, new.old_groups)
     write('RPUSH', tombstones, new.tombstones)

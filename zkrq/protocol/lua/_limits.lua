@@ -4,6 +4,7 @@
 --   order of their pushes.  rate=K/MS: at most K claims of it begin within MS milliseconds (_groups.lua).
 -- * limits: of all consumers together.  concurrency=N: at most N items are claimed at once.  rate=K/MS: at most K claims
 --   begin within MS milliseconds.
+-- * history: keep=N: the N items that have ended last are kept (_endings.lua).
 -- A section or a name that this version does not know stays as it is, and limits nothing.
 --
 -- At once: the lead counts the claimed items.  A claim is handed out when every server has it, so whichever server leads
@@ -120,7 +121,8 @@ do
 
   function limits.is_set()
     if not numbers then read_numbers() end
-    return (numbers.limits or '') ~= ''
+    local text = numbers.limits or ''
+    return text ~= '' and text ~= 'history:' .. limits.section(text, 'history')
   end
 
   -- Return how many more items may be claimed, as far as those are counted that are claimed now: negative if there are too

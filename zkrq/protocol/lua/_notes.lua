@@ -1,6 +1,8 @@
 -- purpose: keep why items failed, beside their record; sent with it as one string: position, length and text of each.
 local function pack_notes(r)
   if not r.notes then return '' end
+  local position, text = unpack(r.notes[1] or {})
+  if #r.notes == 1 then return struct.pack('<BH', position, #text) .. text end
   local texts = {}
   for i, noted in ipairs(r.notes) do texts[i] = struct.pack('<BH', noted[1], #noted[2]) .. noted[2] end
   return table.concat(texts)

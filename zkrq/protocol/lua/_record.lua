@@ -6,7 +6,6 @@
 -- deleted, at the moment of its push.
 -- Moments are by the clock of the server that decided the record, in microseconds. Each server keeps the difference to
 -- its own clock (shift) in front of the record; it is never shipped and never compared.
-local MARKED_AT, COUNT_AT, PUSHED_AT = 10, 11, 12
 local HEAD_LENGTH = 9 -- format, version
 local SHIFT_BYTES = 8
 local ROW, ROW_BYTES = '<BI4I4d', 17 -- of a claim: owner, request, lease, deadline

@@ -56,9 +56,9 @@ do
     end
     for _, noted in ipairs(fresh) do size_of[noted[1]] = #noted[2] end
     for at = 1, #r.own, OWN_BYTES do
-      local position = string.byte(r.own, at)
+      local position, _, ttl_ms = struct.unpack(OWN, r.own, at)
       local entry = entry_of(r, position)
-      bytes = bytes + RESULT_BYTES + #r.bundle + (size_of[position] or redis.call('HSTRLEN', notes, entry))
+      if ttl_ms > 0 then bytes = bytes + RESULT_BYTES + #r.bundle + (size_of[position] or redis.call('HSTRLEN', notes, entry)) end
     end
     return bytes
   end

@@ -38,6 +38,7 @@ do
     extend = {became = 'C', settle = function(r, from, to, row, ms)
       local owner, seq = row_at(r, row)
       local _, others = string.gsub(r.named, string.char(row + NONE), '')
+      note_beginning(r, row)
       if others == to - from + 1 then
         set_row(r, row, ms, now_us + ms * 1000)
       else

@@ -1,7 +1,8 @@
 -- purpose: drop tombstones that are no longer needed: twice the put window old, or beyond the bytes that a queue's may
 -- take.  An entry names its version, so that a later life of the same id is never touched.
 -- A repeated put of an item whose tombstone was dropped could revive it, so puts as old as the youngest such item are
--- refused (floor_ms).  One that has a result stays until the time of that is over: it is put behind the others each time
+-- refused (floor_ms).  One that has a result stays until the time of that is over, and one whose items are in the history until these are
+-- not: it is put behind the others each time
 -- it comes to the front.  If the bytes do not suffice, forgot_ms is the time of the last burial that is forgotten early.
 
 local trim_tombstones
@@ -53,8 +54,9 @@ do
       local forgotten, ordered, texts, dropped = {}, {}, {}, 0
       for i, packed in ipairs(redis.call('HMGET', records, unpack(ids))) do
         local tombstone, r = named[i], packed and read_record(packed)
+        if r then r.bundle = ids[i] end
         local is_latest = r and not string.find(r.states, ALIVE) and not newer(r, tombstone)
-        if is_latest and r.own ~= '' and freed >= excess and not is_expired(r, put_window_ms) then
+        if is_latest and r.own ~= '' and freed >= excess and (not is_expired(r, put_window_ms) or endings.has(r)) then
           -- Looked at again when it has come to the front once more.
           append(kept, tombstones, struct.pack('<d', now_ms) .. string.sub(tombstone.entry, 9))
         else
@@ -62,7 +64,7 @@ do
           pushed_ms = math.max(pushed_ms, tombstone.pushed_at)
           if tombstone.removed_ms > old_ms then forgot_ms = math.max(forgot_ms, tombstone.removed_ms) end
           if is_latest then
-            r.bundle, forgotten[#forgotten + 1] = ids[i], ids[i]
+            forgotten[#forgotten + 1] = ids[i]
             if places.is_ordered(r) then ordered[#ordered + 1] = r end
             for _, entry in ipairs(r.own ~= '' and results.entries(r) or {}) do append(texts, notes, entry) end
           end

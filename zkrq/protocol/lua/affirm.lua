@@ -1,6 +1,6 @@
 #!lua flags=allow-oom
 -- purpose: decide bundles again as they are here, under this epoch, whatever other servers know of them.
--- KEYS: server records payloads ready scheduled members groups claimed holdings dead tombstones keys expiring notes lead
+-- KEYS: server records payloads ready scheduled members groups claimed holdings dead recent tombstones keys expiring notes lead
 -- ARGV: epoch generation / id
 -- reply: OK [id record notes since; of each]
 -- reply: NOTINSYNC generation

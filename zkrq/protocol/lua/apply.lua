@@ -22,7 +22,7 @@
 -- not, a live record of a greater version keeps these, because no other server may have them; only a later life of the
 -- id drops them.
 -- cuts: payloads to drop, see _cutting.lua; empty: none.
--- KEYS: server queues records payloads ready scheduled members groups claimed holdings dead tombstones keys expiring notes owners fenced_owners lead waiting
+-- KEYS: server queues records payloads ready scheduled members groups claimed holdings dead recent tombstones keys expiring notes owners fenced_owners lead waiting
 -- ARGV: epoch generation queue put_window_ms trim fenced whole clock cuts / id record notes since payload
 -- reply: OK [position items; of each that lost to a greater version which says otherwise about these items: their positions, a byte each] [position; of each that lacks a payload]
 -- reply: NOTINSYNC generation
@@ -119,6 +119,7 @@ local function operation(queue, put_window_ms, trim, fenced, whole, clock, cuts)
         superseded[n + 1], superseded[n + 2] = position, positions
       end
       if texts ~= '' then complete_results(r, held, texts) end
+      if held.own ~= '' then endings.enter_again(held) end
     end
     keep_payload(position, held, before, payload, bare)
     at = at + stride

@@ -4,7 +4,7 @@
 -- call: id of this call (_calls.lua).  A removed item names it, and the state in which the call found the item, so that
 -- a repetition reports the same.  An item that is already gone is reported too, since only this server may know of its
 -- removal.
--- KEYS: server records payloads ready scheduled members groups claimed holdings dead tombstones keys expiring notes lead waiting
+-- KEYS: server records payloads ready scheduled members groups claimed holdings dead recent tombstones keys expiring notes lead waiting
 -- ARGV: epoch generation put_window_ms trim wanted count call / id
 -- reply: OK [state; of each before this call, empty for an unknown one] [id record notes since; of each bundle concerned]
 -- reply: NOTINSYNC generation

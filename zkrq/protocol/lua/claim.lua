@@ -12,7 +12,7 @@
 -- clock: what this server's clock should say now, in microseconds, by the client's clock since its last claim request
 -- here; 0: unknown.  The reply carries what it says.  known_ms: how long the client has known this clock.
 -- limited: 1 if the queue has limits, so that nothing is to be claimed ahead; otherwise 0.
--- KEYS: server queues records payloads ready scheduled members groups claimed holdings dead tombstones keys expiring notes owners fenced_owners lead waiting
+-- KEYS: server queues records payloads ready scheduled members groups claimed holdings dead recent tombstones keys expiring notes owners fenced_owners lead waiting
 -- ARGV: epoch generation clock known_ms put_window_ms trim queue owner seq count lease_ms waiter max_attempts expired dead_max dead_age_ms
 -- reply: OK next_ms dropped_letters [id position count payload; of each run handed out: its first position, its length, and its payloads, as one string] clock limited [id record notes since; of everything decided here]
 -- reply: FENCED

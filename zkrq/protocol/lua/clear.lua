@@ -9,7 +9,7 @@
 -- before_ms: the moment; on the first page, whose cursor is empty, this server's clock if that is later.
 -- cursor: s or r for scheduled or ready, score and entry of the last item skipped there; m and the member looked at last;
 -- s: from the beginning.
--- KEYS: server records payloads ready scheduled members groups claimed holdings dead tombstones keys expiring notes lead waiting
+-- KEYS: server records payloads ready scheduled members groups claimed holdings dead recent tombstones keys expiring notes lead waiting
 -- ARGV: epoch generation put_window_ms trim count call before_ms cursor only
 -- reply: OK executed_before removed before_ms cursor [id record notes since; of each bundle concerned]; the cursor is empty at the end, removed: number of items
 -- A repetition reports what the first try removed.

@@ -4,7 +4,7 @@
 -- settings: of this section, name=value,name=value; empty: none from now on.  The other sections stay as they are.
 -- call: id of this call; one that was executed here does nothing (_calls.lua).
 -- before: the settings of the section before.
--- KEYS: server queues records payloads ready scheduled members groups claimed holdings dead tombstones keys expiring notes lead waiting
+-- KEYS: server queues records payloads ready scheduled members groups claimed holdings dead recent tombstones keys expiring notes lead waiting
 -- ARGV: epoch generation queue section settings call
 -- reply: OK before [id record notes since; of the record]
 -- reply: NOTINSYNC generation

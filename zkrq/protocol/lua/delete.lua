@@ -4,7 +4,7 @@
 -- A queue of which nothing is stored stays unknown.
 -- moment_ms: of the deletion, by the clock of the client that asks for it.  The moments of pushes are by the clocks of
 -- clients, too, so what this client pushes after its call is later, whatever this server's clock says.
--- KEYS: server queues records payloads ready scheduled members groups claimed holdings dead tombstones keys expiring notes lead
+-- KEYS: server queues records payloads ready scheduled members groups claimed holdings dead recent tombstones keys expiring notes lead
 -- ARGV: epoch generation queue moment_ms
 -- reply: OK [id record notes since; of the record, and of the limits]
 -- reply: NOTINSYNC generation

@@ -3,7 +3,7 @@
 -- been woken for items that it never took, so its channel is removed, and at the end another waiter is woken.
 -- cursor: 0 to begin, then the result of the last call, until that is 0.
 -- The owner stays listed (owners.lua) until retire.lua, so that a fence left in the middle is found and repeated.
--- KEYS: server records payloads ready scheduled members groups claimed holdings dead tombstones keys expiring notes fenced_owners lead waiting
+-- KEYS: server records payloads ready scheduled members groups claimed holdings dead recent tombstones keys expiring notes fenced_owners lead waiting
 -- ARGV: epoch generation owner cursor
 -- reply: OK cursor requeued [id record notes since; of each bundle of which claims are requeued]; requeued: number of items
 -- reply: NOTINSYNC generation

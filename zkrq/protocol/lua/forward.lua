@@ -6,7 +6,7 @@
 -- clock: what this server's clock said (metadata.lua) before the items were judged, in microseconds; after window_ms
 -- the call is too late, because another client may have done the same, and the tombstones may be dropped by now.
 -- since: as in apply.lua.
--- KEYS: server queues records payloads ready scheduled members groups claimed holdings dead tombstones keys expiring notes lead waiting
+-- KEYS: server queues records payloads ready scheduled members groups claimed holdings dead recent tombstones keys expiring notes lead waiting
 -- ARGV: epoch generation queue clock window_ms / id record notes since payload
 -- reply: OK [id record notes since; of each]
 -- reply: LATE

@@ -1,14 +1,16 @@
 #!lua flags=allow-oom
 -- purpose: copy what another server knows of a queue besides its items (metadata.lua), keeping the greater values.
 -- clock: this server's clock, from which apply.lua is to count.
--- KEYS: server queues records payloads ready scheduled members groups claimed holdings dead tombstones keys expiring notes owners fenced_owners lead
--- ARGV: epoch generation queue floor_ms begun / owner seq fenced_ago_ms
+-- limited: the limits, in force until their record comes: which of the items to come are in the history (_endings.lua).
+-- KEYS: server queues records payloads ready scheduled members groups claimed holdings dead recent tombstones keys expiring notes owners fenced_owners lead
+-- ARGV: epoch generation queue floor_ms begun limited / owner seq fenced_ago_ms
 -- reply: OK clock
 -- reply: NOTINSYNC generation
 -- reply: STALE epoch
-local function operation(queue, floor_ms, begun)
+local function operation(queue, floor_ms, begun, limited)
   redis.call('SADD', queues, queue)
   if tonumber(floor_ms) > number('floor_ms') then set_number('floor_ms', floor_ms) end
+  if limited ~= '' and not numbers.limits then set_number('limits', limited) end
   local counts = limits.merge_begun(numbers.begun, string.match(begun, '^[^%z]*'))
   if counts then set_number('begun', limits.write_begun(counts)) end
   for group, packed in string.gmatch(begun, '%z([^%z]*)%z([^%z]*)') do grouping.learn_begun(group, packed) end

@@ -2,12 +2,12 @@
 -- purpose: read what a server knows of a queue besides its items: their number (a tombstone counts as one), the moment
 -- before which no put is accepted, and its owners: the number of their last claim request, and how long ago they were
 -- fenced; and which claims have begun lately, if the queue or its groups have a rate (_limits.lua): first of the queue, then
--- of groups, each behind a zero byte, its name and another one.
+-- of groups, each behind a zero byte, its name and another one; and its limits.
 -- clock: this server's clock, from which page.lua is to count.
 -- KEYS: server groups owners fenced_owners tombstones lead
 -- cursor: 0 to begin, then the result of the last call, until that is 0: all owners.
 -- ARGV: epoch generation cursor
--- reply: OK cursor items clock floor_ms begun [owner seq fenced_ago_ms; of each, -1 for one that is not fenced]
+-- reply: OK cursor items clock floor_ms begun limits [owner seq fenced_ago_ms; of each, -1 for one that is not fenced]
 -- reply: NOTINSYNC generation
 -- reply: STALE epoch
 local function operation(cursor)
@@ -39,5 +39,5 @@ local function operation(cursor)
     for i = 1, #page[2], 2 do tell(page[2][i], page[2][i + 1], redis.call('ZSCORE', fenced_owners, page[2][i])) end
     next_cursor = page[1] == '0' and 'f0' or page[1]
   end
-  return {'OK', next_cursor, items, now_us, numbers.floor_ms or 0, table.concat(begun), flat}
+  return {'OK', next_cursor, items, now_us, numbers.floor_ms or 0, table.concat(begun), numbers.limits or '', flat}
 end

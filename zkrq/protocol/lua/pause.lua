@@ -1,7 +1,7 @@
 #!lua flags=allow-oom
 -- purpose: decide that the queue is paused or resumed: a record like an item's says so, and is replicated like one.
 -- state: P paused, X not.  call: id of this call; one that was executed here does nothing (_calls.lua).
--- KEYS: server queues records payloads ready scheduled members groups claimed holdings dead tombstones keys expiring notes lead waiting
+-- KEYS: server queues records payloads ready scheduled members groups claimed holdings dead recent tombstones keys expiring notes lead waiting
 -- ARGV: epoch generation queue state call
 -- reply: OK [id record notes since; of the record]
 -- reply: NOTINSYNC generation

@@ -13,7 +13,7 @@
 -- key_window_ms: for how long from now each keeps others of its key away, whatever becomes of it; 0: while it is queued or
 -- claimed.  Only pushes with a window ask for one.
 -- again: 1 when another primary may have decided the same push before; what is refused now is removed there.
--- KEYS: server queues records payloads ready scheduled members groups claimed holdings dead tombstones keys expiring notes lead waiting
+-- KEYS: server queues records payloads ready scheduled members groups claimed holdings dead recent tombstones keys expiring notes lead waiting
 -- ARGV: epoch generation again queue put_window_ms max_size replacing key_window_ms / id record payload
 -- reply: OK [outcome; by position: + new, K known: it was there before, D done: pushed before and gone, each followed by the ids of those in whose place it was put; = and the id of the item that has the key, W and the id of the one that began its window and is gone, F full, L late] [id record notes since; of all that is there]
 -- reply: NOTINSYNC generation

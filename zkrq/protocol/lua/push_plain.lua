@@ -3,7 +3,7 @@
 -- So are items that are gone, which the reply names: push_decided.lua decides whether their tombstones still count.  The reply
 -- names a known item that is alone, too: its id may be the caller's own, and then the caller is told.
 -- record: its moments count from its arrival.
--- KEYS: server queues records payloads ready scheduled members groups claimed holdings dead tombstones keys expiring notes lead waiting
+-- KEYS: server queues records payloads ready scheduled members groups claimed holdings dead recent tombstones keys expiring notes lead waiting
 -- cuts: payloads to drop, see _cutting.lua; empty: none.
 -- ARGV: epoch generation queue put_window_ms cuts / id record payload
 -- reply: OK [position; of every put that was refused because it is older than the put window or newer than this clock] [position n items; of every put of which items are gone: the n of its version, and their positions, a byte each; and of every other put of a known item that is alone: no positions]
@@ -23,6 +23,8 @@ local function tell(told, position, n, gone)
   local at = #told
   told[at + 1], told[at + 2], told[at + 3] = position, n, gone
 end
+
+local MARKED_AT, COUNT_AT, PUSHED_AT = 10, 11, 12 -- in a record
 
 local function operation(queue, put_window_ms, cuts)
   local ids, late, told = {}, {}, {}

@@ -1,7 +1,7 @@
 #!lua flags=allow-oom
 -- purpose: queue dead letters again, ready immediately, with no attempts: the named ones, or the count that died first.
 -- A letter whose key is in use again stays dead.
--- KEYS: server records payloads ready scheduled members groups claimed holdings dead tombstones keys expiring notes lead waiting
+-- KEYS: server records payloads ready scheduled members groups claimed holdings dead recent tombstones keys expiring notes lead waiting
 -- skip: how many of those that died first to skip.  call: id of this call (_calls.lua).  The items name it, so that a
 -- repetition reports them again.
 -- ARGV: epoch generation skip count call / id

@@ -5,7 +5,7 @@
 -- count nothing any more.
 -- cursor: 0 to begin, then the result of the last call, until that is 0: first g and a cursor of groups, then m, then m= and
 -- the group whose members were looked at last, which may be the empty one.
--- KEYS: server records payloads ready scheduled members groups claimed holdings dead tombstones keys expiring notes lead waiting
+-- KEYS: server records payloads ready scheduled members groups claimed holdings dead recent tombstones keys expiring notes lead waiting
 -- ARGV: epoch generation cursor
 -- reply: OK cursor repaired; repaired: number of groups
 -- reply: NOTINSYNC generation

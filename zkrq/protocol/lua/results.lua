@@ -2,7 +2,7 @@
 -- purpose: decide what became of items.  Of an item that has ended, all servers get the record before the caller learns of
 -- it, so no other end can follow.  Of one that has not, the caller's channel is noted, and told when the item ends.
 -- waiter: that channel; empty: none.
--- KEYS: server records payloads ready scheduled members groups claimed holdings dead tombstones keys expiring notes lead
+-- KEYS: server records payloads ready scheduled members groups claimed holdings dead recent tombstones keys expiring notes lead
 -- ARGV: epoch generation put_window_ms waiter / id
 -- reply: OK [state text; of each item: U unknown, Q queued, C claimed and the owner, D dead letter and the reason, A done and the result, N done without a result, L done and its result lost, X cancelled, E its time to live was over] [id record notes since; of each that has ended]
 -- reply: NOTINSYNC generation
@@ -16,7 +16,7 @@ local function told_removed(r, position)
   if seq == 0 then return 'X', '' end
   local removed_at, ttl_ms = own_of(r, position)
   local text = results.recall(r, position)
-  if not removed_at or removed_at + r.shift + ttl_ms * 1000 <= now_us then return 'N', '' end
+  if not removed_at or ttl_ms == 0 or removed_at + r.shift + ttl_ms * 1000 <= now_us then return 'N', '' end
   return text and 'A' or 'L', text or ''
 end
 

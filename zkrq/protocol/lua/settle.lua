@@ -5,7 +5,7 @@
 -- letter, text is the reason), extend (the deadline moves to ms from now).
 -- A claim is identified by its token, and by a version no newer than the record's.  A verb repeated with the same token
 -- is answered as done, and decided again under the present epoch.
--- KEYS: server records payloads ready scheduled members groups claimed holdings dead tombstones keys expiring notes lead waiting
+-- KEYS: server records payloads ready scheduled members groups claimed holdings dead recent tombstones keys expiring notes lead waiting
 -- items: runs of positions, two bytes each: the first and the last.  version: as it is packed in the record.  how: the
 -- verb, for all but an ack without a result followed by ms and text, separated by spaces.
 -- dead_max, dead_age_ms: as in claim.lua.  cuts: payloads to drop, see _cutting.lua; empty: none.

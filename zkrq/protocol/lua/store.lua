@@ -6,9 +6,9 @@
 -- rank: 0 not the last one, 1 a failure, 2 a success; count and the milliseconds, text is the id of a counter: it is incremented if this result was
 -- not counted before, which the result remembers; forget.
 -- A record's attempts tell how far it is: its rank, plus 4 if it was counted.
--- KEYS: server queues records payloads ready scheduled members groups claimed holdings dead tombstones keys expiring notes lead
+-- KEYS: server queues records payloads ready scheduled members groups claimed holdings dead recent tombstones keys expiring notes lead
 -- ARGV: epoch generation queue put_window_ms trim / id call how text
--- reply: OK [number; the counter's value, 0 without one] [id record notes since; of all that is there]
+-- reply: OK [number; the counter's value, 0 without one; of set 1, 0 where one of greater rank stays; -1 under the id of an item] [id record notes since; of all that is there]
 -- reply: NOTINSYNC generation
 -- reply: STALE epoch
 
@@ -54,16 +54,43 @@ end
 
 local VERBS = {}
 
+function VERBS.forget(id, call)
+  local r, kept = kept_of(id)
+  if kept then
+    touch(r)
+    drop_own(r, 1, 1)
+    r.notes = nil
+    r.attempts = '\0\0'
+    set(r, 1, 1, GONE, row_of_call(r, call))
+  elseif r then
+    tell_as_is(r)
+  end
+  return 0
+end
+
+-- Forget the parts that a result names which is replaced or forgotten (zkrq/client/stored.py): a byte, their number, and what
+-- their ids have in common.
+local function forget_parts(text, call, room)
+  local PARTS_MAX = 100 -- forgotten in one call; others go when their time is over
+  if not text or string.byte(text) ~= 1 or #text ~= 21 then return room or PARTS_MAX end
+  local count, token = struct.unpack('<I4c16', text, 2)
+  local name = string.gsub(token, '.', function(byte) return string.format('%02x', string.byte(byte)) end)
+  room = (room or PARTS_MAX) - count
+  for at = 0, room >= 0 and count - 1 or -1 do VERBS.forget('part-' .. name .. '-' .. at, call) end
+  return room
+end
+
 function VERBS.set(id, call, text, ttl_ms, rank)
   local r, kept, attempts = kept_of(id)
   local row = r and string.byte(r.named) - NONE or 0
   local is_repeated = row > 0 and token_at(r, row) == call
   if kept and (is_repeated or rank < attempts % COUNTED) then
     tell_kept(r, kept)
-    return 0
+    return is_repeated and 1 or 0
   end
+  forget_parts(kept, call)
   keep(r, id, call, ttl_ms, text, (attempts >= COUNTED and COUNTED or 0) + rank)
-  return 0
+  return 1
 end
 
 function VERBS.count(id, call, counter, ttl_ms)
@@ -81,27 +108,17 @@ function VERBS.count(id, call, counter, ttl_ms)
   return value
 end
 
-function VERBS.forget(id, call)
-  local r, kept = kept_of(id)
-  if kept then
-    touch(r)
-    drop_own(r, 1, 1)
-    r.notes = nil
-    r.attempts = '\0\0'
-    set(r, 1, 1, GONE, row_of_call(r, call))
-  elseif r then
-    tell_as_is(r)
-  end
-  return 0
-end
-
 local function operation(queue, put_window_ms, trim)
-  local counted = {}
+  local counted, room = {}, nil
   for i = first, last, 4 do
     local verb, ttl_ms, rank = string.match(ARGV[i + 2], '^(%a+) ?(%d*) ?(%d*)$')
     local item = is_item(ARGV[i]) or verb == 'count' and is_item(ARGV[i + 3])
     if item then tell_as_is(item) end
-    counted[#counted + 1] = (item or ARGV[i] == ARGV[i + 3]) and 0
+    if verb == 'forget' and not item then
+      local _, kept = kept_of(ARGV[i])
+      room = forget_parts(kept, ARGV[i + 1], room)
+    end
+    counted[#counted + 1] = item and -1 or ARGV[i] == ARGV[i + 3] and 0
       or VERBS[verb](ARGV[i], ARGV[i + 1], ARGV[i + 3], tonumber(ttl_ms), tonumber(rank))
   end
   list_queue(queue)

@@ -2,7 +2,7 @@
 -- purpose: read the results that are kept under these ids (store.lua).  If the last one of an id is not there yet, the
 -- caller's channel is noted, and notified of the next one.  All servers get the record before the caller learns of it.
 -- waiter: that channel; empty: none.
--- KEYS: server records payloads ready scheduled members groups claimed holdings dead tombstones keys expiring notes lead
+-- KEYS: server records payloads ready scheduled members groups claimed holdings dead recent tombstones keys expiring notes lead
 -- ARGV: epoch generation waiter / id
 -- reply: OK [state text; of each: A the last result, P one before the last, Q none] [id record notes since; of each that is there]
 -- reply: NOTINSYNC generation

@@ -5,7 +5,7 @@
 -- verdict: a fenced owner's settlements are lost and its request is FENCED, but the settlements of another owner beside it
 -- count.
 -- The arguments are those of settle.lua and claim.lua.
--- KEYS: server queues records payloads ready scheduled members groups claimed holdings dead tombstones keys expiring notes owners fenced_owners lead waiting
+-- KEYS: server queues records payloads ready scheduled members groups claimed holdings dead recent tombstones keys expiring notes owners fenced_owners lead waiting
 -- ARGV: epoch generation clock known_ms put_window_ms trim queue owner seq count lease_ms waiter max_attempts expired dead_max dead_age_ms cuts / id items version token how
 -- reply: OK next_ms dropped_letters [id position count payload; as of claim.lua] clock limited [id record notes since; of everything decided here] verdict [lost; as of settle.lua]; verdict: OK, or why nothing is claimed: FENCED, OUTDATED
 -- reply: NOTINSYNC generation

@@ -342,6 +342,11 @@ def _zscore(data: Keyspace, key: bytes, member: bytes) -> bytes | None:
     return None if score is None else number_text(score)
 
 
+@_command("ZMSCORE", -3)
+def _zmscore(data: Keyspace, key: bytes, *members: bytes) -> list[bytes | None]:
+    return [_zscore(data, key, member) for member in members]
+
+
 @_command("ZRANK", 3)
 def _zrank(data: Keyspace, key: bytes, member: bytes) -> int | None:
     return data.read(key, SortedSet).rank(member)
@@ -390,6 +395,11 @@ def _zrangebyscore(data: Keyspace, key: bytes, low: bytes, high: bytes, *options
     if skip < 0:
         return []
     return scored(found[skip : None if count < 0 else skip + count], with_scores)
+
+
+@_command("ZLEXCOUNT", 4)
+def _zlexcount(data: Keyspace, key: bytes, low: bytes, high: bytes) -> int:
+    return len(_zrangebylex(data, key, low, high))
 
 
 @_command("ZRANGEBYLEX", -4)

@@ -1,0 +1,235 @@
+"""``history``: which items have ended last, and the beginnings of claims, from which their durations follow."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.lua.one_server import BUNDLE, LEASE_MS, Decided, OneServer, Put, put_and_claim, wait_ms
+from zkrq.protocol import calls
+from zkrq.protocol.calls import EndedRow, item_id
+from zkrq.protocol.records import BUNDLE_MAX
+
+KEPT = 5
+
+
+def declare(server: OneServer, kept: int = KEPT) -> dict[str, Decided]:
+    return server.declare(f"keep={kept}" if kept else "", "history")[1]
+
+
+def ended(server: OneServer, passed: int = 0, count: int = 500) -> list[EndedRow]:
+    return list(server.ask(calls.History(server.queue, passed, count)).items)
+
+
+def told(server: OneServer) -> list[tuple[str, str]]:
+    """Id and end of each item, the latest first."""
+    return [(row.id.decode(), row.state.decode()) for row in ended(server)]
+
+
+def named(server: OneServer) -> int:
+    return int(str(server.command("ZCARD", server.key("recent"))))
+
+
+def held(server: OneServer, id: str = "a") -> Decided:
+    return put_and_claim(server, Put(id)).only
+
+
+@pytest.fixture
+def follower(server: OneServer) -> Iterator[OneServer]:
+    """Another server with the same clock."""
+    with OneServer(server.host, server.port, database=1) as other:
+        other.enrol()
+        yield other
+
+
+def test_nothing_is_kept_where_nothing_is_declared(server: OneServer) -> None:
+    decided = server.settle(held(server).settle("ack")).decided["a"]
+    assert (ended(server), named(server), decided.bundle.own) == ([], 0, {})
+    assert server.ask(calls.History("q", 0, 10)).kept == 0
+
+
+def test_what_is_told_of_each_end(server: OneServer) -> None:
+    declare(server)
+    assert server.ask(calls.History("q", 0, 10)).kept == KEPT
+    server.settle(held(server, "done").settle("ack"))
+    server.settle(held(server, "dead").settle("bury", 0, "why"))
+    server.put("cancelled", "waits")
+    server.ask(calls.Cancel("q", "", 0, "call", ["cancelled", "never pushed"]))
+    server.push(Put("expired", ttl_ms=1))
+    wait_ms(3)
+    server.claim("bob", count=0)
+    assert told(server) == [("expired", "E"), ("cancelled", "X"), ("dead", "D"), ("done", "A")]
+    of = {row.id: row for row in ended(server)}
+    assert (of[b"dead"].text, of[b"dead"].owner) == (b"why", b"ann")
+    assert (of[b"done"].owner, of[b"expired"].owner) == (b"ann", b"")
+    assert (of[b"done"].attempts, of[b"cancelled"].took_us, of[b"expired"].took_us) == (1, b"-1", b"-1")
+    assert server.contents().faults == []
+
+
+def test_how_long_the_last_claim_took_counts_from_its_beginning(server: OneServer) -> None:
+    """Extended, for longer and for less."""
+    declare(server)
+    claim = held(server)
+    began = server.now_us()
+    for ms in (120_000, 1_000, LEASE_MS):
+        wait_ms(5)
+        claim = server.settle(claim.settle("extend", ms)).decided["a"]
+        assert abs((claim.bundle.claimed_us(0) or 0) - began) < 5_000
+    server.settle(claim.settle("ack"))
+    (row,) = ended(server)
+    assert 15_000 <= int(row.took_us) < 10_000_000
+    assert int(row.age_us) < 10_000_000
+
+
+def test_a_claim_that_is_not_extended_costs_no_row(server: OneServer) -> None:
+    claim = held(server)
+    assert len(claim.bundle.rows) == 1
+    assert abs((claim.bundle.claimed_us(0) or 0) - server.now_us()) < 10_000_000
+    for _ in range(3):
+        claim = server.settle(claim.settle("extend", LEASE_MS)).decided["a"]
+    assert len(claim.bundle.rows) == 2
+
+
+def test_every_item_of_a_bundle_may_be_claimed_and_extended_by_itself(server: OneServer) -> None:
+    """As many rows as can be named, and as many beginnings beside them."""
+    server.put(Put(BUNDLE, [b"x"] * BUNDLE_MAX))
+    for again in range(3):
+        bundle = None
+        for number in range(BUNDLE_MAX):
+            claim = server.claim(f"owner-{number}-{again}", count=1)
+            (settlement,) = claim.settle("extend", LEASE_MS)
+            bundle = server.settle(settlement).decided[BUNDLE].bundle
+        assert bundle
+        assert bundle.states == "C" * BUNDLE_MAX
+        moments = [bundle.claimed_us(position) or 0 for position in range(BUNDLE_MAX)]
+        assert moments == sorted(moments)
+        assert {row.token for row in bundle.rows if not row.lease_ms} == {
+            row.token for row in bundle.rows if row.lease_ms
+        }
+        for number in range(BUNDLE_MAX):
+            server.fence(f"owner-{number}-{again}")
+    assert server.contents().faults == []
+
+
+def test_never_more_than_the_bound_the_oldest_go_first(server: OneServer) -> None:
+    declare(server)
+    server.put(Put(BUNDLE, [b"x"] * 20))
+    for position in range(20):
+        claim = server.claim(count=1)
+        server.settle(*claim.settle("ack"))
+        assert named(server) == min(position + 1, KEPT)
+    assert told(server) == [(item_id(BUNDLE, position), "A") for position in range(19, 14, -1)]
+    assert [row.id for row in ended(server, 1, 2)] == [row.id for row in ended(server)[1:3]]
+    declare(server, 2)
+    assert len(told(server)) == named(server) == 2
+    declare(server, 0)
+    assert named(server) == 0
+
+
+def test_a_redriven_letter_has_not_ended(server: OneServer) -> None:
+    declare(server)
+    server.settle(held(server).settle("bury", 0, "why"))
+    server.redrive("a")
+    assert (told(server), named(server)) == ([], 0)
+    server.settle(server.claim().only.settle("ack"))
+    assert told(server) == [("a", "A")]
+
+
+def test_a_new_life_of_an_id_has_not_ended(server: OneServer) -> None:
+    declare(server)
+    server.settle(held(server).settle("ack"))
+    server.age("a", 700_000)
+    server.push(Put("a"))
+    assert (told(server), named(server)) == ([], 0)
+
+
+def test_a_result_and_the_history_go_together(server: OneServer) -> None:
+    """A result that is no longer kept leaves its item in the history; one that belongs to no item is not in it."""
+    declare(server)
+    server.settle(held(server).settle("result", 1, "42"))
+    server.settle(held(server, "b").settle("result", 60_000, "43"))
+    server.settle(held(server, "c").settle("ack"))
+    wait_ms(3)
+    assert server.results("a", "b", "c")[0] == [("N", ""), ("A", "43"), ("N", "")]
+    server.ask(calls.Store("q", [calls.StoredRow("task", "call", "set 60000 2", b"42")]))
+    assert told(server) == [("c", "A"), ("b", "A"), ("a", "A")]
+
+
+def test_limits_are_declared_beside_it_and_it_limits_nothing(server: OneServer) -> None:
+    def limited(seq: int) -> int:
+        return server.ask(calls.Claim("q", "ann", seq, 1, LEASE_MS, "", 0, "X", 0, 0)).limited
+
+    declare(server)
+    server.put("a", "b")
+    assert limited(1) == 0
+    server.declare("concurrency=1")
+    assert server.ask(calls.Statistics("q")).limits == b"history:keep=5 limits:concurrency=1"
+    assert limited(2) == 1
+    server.declare("")
+    assert limited(3) == 0
+    assert server.ask(calls.History("q", 0, 1)).kept == KEPT
+
+
+def test_a_follower_has_the_same_and_so_has_a_copy(server: OneServer, follower: OneServer) -> None:
+    for decided in declare(server).values():
+        follower.apply(decided.apply())
+    for id in ("a", "b"):
+        claim = held(server, id)
+        follower.apply(claim.apply(b"payload"), payloads=True)
+        follower.apply(server.settle(claim.settle("ack")).decided[id].apply())
+    assert told(follower) == told(server) == [("b", "A"), ("a", "A")]
+    assert follower.contents().faults == []
+
+
+def test_a_copy_has_the_same_whatever_comes_first(server: OneServer, follower: OneServer) -> None:
+    """The limits are told with the clock (metadata), before any page of the copy."""
+    declare(server)
+    for id in "abc":
+        server.settle(held(server, id).settle("ack"))
+    reply = server.ask(calls.Metadata("q"))
+    follower.ask(calls.Install("q", 0, reply.owners, reply.begun, reply.limits))
+    for copy in sorted(server.page()[1].found.values(), key=lambda copy: copy.applied.id, reverse=True):
+        follower.apply(copy.applied)
+    assert sorted(told(follower)) == sorted(told(server)) == [("a", "A"), ("b", "A"), ("c", "A")]
+
+
+def test_a_learner_has_also_what_it_got_before_it_knew_of_the_history(server: OneServer, follower: OneServer) -> None:
+    """It gets every write from the beginning, and the limits of the queue only when that is copied."""
+    limits = declare(server)
+    claim = held(server)
+    follower.apply(server.settle(claim.settle("ack")).decided["a"].apply())
+    assert told(follower) == []
+    for decided in limits.values():
+        follower.apply(decided.apply())
+    follower.apply(server.page()[1].found["a"].applied)
+    assert told(follower) == told(server) == [("a", "A")]
+
+
+def test_what_a_greater_record_says_replaces_it(server: OneServer, follower: OneServer) -> None:
+    """The ack reached one server only, and the next primary has given the item to somebody else."""
+    for decided in declare(server).values():
+        follower.apply(decided.apply())
+    claim = held(server)
+    follower.apply(claim.apply(b"payload"), payloads=True)
+    server.settle(claim.settle("ack"))
+    assert told(server) == [("a", "A")]
+    extended = follower.settle(claim.settle("extend", LEASE_MS), epoch=9).decided["a"]
+    server.apply(extended.apply(b"payload"), payloads=True, epoch=9)
+    server.epoch = 9
+    assert (told(server), named(server)) == ([], 0)
+
+
+def test_tombstones_of_items_that_are_kept_stay(server: OneServer) -> None:
+    """Beyond their time; the others are dropped, and one whose item is pushed out of the history is, too."""
+    declare(server, 2)
+    for id in "abc":
+        server.settle(held(server, id).settle("ack"))
+    wait_ms(3)
+    server.trim(put_window_ms=0)
+    assert sorted(server.contents().bundles) == ["\1limits", "b", "c"]
+    assert told(server) == [("c", "A"), ("b", "A")]
+    server.settle(held(server, "d").settle("ack"))
+    wait_ms(3)
+    server.trim(put_window_ms=0)
+    assert sorted(server.contents().bundles) == ["\1limits", "c", "d"]
