@@ -100,7 +100,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "row-is-dropped-too-early",
         _LUA + "_bundle.lua",
-        "if string.find(r.named, name, 1, true) or",
+        "if name and string.find(r.named, name, 1, true) or",
         "if is_live(r, row) or",
         "a repeated settling finds what it has done",
         Suite("tests/lua/test_bundles.py", "tests/lua/test_histories.py"),

@@ -153,10 +153,13 @@ class Load:
         return self.rng.choice(["ready", "scheduled", "claimed", "dead"])
 
     def draw_section(self) -> Word:
-        return self.rng.choice(["limits", "limits", "other"])
+        return self.rng.choice(["limits", "limits", "history", "other"])
 
     def draw_settings(self) -> Word:
-        return self.rng.choice(["", "concurrency=2", "rate=3/1000", "concurrency=3,rate=5/100"])
+        return self.rng.choice(["", "concurrency=2", "rate=3/1000", "concurrency=3,rate=5/100", "keep=3"])
+
+    def draw_limited(self) -> Word:
+        return self.rng.choice(["", "limits:concurrency=2", "history:keep=2"])
 
     def draw_begun(self) -> Word:
         return self.rng.choice(["", "", "10000 0 2 20000 1", "100000 0 1"])
@@ -208,7 +211,12 @@ class Load:
         return self._mostly("", "=", "=g")
 
     def draw_group(self) -> str | None:
+        if self._script == "group_page":
+            return self.rng.choice(["g", "h", "none"])
         return self.rng.choice([None, None, "", "g", "h"])
+
+    def draw_passed(self) -> Word:
+        return self.rng.choice([0, 0, 1])
 
     def draw_key(self) -> Word:
         return self.rng.choice(["k1", "k2", "none"])

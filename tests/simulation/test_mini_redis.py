@@ -128,7 +128,7 @@ def _told(part: object) -> object:
         return part
     parts = cast("list[object]", part)
     counts = parts[1::2]
-    if not counts or not all(isinstance(count, int) for count in counts):
+    if not counts or len(parts) % 2 or not all(isinstance(count, int) for count in counts):
         return parts
     return [name for name, count in zip(parts[::2], cast("list[int]", counts), strict=True) for _ in range(count)]
 
@@ -214,11 +214,13 @@ PLAIN = {
     "ZREM": "zset / member",
     "ZCARD": "zset",
     "ZSCORE": "zset member",
+    "ZMSCORE": "zset / member",
     "ZRANK": "zset member",
     "ZCOUNT": "zset bound bound",
     "ZRANGE": "zset index index rev? withscores?",
     "ZRANGEBYSCORE": "zset bound bound withscores? limit?",
     "ZRANGEBYLEX": "names name_bound name_bound limit?",
+    "ZLEXCOUNT": "names name_bound name_bound",
     "ZPOPMIN": "zset count?",
     "ZREMRANGEBYSCORE": "zset bound bound",
     "ZREMRANGEBYRANK": "zset index index",
