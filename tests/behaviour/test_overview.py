@@ -114,7 +114,9 @@ async def test_consumers_and_what_each_holds(cluster: zkrq.Cluster, name: str, c
                 claims += more
         mine, theirs = claims[0].owner, claims[-1].owner
         consumers = await other.consumers()
-        assert consumers[theirs] == ("mailer on host 7", {one: 600, two: 2}, zkrq.__version__)
+        found = consumers[theirs]
+        assert found[:3] == ("mailer on host 7", {one: 600, two: 2}, zkrq.__version__)
+        assert (found.release, found.slots) == (zkrq.__version__, 0)
         assert {queue: consumers[mine].claims.get(queue) for queue in (one, two)} == {one: 4, two: None}
         assert consumers == await cluster.consumers()
         await other.queue(one).ack_many(claims[4:604])

@@ -46,7 +46,7 @@ async def app(stage: Stage) -> AsyncGenerator[Any]:
     app: Any = Celery("client", broker=BROKER_URL, backend="zkrq.kombu.results:ZkrqBackend")
     app.conf.update(broker_transport_options=options, result_expires=600)
     for name in ("add", "slow", "total", "text", "fails"):
-        app.task(name=name)(by_a_worker)
+        app.task(name=name, shared=False)(by_a_worker)
     yield app
     await asyncio.to_thread(app.backend.close)
     await asyncio.to_thread(app.pool.force_close_all)

@@ -307,6 +307,22 @@ async def has_progress(queue: zkrq.Queue[Any], id: str) -> bool:
     return bool(item and item.progress and item.progress.fraction == 0.4)
 
 
+@runs("results.md", 'emails = cluster.queue("emails", history=1000)')
+async def test_history(code: str, cluster: zkrq.testing.TestCluster, capsys: pytest.CaptureFixture[str]) -> None:
+    emails = cluster.queue("emails", history=1000)
+    first, last = [(await emails.push({"to": name})).id for name in ("ann", "bob")]
+    owners = list[str]()
+    for _ in range(2):
+        claim = await take(emails)
+        owners.append(claim.owner)
+        await cluster.clock.advance(2)
+        await claim.ack()
+    await execute(code, cluster=cluster)
+    told = [line.split() for line in capsys.readouterr().out.splitlines()]
+    assert [(line[0], line[1]) for line in told] == [(last, "done"), (first, "done")]
+    assert all(line[-2:] == [owner, "1"] for line, owner in zip(told, reversed(owners), strict=True))
+
+
 @runs("workers.md", "schedules = cluster.schedules()")
 async def test_schedules_at_run_time(
     code: str, cluster: zkrq.testing.TestCluster, capsys: pytest.CaptureFixture[str]
@@ -504,8 +520,11 @@ def _leave_logging_alone(**_: object) -> None:
 
 @runs("celery.md", "# flows.py")
 async def test_chain_group_chord_retry_and_beat_of_celery(
-    code: str, servers: local.Servers, founded: str, tmp_path: Path
+    code: str, servers: local.Servers, founded: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(
+        "celery._state._on_app_finalizers", set[object]()
+    )  # where its tasks wait for the apps of other tests
     beats: Any = import_module("celery.beat")
     pools: Any = import_module("kombu.pools")
     signals: Any = import_module("celery.signals")

@@ -56,6 +56,7 @@ def test_scripts_name_their_commands_literally() -> None:
 RARE = {
     "hsetnx": "stores the payloads of a push that arrives after a decision about it",
     "ltrim": "drops tombstones that are twenty minutes old",
+    "zmscore": "drops tombstones that are twenty minutes old where a history keeps some",
     "zrank": "continues a clear behind items that were pushed after it began",
 }
 """Commands for which no test waits; that they are needed is shown by the scripts that name them."""
@@ -184,6 +185,12 @@ async def items(cluster: Cluster) -> None:
     await asyncio.sleep(0.2)
     await few.push("looks at it")
     assert await few.pop_one(timeout=HANG)
+    grouped = cluster.queue("grouped", history=1, groups=zkrq.Groups(ordered=True))
+    for _ in range(3):
+        await grouped.push_many(range(2), group="g")
+    for _ in range(2):
+        await (await take(grouped)).ack()
+    assert [len(await grouped.history()), len((await grouped.groups()).groups)] == [1, 1]
 
 
 async def looking(cluster: Cluster) -> None:

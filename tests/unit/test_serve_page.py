@@ -215,7 +215,7 @@ def values_of(template: str, health: Health, *, read_only: bool, full: bool) -> 
     points = [Point(0, 1), Point(2, 2)]
     figures = FIGURES if full else FIGURES._replace(oldest_ready=None, paused=False, sizes=Sizes(0, 0, 0, 0))
     letters = [HOSTILE] if full else []
-    consumers = {"1": Consumer("<i>worker</i>", {"emails": 1}, release="before 0.2.0")} if full else {}
+    consumers = {"1": Consumer("<i>worker</i>", {"emails": 1})} if full else {}
     row = Row("emails", figures, 1.0, 2.0, draw([0, 1], [1.0, 2.0])) if full else Row("emails", figures)
     is_dead = template == "live_queue.html"
     return {
@@ -264,7 +264,7 @@ def values_of(template: str, health: Health, *, read_only: bool, full: bool) -> 
         "asked": 3,
         "trouble": "<img>" if full else "",
         "owner": "1",
-        "consumer": Consumer("<i>worker</i>", {"emails": 1}, release="before 0.2.0"),
+        "consumer": Consumer("<i>worker</i>", {"emails": 1}),
         "question": "<img>?",
         "verb": "discard",
         "back": "/?<img>",

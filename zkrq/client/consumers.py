@@ -8,6 +8,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, NamedTuple
 
 from zkrq.protocol import calls
+from zkrq.protocol.levels import release_of
 
 if TYPE_CHECKING:
     from zkrq.protocol.levels import ClientInfo
@@ -17,25 +18,28 @@ if TYPE_CHECKING:
 class Consumer(NamedTuple):
     """A live consumer: its description, and the number of claims that it holds in each queue.
 
-    ``version``: its release of zkrq, empty for one that names none.  ``release``: the same for people, who read
-    "before 0.2.0" for that one.  ``host``: its machine.
-    ``since``: when its client connected, by the clock of that machine, None: unknown.  ``slots``: handlers that its
-    workers run at the same time, 0 for a loop over ``pop``.
+    ``version``: its release of zkrq, empty for one that names none.  ``host``: its machine.  ``since``: when its client
+    connected, by the clock of that machine, None: unknown.  ``slots``: handlers that its workers run at the same time,
+    0 for a loop over ``pop``.
     """
 
     description: str
     claims: Mapping[str, int]
     version: str = ""
-    release: str = ""
     host: str = ""
     since: datetime | None = None
     slots: int = 0
+
+    @property
+    def release(self) -> str:
+        """Its release for people to read: "before 0.2.0" for one that names none."""
+        return release_of(self.version)
 
 
 def describe_consumer(info: ClientInfo, claims: Mapping[str, int]) -> Consumer:
     """Describe a consumer by what its client says, and the claims that it holds."""
     since = datetime.fromtimestamp(info.started, UTC) if info.started else None
-    return Consumer(info.description, claims, info.version, info.release, info.host, since, info.slots)
+    return Consumer(info.description, claims, info.version, info.host, since, info.slots)
 
 
 async def count_claims(shards: Iterable[Replicas], queues: Iterable[str]) -> Mapping[str, Mapping[str, int]]:

@@ -39,9 +39,9 @@ LEAST_SECONDS = 2.0
 
 _READS = (
     "HGET K f", "HMGET K f", "HDEL K f", "HEXISTS K f", "HLEN K", "HSCAN K 0", "HSTRLEN K f", "SREM K f", "SCARD K",
-    "SSCAN K 0", "LLEN K", "LRANGE K 0 0", "LTRIM K 0 0", "ZREM K f", "ZCARD K", "ZCOUNT K 0 0", "ZPOPMIN K",
-    "ZRANGE K 0 0", "ZRANGEBYLEX K - +", "ZRANGEBYSCORE K 0 0", "ZRANK K f", "ZSCAN K 0", "ZSCORE K f", "EXISTS K",
-    "UNLINK K",
+    "SSCAN K 0", "LLEN K", "LRANGE K 0 0", "LTRIM K 0 0", "ZREM K f", "ZCARD K", "ZCOUNT K 0 0", "ZLEXCOUNT K - +",
+    "ZMSCORE K f", "ZPOPMIN K", "ZRANGE K 0 0", "ZRANGEBYLEX K - +", "ZRANGEBYSCORE K 0 0", "ZRANK K f",
+    "ZREMRANGEBYRANK K 0 0", "ZSCAN K 0", "ZSCORE K f", "EXISTS K", "UNLINK K",
 )  # fmt: skip
 """What scripts call and what changes nothing where K does not exist."""
 
