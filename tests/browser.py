@@ -65,7 +65,13 @@ class Browser:
         return self.driver.switch_to.active_element.accessible_name
 
     def click(self, selector: str) -> None:
-        self.driver.find_element("css selector", selector).click()
+        """Click what is there, or comes: parts of a page are fetched behind it."""
+        from selenium.webdriver.support import expected_conditions
+        from selenium.webdriver.support.ui import WebDriverWait
+
+        wanted = expected_conditions.element_to_be_clickable(("css selector", selector))
+        clickable: Any = WebDriverWait(self.driver, HANG, 0.05).until(wanted)
+        clickable.click()
 
     def answer(self, *, yes: bool) -> str:
         """Answer a question of the page; return it."""

@@ -388,6 +388,7 @@ async def test_concurrency_counts_batches(queue: zkrq.Queue[Any]) -> None:
 
     async with working(queue, handle, batch=10, concurrency=2) as worker:
         await settled(lambda: are_sizes(queue, 20, 20))
+        await until(lambda: len(begun) == 2)
         assert begun == [10, 10]
         assert worker.statistics().running == 20
         assert repr(worker) == f"<Worker of {queue.name}: 2 of 2 running>"

@@ -29,7 +29,7 @@ R = TypeVar("R")
 
 COMMAND = ["celery", "-A", "tests.frameworks.celery_flows", "worker", "--concurrency=2", "--loglevel=info"]
 
-CHORD_SIZE = 1500
+CHORD_SIZE = 1000
 """Members of a large chord; its group is kept in several parts."""
 
 

@@ -116,6 +116,7 @@ async def test_a_bad_day_is_worked_through_from_the_page(browser: Browser, serve
         assert await do(browser.complaints) == []
 
 
+@pytest.mark.chaos
 async def test_a_bad_day_fits_a_phone(browser: Browser, servers: local.Servers) -> None:
     async with bad_day(servers) as stage:
         pages = {

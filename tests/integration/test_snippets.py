@@ -298,6 +298,7 @@ async def test_progress(code: str, cluster: zkrq.testing.TestCluster, capsys: py
     await settled(lambda: has_progress(books, id))
     await execute(reading, id=id, **names)
     assert capsys.readouterr().out == "40 %, page 12 of 30\n"
+    waits.set()
     working.cancel()
     await asyncio.wait([working])
 

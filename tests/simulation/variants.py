@@ -309,12 +309,12 @@ VARIANTS: Mapping[str, Variant] = {
     variant.make.__name__: variant
     for variant in (
         Variant(apply_installs_anything, "pause,cut,slow,restart,hub_expire", first=132),
-        Variant(settling_asks_for_no_token, "pause", first=52),
+        Variant(settling_asks_for_no_token, "pause", first=73),
         Variant(generation_is_not_compared, first=5),
         Variant(removal_leaves_no_tombstone),
         Variant(view_is_written_without_comparing, "hub_slow,cut,flush,restart_empty", first=29),
         Variant(claims_are_handed_out_early, "restart,flush,breaks,replica", first=1),
-        Variant(a_push_is_done_on_one_server, "full,cut,flush,restart_empty", first=19),
+        Variant(a_push_is_done_on_one_server, "full,cut,flush,restart_empty", first=25),
         Variant(acks_stay_on_the_primary),
         Variant(keys_are_not_looked_up, first=6),
         Variant(windows_are_not_looked_up, first=40),
