@@ -18,11 +18,13 @@ from tests.harness import (
     is_whole,
     new_namespace,
     over_zookeeper,
+    settled,
     take,
     until,
 )
 from zkrq import local
 from zkrq.base import events
+from zkrq.client import schedule_store
 from zkrq.coordination.coordinator import VIEW
 from zkrq.coordination.memory import Hub
 from zkrq.protocol.enrolment import enrol
@@ -89,8 +91,10 @@ async def refound(servers: local.Servers, namespace: str, hub: Hub, *named: str)
     await in_process(servers, namespace, hub).recover(named, without_zookeeper=True)
 
 
-async def test_zookeeper_is_lost_altogether_while_clients_run() -> None:
-    """The real one, its disk included.  A client that was connected goes on when the namespace is there again."""
+async def test_zookeeper_is_lost_altogether_while_clients_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The real one, its disk included.  A client that was connected goes on when the namespace is there again, and with
+    the schedules that its code declares."""
+    monkeypatch.setattr(schedule_store, "READ_SECONDS", 0.1)
     namespace = new_namespace()
     async with local.servers(redis=3, zookeeper=1) as servers, over_zookeeper(servers, namespace) as running:
         queue = running.queue(QUEUE)
@@ -98,6 +102,8 @@ async def test_zookeeper_is_lost_altogether_while_clients_run() -> None:
         held = await take(queue)
         await running.queue("keys").push("with a key", key="k", id="i")
         epoch = running.view.epoch
+        nightly = running.every(0.2, running.queue("reports"), 1, name="nightly")
+        await until(lambda: nightly.last is not None)
         await servers.zookeeper[0].kill()
         await servers.zookeeper[0].restart(wipe=True)
 
@@ -129,6 +135,13 @@ async def test_zookeeper_is_lost_altogether_while_clients_run() -> None:
         claim = await take(queue)
         assert claim.item == "from the one that ran on"
         await claim.ack()
+
+        async def is_declared() -> bool:
+            return [entry.name for entry in await running.schedules().list()] == ["nightly"]
+
+        await settled(is_declared)
+        last = nightly.last
+        await until(lambda: nightly.last != last)
 
 
 async def test_a_namespace_that_exists_is_not_founded_again(servers: local.Servers) -> None:

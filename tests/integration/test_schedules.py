@@ -158,6 +158,27 @@ async def test_removed_it_comes_back_only_when_code_declares_it(cluster: Cluster
         assert len(await schedules.list()) == 1
 
 
+async def test_when_zookeeper_has_lost_it_running_code_declares_it_again(pair: Pair, cluster: Cluster) -> None:
+    """Nobody has removed it, so it must not end in silence; also if another client was faster to write anew."""
+    queue, schedules = cluster.queue("reports"), cluster.schedules()
+    async with pair.client() as other, cluster.every(0.2, queue, 1, name="nightly") as handle:
+        for _ in range(2):
+            await until(lambda: handle.last is not None)
+            del pair.hub.registers[SCHEDULES]
+            cluster._client.register_changed(SCHEDULES)  # pyright: ignore[reportPrivateUsage]
+            await settled(lambda: _names(schedules, "nightly"))
+        del pair.hub.registers[SCHEDULES]
+        await other.schedules().add(other.queue("reports"), "hourly", 3600, 1)
+        await settled(lambda: _names(schedules, "hourly", "nightly"))
+        last = handle.last
+        await until(lambda: handle.last != last)
+        assert "running" in repr(handle)
+
+
+async def _names(schedules: zkrq.StoredSchedules, *names: str) -> bool:
+    return [entry.name for entry in await schedules.list()] == [*names]
+
+
 async def test_a_codec_that_this_process_does_not_have(pair: Pair, cluster: Cluster) -> None:
     """What runs schedules pushes the bytes as they were stored."""
     queue = cluster.queue("pictures", codec=zkrq.RAW)

@@ -40,6 +40,9 @@ class ScheduleStore:
         """``check_level``: raises ``ConfigError`` in a client that does not speak the active level."""
         self.known = Timetable()
         """The schedules as this process read them last."""
+        self.begun = 0
+        """How often the register was seen to begin anew, because ZooKeeper has lost it: what code declares is declared
+        again then."""
         self._coordinator = coordinator
         self._tasks = tasks
         self._events = events
@@ -115,6 +118,9 @@ class ScheduleStore:
     def _take(self, found: Versioned) -> None:
         if found == self._found:  # the version is not enough: it begins again if ZooKeeper has lost its data
             return
-        self.known, self._found = decode(found.data), found
+        known = decode(found.data)
+        if self._found and found.version <= self._found.version:  # versions only grow otherwise
+            self.begun += 1
+        self.known, self._found = known, found
         for notice in tuple(self._notices.values()):
             notice()

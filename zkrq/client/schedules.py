@@ -140,6 +140,7 @@ class Recurring(Generic[T]):
         while self._stored and stored.entry.declared:
             try:
                 await stored.store.declare(stored.entry)
+                stored.begun = stored.store.begun
                 break
             except (NotLetIn, Unavailable) as error:
                 _log.warning("recurring %s: nothing is pushed yet: %s", self.name, error, extra=self._extra)
@@ -179,6 +180,8 @@ class Recurring(Generic[T]):
         tried: datetime | None = None
         while True:
             self._changed.clear()
+            if self._stored and self._stored.is_lost:
+                await self._enter(self._stored)
             if self._stored:
                 self._look(self._stored)
             if self._halted:
@@ -227,11 +230,20 @@ class Recurring(Generic[T]):
 
 @dataclass(slots=True)
 class Stored:
-    """What is stored of a schedule: where, and as its code declares it.  ``followed``: what a process pushes by."""
+    """What is stored of a schedule: where, and as its code declares it.  ``followed``: what a process pushes by.
+
+    ``begun``: ``ScheduleStore.begun`` when it was declared.
+    """
 
     store: ScheduleStore
     entry: StoredSchedule
     followed: StoredSchedule | None = None
+    begun: int = 0
+
+    @property
+    def is_lost(self) -> bool:
+        """Whether ZooKeeper has lost what code declared, so that nobody has removed it."""
+        return self.entry.declared and self.begun != self.store.begun
 
 
 class Schedules:
