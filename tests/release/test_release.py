@@ -108,6 +108,8 @@ def test_a_release_is_built_and_signed_and_not_pushed(clone: Path, tmp_path: Pat
     assert first == second, "the same commit gives the same bytes"
     inside: Mapping[str, Any] = json.loads((clone / "dist" / f"zkrq-{__version__}.cdx.json").read_text())
     assert {"redis", "hiredis", "aiozk", "anyio"} <= {each["name"] for each in inside["components"]}
+    of = inside["metadata"]["component"]
+    assert (of["name"], of["version"], of["purl"]) == ("zkrq", __version__, f"pkg:pypi/zkrq@{__version__}")
 
 
 @pytest.mark.chaos
