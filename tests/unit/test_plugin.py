@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from importlib.util import find_spec
 from pathlib import Path
+
+import pytest
 
 TESTS = """
 import pytest
@@ -42,9 +45,21 @@ async def test_two_processes(zkrq_servers):
 """
 
 
+def run(folder: Path, tests: str) -> str:
+    """Return what pytest says of tests whose configuration is the one line of the documentation."""
+    (folder / "conftest.py").write_text('pytest_plugins = ["zkrq.testing.plugin"]\n')
+    (folder / "test_shop.py").write_text(tests)
+    words = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-W", "error", "--rootdir", str(folder)]
+    done = subprocess.run([*words, str(folder)], capture_output=True, text=True, timeout=120, check=False)
+    return done.stdout + done.stderr
+
+
 def test_the_fixtures(tmp_path: Path) -> None:
-    (tmp_path / "conftest.py").write_text('pytest_plugins = ["zkrq.testing.plugin"]\n')
-    (tmp_path / "test_shop.py").write_text(TESTS)
-    words = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-W", "error", "--rootdir", str(tmp_path)]
-    done = subprocess.run([*words, str(tmp_path)], capture_output=True, text=True, timeout=120, check=False)
-    assert "3 passed" in done.stdout, done.stdout + done.stderr
+    assert "3 passed" in (said := run(tmp_path, TESTS)), said
+
+
+@pytest.mark.skipif(find_spec("trio") is None, reason="not installed: trio")
+def test_on_trio_they_say_what_to_do(tmp_path: Path) -> None:
+    """anyio runs tests on it, too, where it is installed."""
+    said = run(tmp_path, TESTS.replace('return "asyncio"', 'return "trio"'))
+    assert said.count("zkrq runs on asyncio: add to conftest.py a fixture anyio_backend that returns 'asyncio'") >= 3
