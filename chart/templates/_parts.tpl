@@ -1,4 +1,4 @@
-{{- /* Templates use only what Go's own engine has, so that a test without Helm renders them. */ -}}
+{{- /* What the pods of zkrq have in common. */ -}}
 {{- define "zkrq.container" }}
           image: {{ printf "%s:%s" .Values.image.name .Values.image.tag | printf "%q" }}
           imagePullPolicy: {{ .Values.image.pullPolicy }}

@@ -194,6 +194,22 @@ def test_workers_are_scaled_by_a_metric_that_exists(render: Callable[[Values], l
     assert '{cluster="shop",queue="jobs",' in trigger["metadata"]["query"]
 
 
+def test_other_settings_make_other_pods(render: Callable[[Values], list[Any]]) -> None:
+    """They are read at the start only."""
+
+    def checksums(values: Values) -> set[str]:
+        documents = render(values)
+        pods = [of(documents, "Deployment", name)["spec"]["template"] for name in ("worker", "page")]
+        return {pod["metadata"]["annotations"]["checksum/settings"] for pod in pods}
+
+    former = checksums(VARIANTS["everything"])
+    assert len(former) == 1
+    assert (
+        checksums(changed(keda={"enabled": True}, page={"enabled": True, "replicas": 2}, secret="passwords")) == former
+    )
+    assert not checksums(changed(page={"enabled": True}, secret="passwords", redis="a=redis://a")) & former
+
+
 def test_passwords_are_files(render: Callable[[Values], list[Any]]) -> None:
     documents = render(VARIANTS["everything"])
     for pod, container in containers(documents):

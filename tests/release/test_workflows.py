@@ -103,6 +103,15 @@ def test_scripts_are_bash(script: str) -> None:
     subprocess.run(["bash", "-n", str(ROOT / ".ci" / script)], check=True, timeout=60)
 
 
+@every("script", sorted(path.name for path in (ROOT / ".ci").iterdir() if "python" in path.read_text().splitlines()[0]))
+def test_scripts_of_python_pass_the_hooks(script: str) -> None:
+    """Which see them by their first line; `make lint` sees files by their endings."""
+    for words in ["check"], ["format", "--check"]:
+        ruff = [sys.executable, "-m", "ruff", *words, str(ROOT / ".ci" / script)]
+        done = subprocess.run(ruff, capture_output=True, text=True, timeout=60, check=False)
+        assert done.returncode == 0, done.stdout + done.stderr
+
+
 @every("name", ["ci", "release"])
 def test_jobs_that_run_the_tests_have_the_history(name: str) -> None:
     """Or the release before this one cannot be run beside it, and these tests are skipped there for ever."""

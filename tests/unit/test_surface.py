@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 import zkrq
@@ -57,3 +59,12 @@ def test_it_is_due_two_releases_later() -> None:
 def test_what_is_due_is_gone() -> None:
     every = [*deprecation.DEPRECATED, *(deprecation for _, deprecation in deprecation.RENAMED.values())]
     assert [each.old for each in every if each.is_due(__version__)] == []
+
+
+def test_what_is_deprecated_is_listed() -> None:
+    """Or it would never be due."""
+    root = Path(zkrq.__file__).parent
+    made = {str(path.relative_to(root)) for path in root.rglob("*.py") if " Deprecation(" in path.read_text()}
+    assert made <= {"base/deprecation.py"}, "make it there, and put it into DEPRECATED or RENAMED"
+    named = [each for each in vars(deprecation).values() if isinstance(each, Deprecation)]
+    assert [each.old for each in named if each not in deprecation.DEPRECATED] == []

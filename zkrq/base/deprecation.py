@@ -53,4 +53,5 @@ RENAMED: dict[str, tuple[str, Deprecation]] = {}
 """Old names of the package ``zkrq``, which its ``__getattr__`` finds: name -> the present name, and the deprecation."""
 
 DEPRECATED: tuple[Deprecation, ...] = ()
-"""Everything else that is deprecated now.  A test fails when one of all these is due: then it is removed."""
+"""Everything else that is deprecated now: made here, and used where the old name or option is (``warn``).  A test fails
+when one of all these is due: then it is removed."""
