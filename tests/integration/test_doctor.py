@@ -6,6 +6,7 @@ import asyncio
 import re
 from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -21,7 +22,9 @@ from zkrq.client.examining.facts import Facts, ServerFacts
 from zkrq.client.examining.reading import read_facts
 from zkrq.client.examining.rules import Finding, examine
 from zkrq.coordination.coordinator import VIEW
-from zkrq.protocol.view import ServerId
+from zkrq.protocol.levels import ClientInfo, Levels
+from zkrq.protocol.levels import encode as encode_client
+from zkrq.protocol.view import ServerId, decode, encode
 from zkrq.replication.urls import dial
 from zkrq.replication.wire import Wire
 
@@ -266,6 +269,30 @@ async def test_a_view_that_this_release_cannot_read(
     finding = await only(own, namespace)
     assert (finding.gravity.value, finding.kind) == ("wrong", "view")
     assert re.search(told, finding.text)
+
+
+async def test_an_upgrade_that_was_not_ended_and_a_client_that_is_too_old(own: local.Servers, namespace: str) -> None:
+    given = read_given({"redis": own.redis_urls, "zookeeper": own.zookeeper_hosts, "namespace": namespace})
+    async with given.coordinator() as coordinator:
+
+        async def make_active(level: int) -> None:
+            found = await coordinator.read(VIEW)
+            view = replace(decode(found.data or b""), level=level, raised_by="")
+            assert await coordinator.swap(VIEW, encode(view), found.version)
+
+        await make_active(1)
+        finding = await only(own, namespace)
+        assert (finding.kind, finding.gravity.value) == ("release", "warning")
+        assert finding.text.endswith("needs level 2 is refused; `zkrq upgrade --check`, then `zkrq upgrade`")
+        await coordinator.introduce(encode_client(ClientInfo("mailer", "host-a", "0.1.9", Levels(1, 1), "")))
+        await coordinator.enrol("mailer")
+        finding = await only(own, namespace)
+        assert (finding.kind, finding.gravity.value) == ("release", "warning")
+        assert "these do not speak it: mailer (0.1.9); replace them, then `zkrq upgrade --check`" in finding.text
+        await make_active(2)
+        finding = await only(own, namespace)
+        assert (finding.kind, finding.gravity.value) == ("release", "wrong")
+        assert "level 2 is active, which these do not speak, so they are refused: mailer (0.1.9)" in finding.text
 
 
 async def test_servers_of_another_namespace(own: local.Servers, namespace: str) -> None:

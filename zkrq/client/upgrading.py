@@ -24,7 +24,7 @@ from zkrq.base.events import SeveralReleases
 from zkrq.base.version import __version__
 from zkrq.coordination.coordinator import latest, session_of
 from zkrq.protocol import calls
-from zkrq.protocol.levels import RELEASES, SPOKEN, UNNAMED, ClientInfo, decode, encode, too_old
+from zkrq.protocol.levels import RELEASES, SPOKEN, UNNAMED, ClientInfo, decode, encode, known, too_old
 from zkrq.protocol.scripts import LIBRARY
 from zkrq.protocol.view import ServerId, raise_level
 
@@ -118,10 +118,7 @@ class Upgrading:
     async def clients(self) -> Mapping[str, ClientInfo]:
         """Return what is known of every live client, by its session.  Raises ``Unavailable``."""
         told, consumers = await self._coordinator.clients(), await self._coordinator.consumers()
-        clients = {session: decode(text) for session, text in sorted(latest(told).items())}
-        for owner, description in sorted(consumers.items()):
-            clients.setdefault(session_of(owner), UNNAMED._replace(description=description))
-        return clients
+        return known(latest(told), {session_of(owner): text for owner, text in consumers.items()})
 
     async def consumers(self) -> Mapping[str, ClientInfo]:
         """Return what is known of every live consumer, by its owner id.  Raises ``Unavailable``."""
@@ -259,6 +256,6 @@ def _moments(data: bytes) -> tuple[float, float]:
 
 def shown(clients: Mapping[str, ClientInfo]) -> str:
     """Name clients for people, by host."""
-    names = [f"{each.description or each.host} ({each.release})" for each in clients.values()]
+    names = [each.label for each in clients.values()]
     more = len(names) - SHOWN
     return ", ".join(sorted(names)[:SHOWN]) + (f" and {more} more" if more > 0 else "")

@@ -123,6 +123,11 @@ class ClientInfo(NamedTuple):
     def release(self) -> str:
         return release_of(self.version)
 
+    @property
+    def label(self) -> str:
+        """The client and its release, for people."""
+        return f"{self.description or self.host} ({self.release})"
+
 
 def encode(spoken: ClientInfo) -> str:
     """Encode the entry of a client.  Later releases may add fields; ``decode`` ignores those that it does not know."""
@@ -155,3 +160,15 @@ def decode(text: str) -> ClientInfo:
         )
     except (KeyError, RecursionError, TypeError, ValueError):
         return UNNAMED
+
+
+def known(told: Mapping[str, str], consumers: Mapping[str, str]) -> dict[str, ClientInfo]:
+    """Return what is known of every live client, by its session.
+
+    ``told``: what each has said of itself, encoded; ``consumers``: how each consumer describes itself, which may have
+    said nothing.
+    """
+    clients = {session: decode(text) for session, text in sorted(told.items())}
+    for session, description in sorted(consumers.items()):
+        clients.setdefault(session, UNNAMED._replace(description=description))
+    return clients

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 if TYPE_CHECKING:
     from zkrq.base.settings import Settings
     from zkrq.coordination.zookeeper.asking import HostReport
+    from zkrq.protocol.levels import ClientInfo
     from zkrq.protocol.replies import Answer
     from zkrq.protocol.view import ServerId, View
 
@@ -59,7 +60,8 @@ class Facts(NamedTuple):
     why there is no session, or no such namespace; empty if there is one.  ``passing``: whether that may pass by itself.
     ``granted``: the session timeout that ZooKeeper gives, in seconds, 0: unknown.  ``views``: by shard, empty if the
     namespace's could not be read.  ``unreadable``: by shard, why its view, or the map of all, cannot be read by this
-    release, and what to do.
+    release, and what to do.  ``clients``: those that are there, by session.  ``latest``: the last level that this
+    release speaks.
     """
 
     settings: Settings
@@ -72,6 +74,8 @@ class Facts(NamedTuple):
     views: Mapping[str, View] = {}
     unfounded: bool = False
     unreadable: Mapping[str, tuple[str, str]] = {}
+    clients: Mapping[str, ClientInfo] = {}
+    latest: int = 0
 
     @property
     def read(self) -> dict[ServerId, ServerFacts]:

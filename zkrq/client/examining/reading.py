@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, cast
 from zkrq.base import clock
 from zkrq.base.errors import ConfigError, ZkrqError
 from zkrq.client.examining.facts import Facts, ServerFacts
-from zkrq.coordination.coordinator import VIEW
+from zkrq.coordination.coordinator import VIEW, latest, session_of
 from zkrq.coordination.zookeeper.asking import ask_hosts
 from zkrq.producing.placement import MAP
-from zkrq.protocol.levels import OtherLevel
+from zkrq.protocol.levels import SPOKEN, ClientInfo, OtherLevel, known
 from zkrq.protocol.replies import Answer, Status, read_error
 from zkrq.protocol.server_info import questions, read_info
 from zkrq.protocol.shards import FIRST
@@ -30,6 +30,7 @@ from zkrq.replication.wire import NoConnection, Wire, pack
 
 if TYPE_CHECKING:
     from zkrq.client.connecting import Given
+    from zkrq.coordination.coordinator import Coordinator
 
 ROUND_TRIPS = 5
 """Questions whose median is the round trip of a server."""
@@ -89,11 +90,18 @@ async def _read_views(given: Given) -> Facts:
                         pass
                     except ValueError as error:
                         unreadable[name] = _why(error)
-            return empty._replace(granted=granted, views=views, unreadable=unreadable)
+            clients = await _read_clients(coordinator)
+            found = empty._replace(granted=granted, views=views, unreadable=unreadable)
+            return found._replace(clients=clients, latest=SPOKEN.highest)
     except ZkrqError as error:
         wrong = isinstance(error, ConfigError)
         unfounded = wrong and "does not exist here" in str(error)
         return empty._replace(session=str(error), passing=not wrong, unfounded=unfounded)
+
+
+async def _read_clients(coordinator: Coordinator) -> Mapping[str, ClientInfo]:
+    consumers = {session_of(owner): text for owner, text in (await coordinator.consumers()).items()}
+    return known(latest(await coordinator.clients()), consumers)
 
 
 def _why(error: ValueError) -> tuple[str, str]:

@@ -26,6 +26,9 @@ SLOW_SECONDS = 0.05
 FULL_SHARE = 0.9
 """Share of ``maxmemory``, and of ``maxclients``, that is told."""
 
+SHOWN = 10
+"""Clients that a finding names."""
+
 ROUNDING = 0.02
 """Seconds by which ZooKeeper may round a session timeout."""
 
@@ -251,6 +254,27 @@ def _readable(facts: Facts) -> Iterator[Finding]:
         yield Finding(Gravity.WRONG, "view", (), f"{where}namespace {facts.settings.namespace}: {why}", step)
 
 
+def _releases(facts: Facts) -> Iterator[Finding]:
+    """Tell of clients of an older release, and of a roll that was not ended."""
+    level = min((view.level for view in facts.views.values()), default=0)
+    if refused := _not_speaking(facts, level):
+        what = f"level {level} is active, which these do not speak, so they are refused: {refused}"
+        yield Finding(Gravity.WRONG, "release", (), what, "replace them by the release of the others, or end them")
+    if not 0 < level < facts.latest:
+        return
+    what = f"level {level} is active, so what needs level {facts.latest} is refused"
+    step = "`zkrq upgrade --check`, then `zkrq upgrade`"
+    if late := _not_speaking(facts, facts.latest):
+        what, step = f"{what}, and these do not speak it: {late}", f"replace them, then {step}"
+    yield Finding(Gravity.WARNING, "release", (), what, step)
+
+
+def _not_speaking(facts: Facts, level: int) -> str:
+    names = sorted(each.label for each in facts.clients.values() if level not in each.levels) if level else []
+    more = len(names) - SHOWN
+    return ", ".join(names[:SHOWN]) + (f" and {more} more" if more > 0 else "")
+
+
 def _twins(facts: Facts) -> Iterator[Finding]:
     by_run: dict[str, list[str]] = {}
     for id, server in facts.read.items():
@@ -318,6 +342,7 @@ RULES: tuple[Rule, ...] = (
     _each(_belongs),
     _twins,
     _agreement,
+    _releases,
     _clocks,
     _redundancy,
     _each(_disk),
