@@ -31,7 +31,7 @@ PACE = 250.0
 """Items a second that the handlers get through, so that callers wait."""
 
 OUTAGE_MAX = 30.0
-"""Seconds for which pushes may fail where a server dies while another one is out: of the rest of that one's pause, and of
+"""Seconds for which pushes may fail where a server dies while another one is out: of the rest of its pause, and of
 the catch-up of the results of five minutes, on a busy machine."""
 
 PROBE_SECONDS = 0.05
