@@ -6,7 +6,7 @@ SCHEDULES ?= 100000
 # Hundreds of Python processes are started; compiling everything anew in each would take longer than what they do.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo dev bench test long chaos turns simulate mutants model celery fuzz http soak oldest valkey wheel release docs lint format setup clean
+.PHONY: demo dev bench test long chaos turns callers simulate mutants model celery fuzz http soak oldest valkey wheel release docs lint format setup clean
 
 demo: setup    ## Three Redis and three ZooKeeper servers, workers, and failures: watch that nothing gets lost.
 	$(PYTHON) -m zkrq demo $(ARGS)
@@ -28,6 +28,9 @@ chaos: setup   ## Every fault on real servers, about 25 minutes; a table and a p
 
 turns: setup   ## Groups and limits while workers and primaries are killed, about 10 minutes; ARGS="--seconds 600 --plans rate".
 	$(PYTHON) -m tests.chaos.turns --seconds 180 $(ARGS)
+
+callers: setup ## Ten thousand callers wait for results while the primary is killed every ten seconds, 6 minutes.
+	$(PYTHON) -m tests.chaos.callers $(ARGS)
 
 simulate: setup ## SEEDS=20000: the real code and scripts in virtual time; a seed that fails is printed and replays exactly. ARGS=--shards, ARGS=--versions.
 	$(PYTHON) -m tests.simulation --seeds $(SEEDS) $(ARGS)

@@ -33,6 +33,7 @@ from zkrq.protocol import calls
 from zkrq.protocol.payloads import NO_HEADERS, join
 from zkrq.protocol.records import fresh
 from zkrq.protocol.view import ServerId, View, restored
+from zkrq.repair import backoff
 
 pytestmark = pytest.mark.anyio
 
@@ -44,6 +45,26 @@ async def one_more_redis() -> AsyncGenerator[local.LocalRedis, None]:
 
 
 # -- catch-up ------------------------------------------------------------------------------------------------------
+
+
+async def test_a_server_that_has_come_and_gone_is_not_kept_waiting_while_pushes_fail(
+    servers: local.Servers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As after its ninth eviction: its pause is a minute, unless it is needed."""
+    monkeypatch.setattr(backoff, "FIRST_PAUSE", backoff.MAX_PAUSE)
+    async with over_zookeeper(servers, new_namespace()) as cluster:
+        queue, flapping, another = cluster.queue(QUEUE), *servers.redis[:2]
+        await queue.push("before")
+        await flapping.restart()
+        await until(lambda: "redis-1 is not brought back: evicted 1 times" in " ".join(cluster.health().warnings))
+        await another.kill()
+        async with asyncio.timeout(backoff.MAX_PAUSE / 2):
+            while True:
+                with suppress(zkrq.NotEnoughReplicas, zkrq.OutcomeUnknown):
+                    await queue.push("after", id="after")
+                    break
+        assert flapping.name in cluster.view.members
+        await another.start()
 
 
 async def test_one_comes_back_empty_and_then_the_two_others_die(servers: local.Servers) -> None:

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from zkrq.protocol.view import Life, ServerId, View, admit, evict, extend, promote, recover, remove
-from zkrq.repair.backoff import FIRST_PAUSE, MAX_PAUSE, STEADY, Backoff
+from zkrq.repair.backoff import FIRST_PAUSE, MAX_PAUSE, STEADY, URGENT_PAUSE, Backoff
 
 A, B, C = (ServerId(name) for name in "abc")
 MOMENT = 1e-6
@@ -58,18 +58,8 @@ class Story:
         self.evict(server)
 
     def pause(self, server: ServerId) -> float:
-        """Seconds until it may be tried, to a moment."""
-        short, long = 0.0, 2 * MAX_PAUSE
-        if self.backoff.may_try(server, self.now):
-            return 0
-        assert self.backoff.may_try(server, self.now + long)
-        while long - short > MOMENT:
-            middle = (short + long) / 2
-            if self.backoff.may_try(server, self.now + middle):
-                long = middle
-            else:
-                short = middle
-        return long
+        """Seconds until it may be tried."""
+        return self.backoff.seconds_left(server, self.now, urgent=False)
 
 
 def about(seconds: float) -> object:
@@ -77,7 +67,7 @@ def about(seconds: float) -> object:
 
 
 def test_unknown_server_may_be_tried_at_once() -> None:
-    assert Backoff().may_try(A, 0)
+    assert Backoff().seconds_left(A, 0, urgent=False) == 0
     assert Story().pause(A) == 0
 
 
@@ -86,9 +76,9 @@ def test_first_pause(now: float) -> None:
     """The clock is the loop's: it may begin anywhere."""
     story = Story(now)
     story.evict(A)
-    assert not story.backoff.may_try(A, story.now)
     assert story.pause(A) == about(FIRST_PAUSE)
-    assert story.backoff.may_try(A, story.now + FIRST_PAUSE)
+    story.now += FIRST_PAUSE
+    assert story.pause(A) == 0
 
 
 def test_pause_doubles_with_each_eviction_up_to_the_maximum() -> None:
@@ -104,7 +94,16 @@ def test_pause_doubles_with_each_eviction_up_to_the_maximum() -> None:
 def test_pause_is_never_longer_than_the_maximum(times: int) -> None:
     story = Story()
     story.come_and_go(A, times)
-    assert story.backoff.may_try(A, story.now + MAX_PAUSE)
+    assert story.pause(A) <= MAX_PAUSE
+
+
+def test_pause_is_short_while_pushes_fail() -> None:
+    story = Story()
+    story.come_and_go(A, 8)
+    assert (story.pause(A), story.backoff.evictions(A)) == (about(MAX_PAUSE), 8)
+    assert story.backoff.seconds_left(A, story.now, urgent=True) == about(URGENT_PAUSE)
+    story.evict(B)
+    assert story.backoff.seconds_left(B, story.now, urgent=True) == about(FIRST_PAUSE)
 
 
 def test_each_server_has_its_own_pause() -> None:

@@ -105,6 +105,11 @@ def test_a_queue_without_options_has_the_defaults_of_its_settings() -> None:
     assert QUEUE_DEFAULTS.updated({"codec": AS_DECLARED}) == QUEUE_DEFAULTS
 
 
+def test_an_option_that_a_queue_has_not_is_named_beside_those_that_it_has() -> None:
+    with pytest.raises(TypeError, match=r"a queue has no option 'max_sice', only claim_timeout, codec, .*max_size"):
+        QUEUE_DEFAULTS.updated({"max_sice": 3})
+
+
 def test_arguments_that_the_environment_may_stand_in_for_have_no_default() -> None:
     for entry in (zkrq.connect, zkrq.found):
         given = inspect.signature(entry).parameters

@@ -154,7 +154,10 @@ class QueueSettings:
         return any(not isinstance(each, History) for each in self.declared)
 
     def updated(self, options: Mapping[str, Any]) -> Self:
-        """Return these settings with others for the options that are given."""
+        """Return these settings with others for the options that are given.  Raises ``TypeError`` for unknown ones."""
+        names = sorted(field.name for field in fields(self))
+        if unknown := options.keys() - names:
+            raise TypeError(f"a queue has no option {min(unknown)!r}, only {', '.join(names)}")
         given = {name: value for name, value in options.items() if value is not AS_DECLARED}
         if "claim_timeout" in given:
             given["claim_timeout"] = in_seconds(given["claim_timeout"])

@@ -18,6 +18,9 @@ FIRST_PAUSE, MAX_PAUSE = 0.5, 60.0
 """Seconds from an eviction to the next attempt: after the first eviction, and at most.  Each eviction doubles the
 pause."""
 
+URGENT_PAUSE = 2.0
+"""At most so many seconds while pushes fail because too few servers are in sync."""
+
 STEADY = 120.0
 """Seconds after which a member's earlier evictions no longer count."""
 
@@ -25,7 +28,8 @@ STEADY = 120.0
 @dataclass(slots=True)
 class _History:
     evictions: int = 0
-    not_before: float = float("-inf")
+    evicted_at: float = float("-inf")
+    pause: float = 0.0
     member_since: float = float("inf")
 
 
@@ -44,14 +48,20 @@ class Backoff:
             if now - history.member_since >= STEADY:
                 history.evictions = 0
             history.member_since = float("inf")
-            history.not_before = now + doubled(FIRST_PAUSE, history.evictions, most=MAX_PAUSE)
+            history.evicted_at, history.pause = now, doubled(FIRST_PAUSE, history.evictions, most=MAX_PAUSE)
             history.evictions += 1
         for id in self._servers.keys() - after.servers.keys():
             del self._servers[id]
 
-    def may_try(self, server: ServerId, now: float) -> bool:
-        """Return whether the pause of this server is over."""
-        return now >= self._of(server).not_before
+    def seconds_left(self, server: ServerId, now: float, *, urgent: bool) -> float:
+        """Return the rest of this server's pause, 0 if it is over.  ``urgent``: pushes fail until it is back."""
+        history = self._of(server)
+        pause = min(history.pause, URGENT_PAUSE) if urgent else history.pause
+        return max(0.0, history.evicted_at + pause - now)
+
+    def evictions(self, server: ServerId) -> int:
+        """Return how often it was evicted, between which it was in sync for a short time only."""
+        return self._of(server).evictions
 
     def _of(self, server: ServerId) -> _History:
         return self._servers.setdefault(server, _History())

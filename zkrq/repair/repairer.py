@@ -34,6 +34,9 @@ if TYPE_CHECKING:
     from zkrq.replication.replicas import Replicas
     from zkrq.replication.server import Server
 
+TOLD_PAUSE = 5.0
+"""Seconds; a pause of a server that is longer is told as the reason why it is not in sync."""
+
 LOOK_SECONDS = 1.0
 """Seconds between two looks; if all servers are in sync and connected, a look asks none of them."""
 
@@ -130,7 +133,7 @@ class Repairer:
                 self._trouble.pop(f"server {id}", None)
                 self._causes.outside.pop(id, None)
         for id in sorted(outside, key=lambda server: server not in view.learners):
-            if id in self._wanted or (self._is_my_turn(id, now) and self._backoff.may_try(id, now)):
+            if id in self._wanted or (self._is_my_turn(id, now) and not self._must_wait(id, now, view)):
                 await self._catch_up(id)
 
     async def _dismiss(self, view: View) -> None:
@@ -146,6 +149,13 @@ class Repairer:
 
     def _is_my_turn(self, id: ServerId, now: float) -> bool:
         return self._coordinator.leading or now - self._outside_since[id] >= self._patience
+
+    def _must_wait(self, id: ServerId, now: float, view: View) -> bool:
+        seconds = self._backoff.seconds_left(id, now, urgent=not view.writable)
+        if seconds > TOLD_PAUSE:
+            often = f"evicted {self._backoff.evictions(id)} times within a short time"
+            self._causes.outside[id] = f"{often}; the next attempt is in {seconds:.0f} s"
+        return seconds > 0
 
     async def _catch_up(self, id: ServerId) -> None:
         loop = asyncio.get_running_loop()
