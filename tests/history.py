@@ -9,7 +9,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
 COMMIT = "0bcd309fd0fa65184e3dbc9de920f5c2a18b7b23"
-"""The last one of level 1; once a release is tagged, its tag stands here."""
+"""The last one of level 1; once a release is tagged, its tag stands here: ``v0.2.0``, when this one is 0.3."""
 
 BUILT = ROOT / "build" / "previous" / COMMIT[:12]
 """What is made of it stays here."""

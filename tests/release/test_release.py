@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from tests import history
 from zkrq.base.version import __version__
 
 ROOT = Path(__file__).parents[2]
@@ -40,6 +41,17 @@ def test_the_notes_of_a_release_are_its_section_of_the_changelog() -> None:
     without = run(".ci/notes", "9.9.9")
     assert without.returncode != 0
     assert "has no section '## 9.9.9, DATE'" in without.stderr
+
+
+def test_the_release_before_is_the_one_that_is_tagged() -> None:
+    """Or the tests of rolling upgrades would roll from a release that nobody runs any more."""
+
+    def minor(version: str) -> tuple[int, ...]:
+        return tuple(map(int, version.removeprefix("v").split(".")[:2]))
+
+    tags = run("git", "tag", "--list", "v*.*.*", "--sort", "version:refname").stdout.split()
+    if earlier := [tag for tag in tags if minor(tag) < minor(__version__)]:
+        assert earlier[-1] in history.COMMIT, f"tests/history.py: write {earlier[-1]} there"
 
 
 @pytest.fixture
