@@ -54,6 +54,7 @@ def test_every_alert_is_tested_and_explained() -> None:
     for alert in ALERTS:
         assert f"alertname: {alert}\n" in tested
         assert f"| `{alert}` |" in page
+        assert f"runbook_url: docs/runbook.md#{alert.lower()}\n" in (MONITORING / "alerts.yml").read_text()
 
 
 def test_the_dashboard_and_the_alerts_use_metrics_that_exist() -> None:

@@ -34,7 +34,9 @@ def test_it_is_yaml(path: Path) -> None:
 SCHEMAS = {
     "vendor.github-workflows": sorted(ROOT.glob(".github/workflows/*.yml")),
     "vendor.github-issue-forms": [path for path in ROOT.glob(".github/ISSUE_TEMPLATE/*.yml") if path.stem != "config"],
+    "vendor.github-issue-config": [ROOT / ".github" / "ISSUE_TEMPLATE" / "config.yml"],
     "vendor.dependabot": [ROOT / ".github" / "dependabot.yml"],
+    "vendor.compose-spec": [ROOT / "compose.yaml"],
 }
 
 
