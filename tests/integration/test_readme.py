@@ -11,9 +11,11 @@ import signal
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import anyio
 import pytest
+import yaml
 from anyio.streams.buffered import BufferedByteReceiveStream
 
 import zkrq
@@ -22,7 +24,8 @@ from tests.snippets import PAGES, ROOT, Block, blocks, snippet
 from zkrq import local
 from zkrq.base.settings import QueueOptions
 from zkrq.cli import running
-from zkrq.cli.parsing import make_parser
+from zkrq.cli.command import CONNECTION
+from zkrq.cli.parsing import JSON, make_parser
 from zkrq.client.cluster import Cluster
 from zkrq.client.queue import Queue
 from zkrq.client.scheduling import StoredSchedules
@@ -149,7 +152,9 @@ def test_every_command_is_there() -> None:
 def commands() -> Iterator[tuple[str, list[str]]]:
     """Each command of zkrq that a page has in a block, with the page."""
     for page in PAGES:
-        for line in re.findall(r"^    zkrq (\S.*)$", page.read_text(), re.MULTILINE):
+        for line in re.findall(
+            r"^ {4,}(?:\$ |kubectl exec .* -- )?zkrq (?!\w+: )(\S.*)$", page.read_text(), re.MULTILINE
+        ):
             words = shlex.split(re.sub(r" [<>&|]\S*.*$", "", line), comments=True)
             yield page.name, words
 
@@ -163,6 +168,37 @@ def test_commands_have_these_arguments() -> None:
             parser.parse_args(words)
         except SystemExit:
             pytest.fail(f"{page}: zkrq {shlex.join(words)}")
+
+
+def test_commands_in_sentences_have_these_flags() -> None:
+    """Their arguments may be left out there."""
+    known = {
+        command.name: {flag.name for flag in (*command.flags, *CONNECTION, JSON)}
+        for command in sorted(running.COMMANDS, key=lambda command: -len(command.name))
+    }
+    seen = 0
+    for page in PAGES:
+        for text in re.findall(r"`zkrq ([a-z][^`]*)`", page.read_text()):
+            for name in re.findall(r"--([a-z][a-z-]*)", text):
+                command = next((each for each in known if text == each or text.startswith(f"{each} ")), None)
+                assert command, f"{page.name}: zkrq {text}"
+                assert name in known[command], f"{page.name}: zkrq {text}"
+                seen += 1
+    assert seen > MIN_CALLS
+
+
+def test_values_of_the_chart_that_it_sets_are_there() -> None:
+    values = yaml.safe_load((ROOT / "chart" / "values.yaml").read_text())
+    text = (ROOT / "docs" / "kubernetes.md").read_text()
+    named = [*re.findall(r"--set ([\w.]+)=", text), *re.findall(r"`((?:worker|networkPolicy|keda)\.\w+)`", text)]
+    assert len(named) >= 5
+    for name in named:
+        value: Any = values
+        for part in name.split("."):
+            assert part in value, name
+            value = value[part]
+    (block,) = re.findall(r"    # shop.yaml\n((?:    .*\n)+)", text)
+    assert yaml.safe_load(re.sub("^    ", "", block, flags=re.MULTILINE)).keys() <= values.keys()
 
 
 def test_files_that_it_names_are_there() -> None:
