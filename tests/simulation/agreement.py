@@ -302,8 +302,9 @@ def _disorder_of_removals(world: World, lane: Lane, server: str, records: Mappin
 def _disorder_of_history(world: World, lane: Lane, server: str, records: Mapping[bytes, Stored]) -> Iterator[str]:
     """The history has what its records say has ended, of that the latest, and never more than its bound."""
     recent = cast("dict[bytes, float]", _content(world, lane, server, "recent"))
-    limits = records.get(LIMITS)
-    bound = History.read(limits.bundle.text if limits else "").count
+    # A server that is being caught up is told the limits before their record comes (install.lua).
+    limits = cast("dict[bytes, bytes]", _content(world, lane, server, "lead")).get(b"limits", b"")
+    bound = History.read(limits.decode()).count
     # A later decision about a sibling moves the moment, if it was held back on its way, or the clock was set before it.
     slack_us = HELD_BACK_US + 1e6 * (2 * world.shape.clocks + world.stepped)
     if len(recent) > bound:
