@@ -57,8 +57,9 @@ def test_the_release_before_is_the_one_that_is_tagged() -> None:
 @pytest.fixture
 def clone(tmp_path: Path) -> Path:
     """A clone of what is committed, with the environment of this checkout."""
-    clone = tmp_path / "clone"
-    done("git", "clone", "--quiet", str(ROOT), str(clone))
+    clone, origin = tmp_path / "clone", tmp_path / "origin"  # nobody else commits to this one meanwhile
+    done("git", "clone", "--quiet", "--bare", str(ROOT), str(origin))
+    done("git", "clone", "--quiet", str(origin), str(clone))
     (clone / ".venv").symlink_to((ROOT / ".venv").resolve())
     for name, value in {"user.name": "Tester", "user.email": "tester@example.org", "commit.gpgsign": "false"}.items():
         done("git", "config", name, value, at=clone)
@@ -96,7 +97,7 @@ def test_a_release_is_built_and_signed_and_not_pushed(clone: Path, tmp_path: Pat
     done("ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(key))
     done("git", "config", "gpg.format", "ssh", at=clone)
     write_date(clone)
-    before = done("git", "ls-remote", str(ROOT))
+    before = done("git", "ls-remote", "origin", at=clone)
 
     unsigned = run(".ci/release", "--no-tests", at=clone)
     assert unsigned.returncode == 0, unsigned.stderr
@@ -111,7 +112,7 @@ def test_a_release_is_built_and_signed_and_not_pushed(clone: Path, tmp_path: Pat
     tag = done("git", "cat-file", "tag", f"v{__version__}", at=clone)
     assert "BEGIN SSH SIGNATURE" in tag
     assert "What is new:" in tag
-    assert done("git", "ls-remote", str(ROOT)) == before
+    assert done("git", "ls-remote", "origin", at=clone) == before
 
     names = {path.name for path in (clone / "dist").iterdir()}
     whole = {f"zkrq-{__version__}{end}" for end in ("-py3-none-any.whl", ".tar.gz", ".cdx.json", ".notes.md")}
