@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import cast
 
 import pytest
 
 from tests.lua.one_server import BUNDLE, LEASE_MS, Decided, OneServer, Put, put_and_claim, wait_ms
 from zkrq.protocol import calls
 from zkrq.protocol.calls import EndedRow, item_id
-from zkrq.protocol.records import BUNDLE_MAX
+from zkrq.protocol.records import BUNDLE_MAX, pack, unpack
 
 KEPT = 5
+
+SHIFT_BYTES = 8
+"""What a server keeps in front of a record."""
 
 
 def declare(server: OneServer, kept: int = KEPT) -> dict[str, Decided]:
@@ -80,6 +84,17 @@ def test_how_long_the_last_claim_took_counts_from_its_beginning(server: OneServe
     (row,) = ended(server)
     assert 15_000 <= int(row.took_us) < 10_000_000
     assert int(row.age_us) < 10_000_000
+
+
+def test_a_clock_that_was_set_back_gives_no_negative_time(server: OneServer) -> None:
+    declare(server)
+    claim = held(server)
+    stored = cast("bytes", server.command("HGET", server.key("records"), "a"))
+    bundle = unpack(stored[SHIFT_BYTES:])
+    later = [row._replace(deadline_us=row.deadline_us + 10_000_000) for row in bundle.rows]
+    server.command("HSET", server.key("records"), "a", stored[:SHIFT_BYTES] + pack(bundle._replace(rows=later)))
+    server.settle(claim.settle("ack"))
+    assert [(row.state, row.took_us) for row in ended(server)] == [(b"A", b"0")]
 
 
 def test_a_claim_that_is_not_extended_costs_no_row(server: OneServer) -> None:

@@ -25,7 +25,8 @@ local function operation(passed, count)
       state = owner and 'X' or 'E'
     end
     local text = state == 'D' and redis.call('HGET', notes, entry_of(r, position)) or ''
-    local took_us = by_consumer and moment - began_at(r, string.byte(r.named, position) - NONE) or -1
+    local row = string.byte(r.named, position) - NONE
+    local took_us = by_consumer and math.max(0, moment - began_at(r, row)) or -1 -- this clock may have been set back
     flat[n + 1], flat[n + 2], flat[n + 3] = id_of(bundle, r, position), state, string.format('%.0f', now_us - moment - r.shift)
     flat[n + 4], flat[n + 5] = string.format('%.0f', took_us), by_consumer and owner or ''
     flat[n + 6], flat[n + 7], flat[n + 8] = attempts_at(r, position), r.group or '', has_tail(r) and read_tail(r.tail) or ''
