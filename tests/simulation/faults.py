@@ -516,7 +516,7 @@ async def clock_step(world: World, chance: random.Random) -> None:
     if chance.random() < 0.5:
         shows = server.clock + chance.uniform(-20.0, 20.0)  # hard to tell from time that has passed
     world.trace.count("server's clock set", f"{server.name} from {server.clock:g} to {shows:g} s")
-    world.note_step(abs(shows - server.clock))
+    world.note_step(shows - server.clock)
     server.clock = shows
 
 

@@ -21,6 +21,8 @@ class Findings:
         """Nothing has gone wrong so far: then reading is exact as well."""
         self.clocks_set = False
         """Whether the clock of some server was set."""
+        self.unnoticed = 0.0
+        """Seconds by which clocks of servers were set forward in steps that are too small to be noticed."""
         self.told_at: WeakKeyDictionary[Claim[Any], float] = WeakKeyDictionary()
         """When Redis last told a client that a claim holds."""
         self._loop = loop

@@ -55,6 +55,9 @@ COMMAND_TIMEOUT = 1.0
 OPERATION_TIMEOUT = 8.0
 CLAIM_TIMEOUT = 6.0
 
+UNNOTICED_STEP = 1.0
+"""Seconds; a server's clock that is set forward by no more is not noticed (JUMP_US in ``lua/_lease.lua``)."""
+
 SLACK = 4 * COMMAND_TIMEOUT
 """Seconds by which an operation may outlast its time: the last round is brought to its end."""
 
@@ -389,6 +392,9 @@ class World:
 
     def note_step(self, seconds: float) -> None:
         """A server's clock was set: what is there by now may happen so much earlier, or later."""
+        if 0 < seconds <= UNNOTICED_STEP:
+            self.found.unnoticed += seconds
+        seconds = abs(seconds)
         self.stepped += seconds
         self.found.clocks_set = True
         for lane in self.lanes:
