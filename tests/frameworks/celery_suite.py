@@ -30,6 +30,7 @@ EXPLAINED = {
     "test_replaced_task_nesting_level_0": "it resets what the signal of its task sets after sending the task: a race",
     "test_chord_header_id_duplicated_on_rabbitmq_msg_duplication[redis-group-ids]": "it leaves out Redis by name; its "
     "handler publishes an object that is no JSON, which only AMQP ignores",
+    "test_nested_group_chord_body_chain": "it expects that the result never comes, and it comes",
 }
 """Tests that may fail over zkrq alone, and why; docs/celery.md has the same."""
 
@@ -105,7 +106,8 @@ def outcomes(report: Path, file: str) -> Mapping[str, str]:
         return {f"{file}::(no report)": "failed"}
     found: dict[str, str] = {}
     for case in ElementTree.parse(report).iter("testcase"):
-        kinds = {child.tag for child in case}
+        # What Celery's authors have marked as failing, and passes.
+        kinds = {child.tag for child in case if "[XPASS(strict)]" not in str(child.get("message"))}
         name = f"{file}::{str(case.get('classname')).removeprefix('t.integration.')}::{case.get('name')}"
         found[name] = "failed" if kinds & {"failure", "error"} else "skipped" if "skipped" in kinds else "passed"
     return found
