@@ -9,9 +9,9 @@ import sys
 import threading
 import time
 import warnings
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import AsyncGenerator, Callable, Generator, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +21,7 @@ import zkrq
 from tests.harness import HANG, SESSION_TIMEOUT, new_namespace
 from zkrq import local, sync
 from zkrq.consuming.claims import Verb
+from zkrq.sync.portal import Opened
 
 ROOT = Path(__file__).parents[2]
 
@@ -330,6 +331,35 @@ def test_closing_ends_what_other_threads_wait_for(connect: Callable[..., sync.Cl
     for call in (queue.size, claim.ack, lambda: claim.holds, cluster.queues, lambda: queue.push(2), queue.pop):
         with pytest.raises(zkrq.Closed):
             call()
+
+
+def test_a_second_thread_that_closes_waits_until_it_is_closed() -> None:
+    closing, may_end, begins, ended = (threading.Event() for _ in range(4))
+
+    @asynccontextmanager
+    async def make() -> AsyncGenerator[Any]:
+        yield None
+        closing.set()
+        await asyncio.to_thread(may_end.wait, HANG)
+        ended.set()
+
+    opened = Opened(make)
+
+    def close_too() -> bool:
+        begins.set()
+        opened.close()
+        return ended.is_set()
+
+    with ThreadPoolExecutor(2) as pool:
+        first = pool.submit(opened.close)
+        assert closing.wait(HANG)
+        second = pool.submit(close_too)
+        assert begins.wait(HANG)
+        time.sleep(0.05)  # if it does not wait, it has returned by now
+        may_end.set()
+        assert second.result(HANG)
+        first.result(HANG)
+    opened.close()
 
 
 def test_threads_that_wait_for_the_opening_get_its_error(connect: Callable[..., sync.Cluster]) -> None:

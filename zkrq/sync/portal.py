@@ -71,7 +71,8 @@ class Opened:
         self._removers: dict[Observer, Callable[[], None]] = {}
         self._process = os.getpid()
         self._submitting = threading.RLock()  # reentrant: a signal handler may push, too
-        self._is_open = True
+        self._closer: int | None = None  # the thread that closes it, or has closed it
+        self._ended = threading.Event()
         with ExitStack() as stack:
             try:
                 portal = stack.enter_context(start_blocking_portal())
@@ -115,7 +116,7 @@ class Opened:
             return await act()
 
         with self._submitting:
-            if not self._is_open:
+            if self._closer is not None:
                 raise Closed()
             return asyncio.run_coroutine_threadsafe(run(), self._loop)
 
@@ -143,11 +144,23 @@ class Opened:
                 self.call(stream.aclose)
 
     def close(self) -> None:
-        """Close the cluster, end its loop and its thread; calls in other threads raise ``Closed``.  Idempotent."""
+        """Close the cluster, end its loop and its thread; calls in other threads raise ``Closed``.  Idempotent.
+
+        While a thread closes it, others that close it wait for that, as long as it takes.  What would wait for itself
+        returns at once: a signal handler in that thread, and the loop.
+        """
         with self._submitting:
-            was_open, self._is_open = self._is_open, False
-        if was_open:
-            self._stack.close()
+            if self._closer is None:
+                self._closer, is_mine = threading.get_ident(), True
+            else:
+                is_mine = False
+        if is_mine:
+            try:
+                self._stack.close()
+            finally:
+                self._ended.set()
+        elif self._closer != threading.get_ident() and not _this_thread.runs_loop:
+            self._ended.wait()
 
 
 def _warn_of_blocking() -> None:
