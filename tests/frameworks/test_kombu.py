@@ -460,6 +460,8 @@ def test_celery_sends_one_of_a_key_in_a_window(
     with caplog.at_level(logging.INFO, "zkrq.kombu"):
         again = digest.apply_async(headers=headers)
     assert f"task {again.id} was not queued: item {item.id} has its key 'ann'" in caplog.text
+    with pytest.raises(zkrq.ConfigError, match="zkrq_key_window is '1h', must be seconds"):
+        digest.apply_async(headers={"zkrq_key": "eve", "zkrq_key_window": "1h"})
     digest.apply_async(headers=headers, retries=1)
     digest.apply_async(headers={"zkrq_key": "bob"})
     assert [each.key for each in jobs.scan()].count("bob") == 1
@@ -481,9 +483,9 @@ def test_options_by_the_name_of_the_queue(options: dict[str, Any]) -> None:
     wrong = {**options, "groups": {"orders": {"ordered": True}}}
     with (
         Connection(BROKER_URL, transport_options=wrong) as connection,
-        pytest.raises(zkrq.ConfigError, match="groups must be a Groups, not dict"),
+        pytest.raises(zkrq.ConfigError, match="of queue 'orders': groups must be a Groups, not dict"),
     ):
-        connection.SimpleQueue("orders").put(1)
+        connection.connect()
 
 
 def test_servers_drop_expired_tasks_where_they_are_told_to(options: dict[str, Any], jobs: sync.Queue[bytes]) -> None:

@@ -139,6 +139,13 @@ class Clients:
             client.portal.close()
 
 
+def _window_of(header: object) -> float | None:
+    try:
+        return None if header is None else float(str(header))
+    except ValueError as error:
+        raise ConfigError(f"the header {KEY_WINDOW} is {header!r:.99}, must be seconds, such as 3600") from error
+
+
 def _key(options: Mapping[str, Any]) -> str:
     """Name a client by its options; those that Celery adds for kombu make no other one."""
     return repr(sorted((name, value) for name, value in options.items() if name not in KOMBU_OPTIONS))
@@ -340,8 +347,7 @@ class Channel(virtual.Channel):
         # The task that is retried still has its key.
         key = None if headers.get("retries") else headers.get(KEY) or None
         if key is not None:
-            window = headers.get(KEY_WINDOW)
-            push = partial(push, key=key, key_window=None if window is None else float(window))
+            push = partial(push, key=key, key_window=_window_of(headers.get(KEY_WINDOW)))
         receipt: Receipt = self._client.call(queue, push)
         if receipt.duplicate:
             _log.info("task %s was not queued: item %s has its key %r", id, receipt.id, key)

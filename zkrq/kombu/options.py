@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from inspect import signature
 from typing import Any, TypeGuard
 
 from zkrq.base.errors import ConfigError
+from zkrq.base.settings import QUEUE_DEFAULTS
 from zkrq.client.connecting import connect
 
 OF_EACH_QUEUE = frozenset({"groups", "limits"})
@@ -95,7 +96,7 @@ def _is_by_name(value: object) -> TypeGuard[Mapping[str, Any]]:
 
 
 def split_options(options: Mapping[str, Any]) -> Options:
-    """Sort options.  Raises ``ConfigError`` for those that zkrq does not have, with a line for each."""
+    """Sort options.  Raises ``ConfigError`` for those that zkrq does not have, a line for each, and for bad values."""
     settings = {
         name: value for name, value in options.items() if name not in QUEUE_OPTIONS | KOMBU_OPTIONS | {DROP_EXPIRED}
     }
@@ -110,4 +111,15 @@ def split_options(options: Mapping[str, Any]) -> Options:
     if not isinstance(drop_expired, bool):
         raise ConfigError(f"broker_transport_options: {DROP_EXPIRED} is {drop_expired!r:.99}, must be true or false")
     queue = {name: value for name, value in options.items() if name in QUEUE_OPTIONS}
-    return Options(settings, queue, drop_expired)
+    split = Options(settings, queue, drop_expired)
+    for name in {"", *(name for option in OF_EACH_QUEUE for name in _names_in(queue.get(option)))}:
+        try:
+            QUEUE_DEFAULTS.updated(split.of_queue(name))
+        except ConfigError as error:
+            where = f" of queue {name!r}" if name else ""
+            raise ConfigError(f"broker_transport_options{where}: {error}") from error
+    return split
+
+
+def _names_in(value: object) -> Iterable[str]:
+    return value if _is_by_name(value) else ()
