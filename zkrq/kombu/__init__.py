@@ -28,7 +28,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from zkrq.base.errors import Closed, ConfigError, NotEnoughReplicas, Receipt, Unavailable, WrongLoop, ZkrqError
 from zkrq.base.version import __version__
-from zkrq.client.connecting import connect
 from zkrq.client.queue import Queue
 from zkrq.consuming.claims import Claim
 from zkrq.sync.portal import Opened, Portal
@@ -97,12 +96,7 @@ class Client:
     def __init__(self, options: Mapping[str, Any]) -> None:
         """Connect to nothing yet.  Raises ``ConfigError`` for options that are wrong."""
         self.options = split_options(options)
-        settings = self.options.settings
-        try:
-            connect(**settings)
-        except TypeError as error:
-            raise ConfigError(f"broker_transport_options: {error}") from error
-        self.portal = Portal(partial(connect, **settings))
+        self.portal = Portal(self.options.connect)
 
     def find(self, cluster: Cluster, name: str) -> Queue[Message]:
         """Return the queue in an open cluster.  Raises ``ConfigError`` for a name that zkrq does not allow."""

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
+from functools import partial
 from inspect import signature
-from typing import Any, TypeGuard
+from typing import TYPE_CHECKING, Any, TypeGuard
 
 from zkrq.base.errors import ConfigError
 from zkrq.base.settings import QUEUE_DEFAULTS
 from zkrq.client.connecting import connect
+
+if TYPE_CHECKING:
+    from zkrq.client.cluster import Cluster
 
 OF_EACH_QUEUE = frozenset({"groups", "limits"})
 """Options that may be given by the queue's name, because few queues have the same."""
@@ -76,8 +81,8 @@ LEFT_OVER: Mapping[str, str] = {
 class Options:
     """Options of the transport, by use."""
 
-    settings: Mapping[str, Any]
-    """Arguments of ``zkrq.connect``."""
+    connect: Callable[[], AbstractAsyncContextManager[Cluster]]
+    """``zkrq.connect`` with its arguments."""
     queue: Mapping[str, Any]
     """Arguments of ``Cluster.queue``; of ``OF_EACH_QUEUE`` perhaps by the queue's name."""
     drop_expired: bool
@@ -111,7 +116,11 @@ def split_options(options: Mapping[str, Any]) -> Options:
     if not isinstance(drop_expired, bool):
         raise ConfigError(f"broker_transport_options: {DROP_EXPIRED} is {drop_expired!r:.99}, must be true or false")
     queue = {name: value for name, value in options.items() if name in QUEUE_OPTIONS}
-    split = Options(settings, queue, drop_expired)
+    try:
+        connect(**settings)
+    except TypeError as error:
+        raise ConfigError(f"broker_transport_options: {error}") from error
+    split = Options(partial(connect, **settings), queue, drop_expired)
     for name in {"", *(name for option in OF_EACH_QUEUE for name in _names_in(queue.get(option)))}:
         try:
             QUEUE_DEFAULTS.updated(split.of_queue(name))
