@@ -104,6 +104,8 @@ async def test_a_repeated_push_is_the_same_item(queue: zkrq.Queue[Any]) -> None:
         ({"key_window": 60, "key": "k", "replace": True}, "exclude each other"),
         ({"key_window": 0.5, "key": "k"}, "at least 1 s"),
         ({"key_window": 31 * 86400, "key": "k"}, "at most 2592000 s"),
+        ({"key_window": -1, "key": "k"}, "at least 1 s and at most 2592000 s"),
+        ({"key_window": 1e9, "key": "k"}, "at least 1 s and at most 2592000 s"),
         ({"key_window": float("nan"), "key": "k"}, "key_window is nan"),
         ({"key_window": "60", "key": "k"}, "must be seconds"),
     ],

@@ -416,6 +416,12 @@ async def test_what_has_ended_and_what_blocks_a_group(shell: Shell) -> None:
     code, _, complaint = await shell.run("list", "ended", "--state", "done")
     assert code == 2
     assert "queue 'ended' keeps no history: `zkrq history set ended`" in complaint
+    code, _, complaint = await shell.run("list", "ended", "--state", "finished")
+    assert (code, "`zkrq list QUEUE --state done`" in complaint) == (2, True)
+    code, _, complaint = await shell.run("list", "ended", "--state", "done", "--group", "tenant")
+    assert (code, "leave it out" in complaint) == (2, True)
+    code, _, complaint = await shell.run("find", "ended")
+    assert (code, "`zkrq export ended`" in complaint) == (2, True)
     assert await shell.value("history", "set", "ended", "--items", "10") == [{"queue": "ended", "history": 10}]
     (pushed,) = await shell.value("push", "ended", "1", "--group", "tenant")
     await shell.run("pop", "ended")

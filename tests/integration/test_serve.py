@@ -724,6 +724,9 @@ async def test_a_queue_is_limited(stage: Stage) -> None:
     assert figures["limited"] == "limited: 1 of 1 claimed"
     for wrong in ({"concurrency": 0}, {"concurrency": True}, {"rate": 1, "seconds": 4000}, {"rate": -1}, {"more": 1}):
         assert (await client.put(path, json=wrong)).status_code == 400
+    refused = await client.put(path, json={"seconds": 5})
+    said = "body: seconds is the time of a rate: give rate too, or {} to remove the limits"
+    assert (refused.status_code, refused.json()["message"]) == (400, said)
     assert (await client.get(path)).json() == {**limits, "groups": no_groups}
     assert (await client.put(path, json={})).json() == none
 
@@ -742,6 +745,8 @@ async def test_groups_of_a_queue_are_limited(stage: Stage) -> None:
         assert (await client.get(path)).json() == {"concurrency": 7, "rate": None, "seconds": None, "groups": groups}
     for wrong in ({"rate": 0}, {"ordered": "yes"}, {"ordered": True, "concurrency": 2}, {"rate": 1, "seconds": 0}):
         assert (await client.put(f"{path}/groups", json=wrong)).status_code == 400
+    assert (await client.put(f"{path}/groups", json={"seconds": 5})).status_code == 400
+    assert (await client.get(path)).json()["groups"] == groups, "nothing that was refused has removed them"
     assert (await client.put(f"{path}/groups", json={})).json()["ordered"] is False
     assert (await client.get(path)).json()["concurrency"] == 7, "what is not named stays"
 

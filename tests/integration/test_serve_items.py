@@ -305,9 +305,16 @@ async def test_what_has_ended_last_is_told_with_its_result(stage: Stage) -> None
     await (await take(queue)).ack(result={"sum": 42})
     await queue.push(2, id="ended-2")
     await queue.cancel("ended-2")
+
+    async def names_the_worker() -> bool:  # consumers are looked up every few seconds
+        return "worker <1>" in await page(stage, "/queues/ended?tab=done")
+
+    await settled(names_the_worker)
     text = await page(stage, "/queues/ended?tab=done")
     assert "The last 2 items that ended, of up to 100 that are kept" in text
     assert re.search(r"ended-2 cancelled [\d:]+ UTC 0 ended-1 key user <7> done [\d:]+ UTC [\d.]+ s worker <1> 1", text)
+    marked = (await stage.http.client.get("/queues/ended?tab=done")).text
+    assert '<td class="short">done</td>' in marked, "beside a long group, a word of the table is not broken"
     assert '{ "sum": 42 }' in await page(stage, "/queues/ended/item?id=ended-1")
     assert "cancelled in ended" in await page(stage, "/queues/ended/item?id=ended-2")
     told = (await stage.http.client.get("/v1/queues/ended/history?limit=1")).json()

@@ -119,11 +119,16 @@ def in_seconds(value: Duration) -> float:
     return value.total_seconds() if isinstance(value, timedelta) else value
 
 
-def check_duration(what: str, value: Duration, *, positive: bool = False) -> float:
-    """Return seconds that are not negative (``positive``: nor 0) and at most ten years."""
+def _number_of_seconds(what: str, value: Duration) -> float:
     value = in_seconds(value)
     if isinstance(value, bool) or not isinstance(value, int | float):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise ConfigError(f"{what} must be seconds or a timedelta, not {type(value).__name__}")
+    return value
+
+
+def check_duration(what: str, value: Duration, *, positive: bool = False) -> float:
+    """Return seconds that are not negative (``positive``: nor 0) and at most ten years."""
+    value = _number_of_seconds(what, value)
     if not 0 <= value <= MAX_DURATION or (positive and value == 0):  # NaN fails the first comparison
         least = "more than 0" if positive else "at least 0"
         raise ConfigError(f"{what} is {value} s: must be {least} and at most {MAX_DURATION:.0f} s")
@@ -152,7 +157,7 @@ at which they begin again once it was dropped."""
 
 def check_key_window(value: Duration) -> int:
     """Return the time for which a key stays taken, 1 second to 30 days, in milliseconds."""
-    seconds = check_duration("key_window", value)
+    seconds = _number_of_seconds("key_window", value)
     if not MIN_KEY_WINDOW <= seconds <= MAX_KEY_WINDOW:
         raise ConfigError(
             f"key_window is {seconds:g} s: must be at least {MIN_KEY_WINDOW:g} s and at most {MAX_KEY_WINDOW:.0f} s"

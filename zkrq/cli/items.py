@@ -110,7 +110,9 @@ async def _peek(args: Namespace) -> Lines:
 
 async def _ended(args: Namespace) -> Lines:
     if args.group is not None:
-        raise ConfigError("--group lists ready items only")
+        raise ConfigError(
+            "--group lists ready items only: leave it out; --json has the group of each item that has ended"
+        )
     async with open_cluster(args) as cluster:
         queue = cluster.queue(args.queue)
         items = await queue.history(args.count)

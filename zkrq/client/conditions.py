@@ -41,7 +41,8 @@ class Conditions(NamedTuple):
         if self == Conditions(state=self.state):
             state = "" if self.state is None else repr(self.state)
             raise ConfigError(
-                f"find() needs key=, header=, error= or group=; for all items of queue {queue!r}: scan({state})"
+                f"find() needs key=, header=, error= or group=; for all items of queue {queue!r}: scan({state}), or "
+                f"`zkrq export {queue}`"
             )
 
     def hold(self, item: Item[Any]) -> bool:

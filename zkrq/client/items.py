@@ -177,4 +177,7 @@ def ended_item(row: EndedRow) -> EndedItem:
 def check_state(state: ItemState) -> None:
     """Check that this is a state of items.  Raises ``ConfigError``."""
     if state not in get_args(ItemState):
-        raise ConfigError(f"state is {state!r}, must be one of {', '.join(get_args(ItemState))}")
+        raise ConfigError(
+            f"state is {state!r}, must be one of {', '.join(get_args(ItemState))}; items that have ended: `history()`, "
+            "or `zkrq list QUEUE --state done`"
+        )

@@ -92,7 +92,7 @@ async def _on_error(request: Request, error: Exception) -> JSONResponse:
 async def _on_bad_request(request: Request, error: Exception) -> JSONResponse:
     """Say what is wrong, without quoting what was sent: it may be secret."""
     wrongs = cast("RequestValidationError", error).errors()
-    text = "; ".join(f"{_place(wrong['loc'])}: {wrong['msg']}" for wrong in wrongs[:10])
+    text = "; ".join(f"{_place(wrong['loc'])}: {wrong['msg'].removeprefix('Value error, ')}" for wrong in wrongs[:10])
     return _reply(BAD_REQUEST, text)
 
 

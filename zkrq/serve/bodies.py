@@ -616,6 +616,12 @@ class SetLimits(_Request):
         1.0, description="The time of `rate`, 0.1 to 3600; left out: 1."
     )
 
+    @model_validator(mode="after")
+    def _check_rate(self) -> Self:
+        if self.rate is None and "seconds" in self.model_fields_set:
+            raise ValueError("seconds is the time of a rate: give rate too, or {} to remove the limits")
+        return self
+
     @property
     def limits(self) -> Limits:
         """The same for a queue."""
