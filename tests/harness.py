@@ -23,6 +23,9 @@ from zkrq.replication.wire import Dial
 HANG = 60.0
 """Seconds after which a test that waits has failed; nothing finer is asserted of time."""
 
+A_WHILE = 2.0
+"""Seconds to wait for what must not come: a request is answered within them on a busy machine, too."""
+
 SESSION_TIMEOUT = 3.0
 
 _count = itertools.count()

@@ -15,7 +15,7 @@ import pytest
 import zkrq
 from tests.behaviour.conftest import Connect, PassTime
 from tests.behaviour.helpers import is_empty
-from tests.harness import HANG, settled, stolen, take
+from tests.harness import A_WHILE, HANG, settled, stolen, take
 from zkrq.consuming.claims import lease_of
 from zkrq.protocol.calls import Clear, Decision
 
@@ -339,7 +339,7 @@ async def test_items_may_have_a_type(cluster: zkrq.Cluster, name: str) -> None:
 
 
 async def test_pop_many_takes_what_is_there(queue: zkrq.Queue[Any]) -> None:
-    assert await queue.pop_many(10, timeout=0.2) == []
+    assert await queue.pop_many(10, timeout=A_WHILE) == []
     await queue.push_many(range(5))
     assert [claim.item for claim in await queue.pop_many(3, timeout=HANG)] == [0, 1, 2]
     assert [claim.item for claim in await queue.pop_many(1000, timeout=HANG)] == [3, 4]

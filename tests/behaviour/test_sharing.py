@@ -10,7 +10,7 @@ import pytest
 
 import zkrq
 from tests.behaviour.conftest import Connect, PassTime
-from tests.harness import HANG, settled, take, until
+from tests.harness import A_WHILE, HANG, settled, take, until
 from zkrq.consuming import line
 
 pytestmark = pytest.mark.anyio
@@ -52,7 +52,7 @@ def claim_requests(queue: zkrq.Queue[Any], monkeypatch: pytest.MonkeyPatch) -> l
 
 
 async def test_a_process_that_no_longer_waits_passes_its_wake_up_on(queue: zkrq.Queue[Any], connect: Connect) -> None:
-    assert await queue.pop_one(timeout=0.5) is None
+    assert await queue.pop_one(timeout=A_WHILE) is None
     async with connect() as other:
         waiting = await start_waiting(other.queue(queue.name))
         await queue.push("x")
@@ -62,7 +62,7 @@ async def test_a_process_that_no_longer_waits_passes_its_wake_up_on(queue: zkrq.
 async def test_a_wake_up_is_passed_on_though_the_first_try_fails(
     queue: zkrq.Queue[Any], connect: Connect, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert await queue.pop_one(timeout=0.5) is None
+    assert await queue.pop_one(timeout=A_WHILE) is None
     own, counts = queue._parts.shards[0].supplier, list[int]()  # pyright: ignore[reportPrivateUsage]
     begin: Callable[[int], None] = own._begin_asking  # pyright: ignore[reportPrivateUsage]
 

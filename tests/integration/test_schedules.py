@@ -10,7 +10,7 @@ from datetime import datetime, timedelta
 import pytest
 
 import zkrq
-from tests.harness import in_process, new_namespace, settled, take, until
+from tests.harness import A_WHILE, in_process, new_namespace, settled, take, until
 from zkrq import local
 from zkrq.base.clock import now
 from zkrq.base.ids import made_at_ms
@@ -79,7 +79,7 @@ async def test_paused_it_pushes_nothing_and_resumed_only_what_comes(pair: Pair, 
         await until(lambda: all(entry.paused for entry in store.known.entries.values()))
         while claim := await queue.pop_one(timeout=0.3):
             await claim.ack()
-        assert await queue.pop_one(timeout=0.5) is None
+        assert await queue.pop_one(timeout=A_WHILE) is None
         resumed = await schedules.resume("reports", "nightly")
         assert resumed.since
         assert not resumed.paused
@@ -111,7 +111,7 @@ async def test_an_operator_pauses_what_code_declares(pair: Pair, cluster: Cluste
     async with pair.client() as other:
         again = other.every(0.2, other.queue("reports"), datetime.isoformat, name="nightly")
         await until(lambda: "paused" in repr(again))
-        assert await queue.pop_one(timeout=0.5) is None
+        assert await queue.pop_one(timeout=A_WHILE) is None
         await schedules.resume(queue, "nightly")
         await take(queue)
     assert not [event for event in pair.told if isinstance(event, zkrq.ScheduleChanged)]
