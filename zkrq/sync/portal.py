@@ -36,6 +36,9 @@ R_co = TypeVar("R_co", covariant=True)
 
 Make = Callable[[], AbstractAsyncContextManager[Cluster]]
 
+CLOSE_SECONDS = 30.0
+"""A thread waits at most so long until another one has closed the same cluster, which takes some seconds at most."""
+
 
 class Stream(Protocol[R_co]):
     """Iterate asynchronously, until ``aclose``."""
@@ -146,8 +149,9 @@ class Opened:
     def close(self) -> None:
         """Close the cluster, end its loop and its thread; calls in other threads raise ``Closed``.  Idempotent.
 
-        While a thread closes it, others that close it wait for that, as long as it takes.  What would wait for itself
-        returns at once: a signal handler in that thread, and the loop.
+        While a thread closes it, others that close it wait for that, at most ``CLOSE_SECONDS``.  What would wait for
+        itself returns at once: a signal handler in that thread, and the loop; so does a forked process, which has no copy
+        of that thread.
         """
         with self._submitting:
             if self._closer is None:
@@ -159,8 +163,8 @@ class Opened:
                 self._stack.close()
             finally:
                 self._ended.set()
-        elif self._closer != threading.get_ident() and not _this_thread.runs_loop:
-            self._ended.wait()
+        elif os.getpid() == self._process and self._closer != threading.get_ident() and not _this_thread.runs_loop:
+            self._ended.wait(CLOSE_SECONDS)
 
 
 def _warn_of_blocking() -> None:
