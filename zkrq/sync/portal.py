@@ -150,8 +150,8 @@ class Opened:
         """Close the cluster, end its loop and its thread; calls in other threads raise ``Closed``.  Idempotent.
 
         While a thread closes it, others that close it wait for that, at most ``CLOSE_SECONDS``.  What would wait for
-        itself returns at once: a signal handler in that thread, and the loop; so does a forked process, which has no copy
-        of that thread.
+        itself returns at once: a signal handler in that thread, and the loop; so does a forked process, which has no
+        copy of that thread.
         """
         with self._submitting:
             if self._closer is None:
