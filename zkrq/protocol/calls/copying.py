@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import ClassVar, NamedTuple
 
 from zkrq.protocol.calls.call import FROM_NOW, START, Body, Call, Paging, Rows
-from zkrq.protocol.calls.rows import Copied, Copies, read_copied
+from zkrq.protocol.calls.rows import Copied, Copies, read_rows
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,7 +21,7 @@ class Read(Call[Copies]):
 
     def read(self, body: Body) -> Copies:
         flat, beyond = body
-        return Copies(read_copied(flat), beyond)
+        return Copies(read_rows(Copied, flat), beyond)
 
 
 class CopyPage(NamedTuple):
@@ -44,7 +44,7 @@ class Page(Paging[CopyPage]):
 
     def read(self, body: Body) -> CopyPage:
         cursor, flat, beyond = body
-        return CopyPage(cursor, read_copied(flat), beyond)
+        return CopyPage(cursor, read_rows(Copied, flat), beyond)
 
 
 class MetadataReply(NamedTuple):

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import ClassVar, NamedTuple
 
 from zkrq.protocol.calls.call import START, Body, Call, Paging
-from zkrq.protocol.calls.rows import Copies, read_copied
+from zkrq.protocol.calls.rows import Copied, Copies, read_rows
 
 
 class PeekReply(NamedTuple):
@@ -33,7 +33,7 @@ class Peek(Call[PeekReply]):
     def read(self, body: Body) -> PeekReply:
         places, flat, beyond = body
         pairs = [(id, position - 1) for id, position in zip(places[::2], places[1::2], strict=True)]
-        return PeekReply(pairs, Copies(read_copied(flat), beyond))
+        return PeekReply(pairs, Copies(read_rows(Copied, flat), beyond))
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +46,7 @@ class Keyed(Call[Copies]):
 
     def read(self, body: Body) -> Copies:
         flat, beyond = body
-        return Copies(read_copied(flat), beyond)
+        return Copies(read_rows(Copied, flat), beyond)
 
 
 class DeadPageReply(NamedTuple):
@@ -69,7 +69,7 @@ class DeadPage(Paging[DeadPageReply]):
     def read(self, body: Body) -> DeadPageReply:
         cursor, places, flat, beyond = body
         pairs = [(id, position - 1) for id, position in zip(places[::2], places[1::2], strict=True)]
-        return DeadPageReply(cursor, pairs, Copies(read_copied(flat), beyond))
+        return DeadPageReply(cursor, pairs, Copies(read_rows(Copied, flat), beyond))
 
 
 class Counts(NamedTuple):
@@ -164,8 +164,7 @@ class History(Call[HistoryReply]):
 
     def read(self, body: Body) -> HistoryReply:
         kept, flat = body
-        parts = iter(flat)
-        return HistoryReply(kept, [EndedRow(*row) for row in zip(*[parts] * len(EndedRow._fields), strict=True)])
+        return HistoryReply(kept, read_rows(EndedRow, flat))
 
 
 class GroupRow(NamedTuple):
@@ -197,8 +196,7 @@ class GroupPage(Paging[GroupPageReply]):
 
     def read(self, body: Body) -> GroupPageReply:
         cursor, flat = body
-        parts = iter(flat)
-        return GroupPageReply(cursor, [GroupRow(*row) for row in zip(*[parts] * len(GroupRow._fields), strict=True)])
+        return GroupPageReply(cursor, read_rows(GroupRow, flat))
 
 
 class ClaimCountsReply(NamedTuple):

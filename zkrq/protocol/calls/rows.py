@@ -5,10 +5,12 @@ from __future__ import annotations
 import re
 import struct
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from zkrq.protocol.payloads import join, payload_at
 from zkrq.protocol.records import above, fresh, is_alone, states_of, unpack
+
+R = TypeVar("R", bound=NamedTuple)
 
 
 def pack_gone(items: Iterable[tuple[bytes, bytes]]) -> bytes:
@@ -106,10 +108,10 @@ class Copies(NamedTuple):
     beyond: Sequence[bytes]
 
 
-def read_copied(flat: Sequence[Any]) -> list[Copied]:
-    """Read the bundles of a reply that lists their values in one flat list."""
+def read_rows(kind: type[R], flat: Sequence[Any]) -> list[R]:
+    """Read the rows of a reply that lists their values in one flat list."""
     parts = iter(flat)
-    return [Copied(*item) for item in zip(parts, parts, parts, parts, parts, strict=True)]
+    return [kind._make(row) for row in zip(*[parts] * len(kind._fields), strict=True)]
 
 
 def read_notes(notes: bytes) -> dict[int, str]:
