@@ -31,7 +31,8 @@ class Event:
         return repr(self)
 
 
-def _shorten(names: Sequence[str]) -> str:
+def shorten(names: Sequence[str]) -> str:
+    """List at most ``SHOWN`` names, and say how many more there are."""
     more = len(names) - SHOWN
     return f"{', '.join(names[:SHOWN])} and {more:,} more" if more > 0 else ", ".join(names)
 
@@ -123,8 +124,8 @@ class Recovered(ShardEvent):
     epoch: int
 
     def _sentence(self) -> str:
-        lost = f"; items that only {_shorten(self.missing)} held are lost" if self.missing else ""
-        return f"recovered in epoch {self.epoch} with the data of {_shorten(self.servers)}{lost}"
+        lost = f"; items that only {shorten(self.missing)} held are lost" if self.missing else ""
+        return f"recovered in epoch {self.epoch} with the data of {shorten(self.servers)}{lost}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,8 +156,8 @@ class ViewChanged(ShardEvent):
     learners: tuple[str, ...]
 
     def _sentence(self) -> str:
-        learners = f"; being caught up: {_shorten(self.learners)}" if self.learners else ""
-        return f"epoch {self.epoch}: in sync: {_shorten(self.members)}{learners}"
+        learners = f"; being caught up: {shorten(self.learners)}" if self.learners else ""
+        return f"epoch {self.epoch}: in sync: {shorten(self.members)}{learners}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,7 +168,7 @@ class NotWritable(ShardEvent):
     min_replicas: int
 
     def _sentence(self) -> str:
-        return f"pushes fail until {self.min_replicas} servers are in sync; now: {_shorten(self.members)}"
+        return f"pushes fail until {self.min_replicas} servers are in sync; now: {shorten(self.members)}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -245,7 +246,7 @@ class ClaimsLost(Event):
     reason: str
 
     def _sentence(self) -> str:
-        return f"{len(self.ids):,} claim(s) of queue {self.queue} lost, {self.reason}: {_shorten(self.ids)}"
+        return f"{len(self.ids):,} claim(s) of queue {self.queue} lost, {self.reason}: {shorten(self.ids)}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -325,7 +326,7 @@ class SeveralReleases(Event):
     level: int
 
     def _sentence(self) -> str:
-        return f"clients of several releases are there, at level {self.level}: zkrq {_shorten(self.releases)}"
+        return f"clients of several releases are there, at level {self.level}: zkrq {shorten(self.releases)}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -365,7 +366,7 @@ class LoopBlocked(Event):
     handlers: tuple[str, ...] = ()
 
     def _sentence(self) -> str:
-        by = f" while these handlers ran: {_shorten(self.handlers)}" if self.handlers else ""
+        by = f" while these handlers ran: {shorten(self.handlers)}" if self.handlers else ""
         cost = f"; {self.expired:,} of {self.held:,} held claim(s) expired" if self.expired else ""
         session = "; the ZooKeeper session may have ended" if self.session_uncertain else ""
         return f"the event loop was blocked for {self.seconds:.1f} s{by}{cost}{session}"

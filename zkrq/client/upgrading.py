@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from zkrq.base import clock
 from zkrq.base.errors import Changes, ConfigError, ZkrqError
-from zkrq.base.events import SeveralReleases
+from zkrq.base.events import SeveralReleases, shorten
 from zkrq.base.version import __version__
 from zkrq.coordination.coordinator import latest, session_of
 from zkrq.protocol import calls
@@ -46,9 +46,6 @@ GAP_SECONDS = 3600.0
 
 NOTED_SECONDS = 600.0
 """Seconds after which a look is noted, for the next leader."""
-
-SHOWN = 10
-"""Clients that an error names."""
 
 SEEN = "upgrade"
 """Register of two moments, in seconds since 1970: since when no client of an older release was seen, the last look."""
@@ -256,6 +253,4 @@ def _moments(data: bytes) -> tuple[float, float]:
 
 def shown(clients: Mapping[str, ClientInfo]) -> str:
     """Name clients for people, by host."""
-    names = [each.label for each in clients.values()]
-    more = len(names) - SHOWN
-    return ", ".join(sorted(names)[:SHOWN]) + (f" and {more} more" if more > 0 else "")
+    return shorten(sorted(each.label for each in clients.values()))

@@ -19,7 +19,7 @@ FIRST_PAUSE, MAX_PAUSE = 0.5, 60.0
 pause."""
 
 URGENT_PAUSE = 2.0
-"""At most so many seconds while pushes fail because too few servers are in sync."""
+"""Seconds; the longest pause while pushes fail because too few servers are in sync."""
 
 STEADY = 120.0
 """Seconds after which a member's earlier evictions no longer count."""

@@ -153,17 +153,15 @@ class Opened:
         itself returns at once: a signal handler in that thread, and the loop; so does a forked process, which has no
         copy of that thread.
         """
+        me = threading.get_ident()
         with self._submitting:
-            if self._closer is None:
-                self._closer, is_mine = threading.get_ident(), True
-            else:
-                is_mine = False
-        if is_mine:
+            closer, self._closer = self._closer, self._closer or me
+        if closer is None:
             try:
                 self._stack.close()
             finally:
                 self._ended.set()
-        elif os.getpid() == self._process and self._closer != threading.get_ident() and not _this_thread.runs_loop:
+        elif closer != me and os.getpid() == self._process and not _this_thread.runs_loop:
             self._ended.wait(CLOSE_SECONDS)
 
 

@@ -13,6 +13,7 @@
 -- reply: STALE epoch
 
 local COUNTED = 4
+local PARTS_MAX = 100 -- parts of results that are forgotten at once
 
 -- Return the record of an id, its text and its attempts; nil, 0 where nothing is kept.
 local function kept_of(id)
@@ -54,7 +55,8 @@ end
 
 local VERBS = {}
 
-function VERBS.forget(id, call)
+-- Forget a result; return it, nil if there was none.
+local function forget(id, call)
   local r, kept = kept_of(id)
   if kept then
     touch(r)
@@ -65,18 +67,17 @@ function VERBS.forget(id, call)
   elseif r then
     tell_as_is(r)
   end
-  return 0
+  return kept
 end
 
 -- Forget the parts that a result names which is replaced or forgotten (zkrq/client/stored.py): a byte, their number, and what
--- their ids have in common.
+-- their ids have in common.  Return how many more may be forgotten in this call; others go when their time is over.
 local function forget_parts(text, call, room)
-  local PARTS_MAX = 100 -- forgotten in one call; others go when their time is over
-  if not text or string.byte(text) ~= 1 or #text ~= 21 then return room or PARTS_MAX end
+  if not text or string.byte(text) ~= 1 or #text ~= 21 then return room end
   local count, token = struct.unpack('<I4c16', text, 2)
   local name = string.gsub(token, '.', function(byte) return string.format('%02x', string.byte(byte)) end)
-  room = (room or PARTS_MAX) - count
-  for at = 0, room >= 0 and count - 1 or -1 do VERBS.forget('part-' .. name .. '-' .. at, call) end
+  room = room - count
+  for at = 0, room >= 0 and count - 1 or -1 do forget('part-' .. name .. '-' .. at, call) end
   return room
 end
 
@@ -88,7 +89,7 @@ function VERBS.set(id, call, text, ttl_ms, rank)
     tell_kept(r, kept)
     return is_repeated and 1 or 0
   end
-  forget_parts(kept, call)
+  forget_parts(kept, call, PARTS_MAX)
   keep(r, id, call, ttl_ms, text, (attempts >= COUNTED and COUNTED or 0) + rank)
   return 1
 end
@@ -109,17 +110,20 @@ function VERBS.count(id, call, counter, ttl_ms)
 end
 
 local function operation(queue, put_window_ms, trim)
-  local counted, room = {}, nil
+  local counted, room = {}, PARTS_MAX
   for i = first, last, 4 do
     local verb, ttl_ms, rank = string.match(ARGV[i + 2], '^(%a+) ?(%d*) ?(%d*)$')
-    local item = is_item(ARGV[i]) or verb == 'count' and is_item(ARGV[i + 3])
-    if item then tell_as_is(item) end
-    if verb == 'forget' and not item then
-      local _, kept = kept_of(ARGV[i])
-      room = forget_parts(kept, ARGV[i + 1], room)
+    local id, call, text = ARGV[i], ARGV[i + 1], ARGV[i + 3]
+    local item, number = is_item(id) or verb == 'count' and is_item(text), 0
+    if item then
+      number = -1
+      tell_as_is(item)
+    elseif verb == 'forget' then
+      room = forget_parts(forget(id, call), call, room)
+    elseif id ~= text then
+      number = VERBS[verb](id, call, text, tonumber(ttl_ms), tonumber(rank))
     end
-    counted[#counted + 1] = item and -1 or ARGV[i] == ARGV[i + 3] and 0
-      or VERBS[verb](ARGV[i], ARGV[i + 1], ARGV[i + 3], tonumber(ttl_ms), tonumber(rank))
+    counted[#counted + 1] = number
   end
   list_queue(queue)
   commit()
