@@ -31,3 +31,11 @@ def server(private_redis: local.LocalRedis) -> Generator[OneServer, None, None]:
     with OneServer(private_redis.host, private_redis.port) as server:
         server.reset()
         yield server
+
+
+@pytest.fixture
+def follower(server: OneServer) -> Generator[OneServer, None, None]:
+    """Another server with the same clock."""
+    with OneServer(server.host, server.port, database=1) as other:
+        other.enrol()
+        yield other

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Generator
 
 import pytest
 
@@ -50,13 +49,6 @@ def states(server: OneServer) -> str:
 def of(claimed: Claimed, verb: str, *positions: int, ms: int = 0, text: str = "") -> Settlement:
     """The settlement of some items of the bundle."""
     return claimed.decided[BUNDLE].settle(verb, ms, text, positions)
-
-
-@pytest.fixture
-def follower(server: OneServer) -> Generator[OneServer, None, None]:
-    with OneServer(server.host, server.port, database=1) as other:
-        other.enrol()
-        yield other
 
 
 # -- claims --------------------------------------------------------------------------------------------------------

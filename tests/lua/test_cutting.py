@@ -16,13 +16,6 @@ from zkrq.protocol.records import FIRST, State, Version, fresh
 
 
 @pytest.fixture
-def follower(server: OneServer) -> Generator[OneServer, None, None]:
-    with OneServer(server.host, server.port, database=1) as server:
-        server.enrol()
-        yield server
-
-
-@pytest.fixture
 def heir(server: OneServer) -> Generator[OneServer, None, None]:
     """The server that becomes primary."""
     with OneServer(server.host, server.port, database=2) as server:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Generator
+from collections.abc import Callable
 
 import pytest
 
@@ -23,13 +23,6 @@ def rated(server: OneServer) -> OneServer:
     """Two claims of each group begin in an hour."""
     server.declare(f"rate=2/{HOUR}", "groups")
     return server
-
-
-@pytest.fixture
-def follower(server: OneServer) -> Generator[OneServer, None, None]:
-    with OneServer(server.host, server.port, database=1) as other:
-        other.enrol()
-        yield other
 
 
 def let_pass(server: OneServer, tenths: int) -> None:

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import cast
-
-import pytest
 
 from tests.lua.one_server import BUNDLE, LEASE_MS, Decided, OneServer, Put, put_and_claim, wait_ms
 from zkrq.protocol import calls
@@ -37,14 +34,6 @@ def named(server: OneServer) -> int:
 
 def held(server: OneServer, id: str = "a") -> Decided:
     return put_and_claim(server, Put(id)).only
-
-
-@pytest.fixture
-def follower(server: OneServer) -> Iterator[OneServer]:
-    """Another server with the same clock."""
-    with OneServer(server.host, server.port, database=1) as other:
-        other.enrol()
-        yield other
 
 
 def test_nothing_is_kept_where_nothing_is_declared(server: OneServer) -> None:

@@ -6,8 +6,6 @@ earlier one has ended, or after a later one was handed out.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
 
 from tests.lines import entry_of
@@ -28,13 +26,6 @@ def push(server: OneServer, *ids: str, group: str = "a") -> dict[str, Decided]:
     outcomes, decided = server.push(*(ordered(id, group) for id in ids))
     assert outcomes == ["+"] * len(ids)
     return decided
-
-
-@pytest.fixture
-def follower(server: OneServer) -> Iterator[OneServer]:
-    with OneServer(server.host, server.port, database=1) as other:
-        other.enrol()
-        yield other
 
 
 def copy(decided: dict[str, Decided], *servers: OneServer, payloads: bool = False) -> None:

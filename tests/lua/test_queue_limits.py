@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import struct
 import time
-from collections.abc import Callable, Generator
+from collections.abc import Callable
 from dataclasses import replace
 from typing import cast
 
@@ -25,13 +25,6 @@ from tests.lua.one_server import (
 )
 from zkrq.protocol import calls
 from zkrq.protocol.records import Bundle, State, Version, pack, unpack
-
-
-@pytest.fixture
-def follower(server: OneServer) -> Generator[OneServer, None, None]:
-    with OneServer(server.host, server.port, database=1) as other:
-        other.enrol()
-        yield other
 
 
 def text_of(decided: dict[str, Decided]) -> str:

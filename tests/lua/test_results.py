@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import cast
 
 import pytest
@@ -28,14 +27,6 @@ def lead(server: OneServer) -> dict[str, str]:
 
 def tombstone_bytes(server: OneServer) -> int:
     return int(lead(server).get("tombstone_bytes", "0"))
-
-
-@pytest.fixture
-def follower(server: OneServer) -> Iterator[OneServer]:
-    """Another server with the same clock."""
-    with OneServer(server.host, server.port, database=1) as other:
-        other.enrol()
-        yield other
 
 
 def test_result_of_an_ack_is_told(server: OneServer) -> None:

@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
-import pytest
-
 from tests.every import every
 from tests.lua.one_server import Listener, OneServer, wait_ms
 from zkrq.protocol import calls
@@ -26,14 +22,6 @@ def started(id: str, text: str) -> StoredRow:
 
 def counted(id: str, counter: str = "all", call: str | None = None) -> StoredRow:
     return row(id, counter, f"count {TTL_MS}", call or f"count of {id}")
-
-
-@pytest.fixture
-def follower(server: OneServer) -> Iterator[OneServer]:
-    """Another server with the same clock."""
-    with OneServer(server.host, server.port, database=1) as other:
-        other.enrol()
-        yield other
 
 
 def test_a_result_is_kept_and_replaced(server: OneServer) -> None:

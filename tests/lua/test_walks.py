@@ -7,7 +7,7 @@ itself.  At its end a follower that applies all decisions, in any order, holds t
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Generator, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 import pytest
@@ -515,13 +515,6 @@ def payload_of(bundle: str) -> bytes | list[bytes]:
 def timeless(bundles: Mapping[str, Bundle]) -> dict[str, Bundle]:
     """Without times to live, which the walk lets end on one server only."""
     return {id: bundle._replace(expires_us=0) for id, bundle in bundles.items()}
-
-
-@pytest.fixture
-def follower(server: OneServer) -> Generator[OneServer, None, None]:
-    with OneServer(server.host, server.port, database=1) as server:
-        server.enrol()
-        yield server
 
 
 @pytest.mark.parametrize("seed", SEEDS)
