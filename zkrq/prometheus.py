@@ -382,48 +382,54 @@ class Metrics(Observer, Collector):
         yield up
         if reading is None:
             return
-        of_queue = ("cluster", "queue")
-        items = GaugeMetricFamily("zkrq_queue_items", "Items of the queue, by state.", labels=(*of_queue, "state"))
-        oldest = GaugeMetricFamily(
-            "zkrq_queue_oldest_ready_seconds", "How long the oldest ready item has waited; 0: none is.", labels=of_queue
-        )
-        paused = GaugeMetricFamily("zkrq_queue_paused", "Whether the queue is paused.", labels=of_queue)
-        groups = GaugeMetricFamily(
-            "zkrq_queue_groups", "Groups with items that are ready or claimed.", labels=[*of_queue, "standing"]
-        )
-        limited = GaugeMetricFamily(
-            "zkrq_queue_limited", "Whether a limit keeps items from being claimed now.", labels=of_queue
-        )
-        held = GaugeMetricFamily("zkrq_held_claims", "Claims that this process holds.", labels=of_queue)
-        pushed = CounterMetricFamily(
-            "zkrq_queue_pushed_items",
-            "Items that came since this process first looked, from all clients.",
-            labels=of_queue,
-        )
-        removed = CounterMetricFamily(
-            "zkrq_queue_removed_items",
-            "Items that left since this process first looked: acked, cancelled, discarded, dropped, expired.",
-            labels=of_queue,
-        )
-        for queue, statistics in reading.queues.items():
-            for state, count in statistics.sizes._asdict().items():
-                items.add_metric((namespace, queue, state), count)
-            oldest.add_metric((namespace, queue), statistics.oldest_ready or 0)
-            paused.add_metric((namespace, queue), statistics.paused)
-            limited.add_metric((namespace, queue), statistics.limited is not None)
-            if statistics.groups:
-                in_line, blocked = statistics.groups_in_line, statistics.groups_blocked
-                rest = max(0, statistics.groups - in_line - blocked)
-                for standing, count in (("in line", in_line), ("blocked", blocked), ("idle", rest)):
-                    groups.add_metric((namespace, queue, standing), count)
-            held.add_metric((namespace, queue), statistics.held)
-            pushed.add_metric((namespace, queue), reading.passed[queue].pushed)
-            removed.add_metric((namespace, queue), reading.passed[queue].removed)
+        yield from _of_queues(namespace, reading)
         queues = GaugeMetricFamily(
             "zkrq_queues", f"Queues that are looked at; at most {MAX_QUEUES} are reported.", labels=("cluster",)
         )
         queues.add_metric((namespace,), reading.every)
-        yield from (items, oldest, paused, limited, groups, held, pushed, removed, queues)
+        yield queues
+
+
+def _of_queues(namespace: str, reading: _Reading) -> Iterable[Metric]:
+    """Return the families with a figure of each queue."""
+    of_queue = ("cluster", "queue")
+    items = GaugeMetricFamily("zkrq_queue_items", "Items of the queue, by state.", labels=(*of_queue, "state"))
+    oldest = GaugeMetricFamily(
+        "zkrq_queue_oldest_ready_seconds", "How long the oldest ready item has waited; 0: none is.", labels=of_queue
+    )
+    paused = GaugeMetricFamily("zkrq_queue_paused", "Whether the queue is paused.", labels=of_queue)
+    groups = GaugeMetricFamily(
+        "zkrq_queue_groups", "Groups with items that are ready or claimed.", labels=(*of_queue, "standing")
+    )
+    limited = GaugeMetricFamily(
+        "zkrq_queue_limited", "Whether a limit keeps items from being claimed now.", labels=of_queue
+    )
+    held = GaugeMetricFamily("zkrq_held_claims", "Claims that this process holds.", labels=of_queue)
+    pushed = CounterMetricFamily(
+        "zkrq_queue_pushed_items",
+        "Items that came since this process first looked, from all clients.",
+        labels=of_queue,
+    )
+    removed = CounterMetricFamily(
+        "zkrq_queue_removed_items",
+        "Items that left since this process first looked: acked, cancelled, discarded, dropped, expired.",
+        labels=of_queue,
+    )
+    for queue, statistics in reading.queues.items():
+        for state, count in statistics.sizes._asdict().items():
+            items.add_metric((namespace, queue, state), count)
+        oldest.add_metric((namespace, queue), statistics.oldest_ready or 0)
+        paused.add_metric((namespace, queue), statistics.paused)
+        limited.add_metric((namespace, queue), statistics.limited is not None)
+        if statistics.groups:
+            in_line, blocked = statistics.groups_in_line, statistics.groups_blocked
+            rest = max(0, statistics.groups - in_line - blocked)
+            for standing, count in (("in line", in_line), ("blocked", blocked), ("idle", rest)):
+                groups.add_metric((namespace, queue, standing), count)
+        held.add_metric((namespace, queue), statistics.held)
+        pushed.add_metric((namespace, queue), reading.passed[queue].pushed)
+        removed.add_metric((namespace, queue), reading.passed[queue].removed)
+    return (items, oldest, paused, limited, groups, held, pushed, removed)
 
 
 def _healthy(namespace: str, health: Health, trouble: int) -> Iterable[Metric]:

@@ -139,7 +139,7 @@ async def _set_history(args: Namespace) -> Lines:
 async def _groups(args: Namespace) -> Lines:
     async with open_cluster(args) as cluster:
         queue = cluster.queue(args.queue)
-        found, claimed = await queue.groups(args.count), await queue.peek(500, "claimed")
+        found, claimed = await queue.groups(args.count), await queue.peek(LOOKED_AT, "claimed")
         names = await describe_owners(cluster, claimed)
     for group in found.groups:
         held = [item for item in claimed if item.group == group.name]

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 from zkrq.cli.command import QUEUE, Command, Flag, Line, Lines, open_cluster
 from zkrq.cli.conditions import CONDITIONS, STATE, conditions_of
-from zkrq.cli.items import item_line
+from zkrq.cli.items import LOOKED_AT, item_line
 from zkrq.cli.servers import server_lines, server_value
 from zkrq.client.inner import meet_servers
 from zkrq.client.inspection import Sizes, Statistics, shards_left_out
@@ -87,7 +87,7 @@ async def _consumers(args: Namespace) -> Lines:
             about += [f"{consumer.slots:,} slots"] if consumer.slots else []
             yield Line(f"{owner}  {consumer.description}  {', '.join(about)}; holds {held}", details)
             for queue in sorted(consumer.claims) if args.items else ():
-                for item in await cluster.queue(queue).peek(500, "claimed"):
+                for item in await cluster.queue(queue).peek(LOOKED_AT, "claimed"):
                     if item.owner == owner:
                         yield item_line(item)
 

@@ -104,11 +104,11 @@ class Client:
             servers, coordinator, settings, events=self.events, dial=dial, changed=self._shards_changed
         )
         self.resharding: Final = Resharding(self.shards, coordinator, settings)
-        self.upgrading: Final = Upgrading(self.shards, coordinator, settings, self.events)
-        self.schedule_store: Final = ScheduleStore(coordinator, self.tasks, self.events, namespace, self._check_level)
-        self.schedules: Final = Schedules(self.tasks, self.schedule_store)
         self.identity: Final = Identity(coordinator, settings.describe())
         self.identity.slots_changed = self._introduce_again
+        self.upgrading: Final = Upgrading(self.shards, coordinator, settings, self.events, self.identity)
+        self.schedule_store: Final = ScheduleStore(coordinator, self.tasks, self.events, namespace, self._check_level)
+        self.schedules: Final = Schedules(self.tasks, self.schedule_store)
         self.queues: Final = dict[str, OpenQueue]()
         self._declared = dict[str, QueueSettings]()
         """Settings of queues that were dropped."""
@@ -427,7 +427,6 @@ class Client:
     def _introduce_again(self) -> None:
         """Say anew what this client is, in a new session or with other slots."""
         if self.is_open:
-            self.upgrading.slots = self.identity.slots
             self.tasks.start(self.upgrading.introduce_again(), "say what this client is")
 
     def _declared_dead(self, owner: str) -> None:

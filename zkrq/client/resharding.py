@@ -267,16 +267,16 @@ class Resharding:
         first = self._shards.first.replicas
         for queue in await first.names(calls.Queues()):
             told = await read_statistics(first, queue)
-            if told.limits.settings or told.group_limits.settings or told.history:
-                what, remove = "limits", f"zkrq limits set {queue} --group-none"
-                if told.history:
-                    what, remove = "a history", f"zkrq history set {queue} --items 0"
-                elif told.limits.settings:
-                    remove = f"zkrq limits set {queue} --none"
-                raise ConfigError(
-                    f"queue {queue!r} has {what}, which only a namespace of one shard can keep: remove that first "
-                    f"({remove}), and from the programs that declare it"
-                )
+            for is_set, what, remove in (
+                (told.history, "a history", f"history set {queue} --items 0"),
+                (told.limits.settings, "limits", f"limits set {queue} --none"),
+                (told.group_limits.settings, "limits", f"limits set {queue} --group-none"),
+            ):
+                if is_set:
+                    raise ConfigError(
+                        f"queue {queue!r} has {what}, which only a namespace of one shard can keep: remove that first "
+                        f"(zkrq {remove}), and from the programs that declare it"
+                    )
 
     async def _ask_for_map(self, shard: Shard) -> None:
         """Have a shard's servers refuse pushes that were placed by an older map than the present one."""

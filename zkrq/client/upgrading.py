@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from zkrq.base.events import Events
     from zkrq.base.settings import Settings
     from zkrq.client.shards import Shards
+    from zkrq.consuming.identity import Identity
     from zkrq.coordination.coordinator import Coordinator
 
 LOOK_SECONDS = 60.0
@@ -74,16 +75,18 @@ class Unnamed(NamedTuple):
 class Upgrading:
     """Know the releases of a namespace's clients, and raise its level."""
 
-    def __init__(self, shards: Shards, coordinator: Coordinator, settings: Settings, events: Events) -> None:
+    def __init__(
+        self, shards: Shards, coordinator: Coordinator, settings: Settings, events: Events, identity: Identity
+    ) -> None:
+        """``identity``: knows the slots of this client's workers."""
         self._shards = shards
+        self._identity = identity
         self._coordinator = coordinator
         self._settings = settings
         self._events = events
         self._releases: tuple[str, ...] = ()
         self._started = clock.now().timestamp()
         self._introducing, self._introductions = asyncio.Lock(), 0
-        self.slots = 0
-        """Handlers that the workers of this client run at the same time."""
         self._is_named = True
         """Whether this client has named its release in its present session."""
 
@@ -100,7 +103,7 @@ class Upgrading:
         who = self._settings.describe(), socket.gethostname(), __version__, SPOKEN, LIBRARY.name
         async with self._introducing:
             self._introductions += 1
-            info = ClientInfo(*who, started=self._started, slots=self.slots)
+            info = ClientInfo(*who, started=self._started, slots=self._identity.slots)
             await self._coordinator.introduce(encode(info), self._introductions)
 
     async def introduce_again(self) -> None:

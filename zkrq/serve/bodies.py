@@ -37,7 +37,7 @@ from zkrq.base.errors import REASON_MAX, CodecError, PayloadTooLarge, Receipt
 from zkrq.base.limits import RATE_SECONDS, RESULT_TTL_LEAST, RESULT_TTL_MAX, Groups, Limits, check_result
 from zkrq.client.cursors import TEXT_MAX, Cursor
 from zkrq.client.inspection import GROUPS_MAX, Statistics
-from zkrq.client.items import FoundPage, Item, ItemState
+from zkrq.client.items import EndState, FoundPage, Item, ItemState
 from zkrq.protocol.records import PRIORITIES
 from zkrq.serve.problems import Happened
 
@@ -478,7 +478,7 @@ class Ended(BaseModel):
     """An item that has ended."""
 
     id: str
-    state: Literal["done", "dead", "cancelled", "expired"]
+    state: EndState
     ended_at: datetime
     took: float | None = Field(description="Seconds since its last claim began; null: no consumer ended it.")
     owner: str | None = Field(description="The consumer that ended it.")
@@ -533,14 +533,14 @@ class History(BaseModel):
     items: list[Ended] = Field(description="The latest first.")
 
 
-EndState = Literal["done", "dead", "cancelled", "expired", "queued", "claimed", "unknown"]
+Fate = Literal["done", "dead", "cancelled", "expired", "queued", "claimed", "unknown"]
 
 
 class ItemResult(BaseModel):
     """What became of an item."""
 
     id: str
-    state: EndState = Field(description="`queued`, `claimed`: it has not ended; `unknown`: there is no such item.")
+    state: Fate = Field(description="`queued`, `claimed`: it has not ended; `unknown`: there is no such item.")
     has_result: bool = Field(description="Whether it is done, and its result is kept.")
     result: Any = Field(None, description="What its handler returned, if its bytes are JSON; null without one.")
     base64: str | None = Field(None, description="Otherwise: its bytes in base64.")

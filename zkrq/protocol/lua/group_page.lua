@@ -10,10 +10,6 @@
 -- reply: NOTINSYNC generation
 -- reply: STALE epoch
 
-local function bounds_of(group)
-  return '[' .. group .. '\0', '(' .. group .. '\1'
-end
-
 -- Count the queued items that entries name.
 local function items_in(entries)
   local bundles, count = {}, 0
@@ -32,7 +28,7 @@ end
 local function tell(flat, group, state, is_named)
   local SEEN_MAX = 100 -- entries of which the items are counted
   local claims, has_members, first_placed = places.read_state(state)
-  local from, behind = bounds_of(group)
+  local from, behind = '[' .. group .. '\0', '(' .. group .. '\1'
   local due = has_members and redis.call('ZLEXCOUNT', members, from, behind) or 0
   local placed, standing = first_placed, 1
   if not first_placed and due > 0 then
