@@ -84,6 +84,19 @@ def stolen(claim: zkrq.Claim[Any]) -> zkrq.Claim[Any]:
     return zkrq.Claim(None, lease.grant, lease.position, 1e12)
 
 
+async def push_surely(
+    queue: zkrq.Queue[Any], item: object, id: str | None, *, group: str | None = None, pause: float = 0.05
+) -> None:
+    """Push until it is certain, under one id."""
+    while True:
+        try:
+            await queue.push(item, id=id, group=group)
+        except (zkrq.OutcomeUnknown, zkrq.Unavailable, zkrq.NotEnoughReplicas):
+            await asyncio.sleep(pause)
+        else:
+            return
+
+
 async def take(queue: zkrq.Queue[Any]) -> zkrq.Claim[Any]:
     """One claim, which must come."""
     claim = await queue.pop_one(timeout=HANG)

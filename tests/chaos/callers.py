@@ -20,7 +20,7 @@ from itertools import count
 from typing import Any
 
 import zkrq
-from tests.harness import HANG, new_namespace
+from tests.harness import HANG, new_namespace, push_surely
 from zkrq import local
 from zkrq.client.cluster import Cluster
 
@@ -34,7 +34,6 @@ OUTAGE_MAX = 30.0
 """Seconds for which pushes may fail where a server dies while another one is out: of the rest of its pause, and of
 the catch-up of the results of five minutes, on a busy machine."""
 
-PROBE_SECONDS = 0.05
 QUEUE = "sums"
 
 
@@ -80,8 +79,8 @@ async def run(servers: local.Servers, *, callers: int, seconds: float, kill_ever
         async def call() -> None:
             while True:
                 number = next(numbers)
-                receipt = await _push(here, number)
-                found.told(number, await _result(here, receipt))
+                await push_surely(here, number, f"{number}")
+                found.told(number, await _result(here, f"{number}"))
                 if time.monotonic() > end:
                     return
 
@@ -99,18 +98,6 @@ async def _cluster(servers: local.Servers, namespace: str, *, found: bool = Fals
     addresses = servers.redis_urls, servers.zookeeper_hosts
     async with zkrq.connect(*addresses, namespace=namespace, found=found, session_timeout=SESSION_TIMEOUT) as cluster:
         yield cluster
-
-
-async def _push(queue: zkrq.Queue[Any], number: int) -> str:
-    """Push until it is certain, under one id."""
-    id = f"{number}"
-    while True:
-        try:
-            await queue.push(number, id=id)
-        except (zkrq.OutcomeUnknown, zkrq.Unavailable, zkrq.NotEnoughReplicas):
-            await asyncio.sleep(PROBE_SECONDS)
-        else:
-            return id
 
 
 async def _result(queue: zkrq.ResultQueue[Any, Any], id: str) -> zkrq.Result[Any]:
@@ -131,7 +118,7 @@ async def _kill_primaries(servers: local.Servers, cluster: Cluster, found: Findi
         server = next(each for each in servers.redis if each.name == name)
         began = time.monotonic()
         await server.kill()
-        await _push(probes, len(found.outages))
+        await push_surely(probes, "probe", f"{len(found.outages)}")
         found.outages.append(time.monotonic() - began)
         await server.start()
 

@@ -20,6 +20,7 @@ from tests.chaos import client_process
 from tests.chaos.client_process import CONNECTED, IDLE, QUEUE, SMALL, SMALL_FILLING, STOP, Orders
 from tests.chaos.record import CONTROLLER, Journal, Kind
 from tests.proxy import Proxy
+from tests.stored import SHIFT_BYTES
 from zkrq import local
 from zkrq.protocol.keys import key
 from zkrq.protocol.payloads import payload_at, split_payload
@@ -43,9 +44,6 @@ POLL = 0.1
 
 READ_ITEMS = "return {redis.call('HGETALL', KEYS[1]), redis.call('HGETALL', KEYS[2])}"
 """Records and payloads of a queue, read at one moment."""
-
-SHIFT_BYTES = 8
-"""What stands in front of a record on a server."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,7 +24,7 @@ import zkrq
 from tests.chaos.record import CONTROLLER, Entry, Journal, Kind
 from tests.chaos.turns_checker import Findings, check_concurrency, check_lost, check_order, check_rate, merged, named
 from tests.chaos.turns_process import QUEUE, Orders
-from tests.harness import new_namespace
+from tests.harness import new_namespace, push_surely
 from zkrq import local
 from zkrq.client.cluster import Cluster
 
@@ -188,15 +188,8 @@ def _orders(plan: Plan) -> Orders:
 
 
 async def _push_one(queue: zkrq.Queue[Any], group: str, number: int) -> None:
-    """Push until it is certain, under one id."""
     item = named(group, number)
-    while True:
-        try:
-            await queue.push(item, id=item, group=group)
-        except (zkrq.OutcomeUnknown, zkrq.Unavailable, zkrq.NotEnoughReplicas):
-            await asyncio.sleep(0.05)
-        else:
-            return
+    await push_surely(queue, item, item, group=group)
 
 
 async def _kill_workers(stage: _Stage, chance: random.Random) -> None:

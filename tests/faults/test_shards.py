@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 import zkrq
-from tests.harness import command, new_namespace, over_zookeeper, settled, until
+from tests.harness import command, new_namespace, over_zookeeper, push_surely, settled, until
 from tests.security.test_znodes import link_of
 from zkrq import local
 from zkrq.client.cluster import Cluster
@@ -84,14 +84,8 @@ class Traffic:
         await asyncio.gather(*repeating)
 
     async def _repeat(self, queue: zkrq.Queue[Any], name: str, id: str | None) -> None:
-        while True:
-            try:
-                await queue.push(name, id=id)
-            except (zkrq.OutcomeUnknown, zkrq.Unavailable, zkrq.NotEnoughReplicas):
-                await asyncio.sleep(0.05)
-            else:
-                self.pushed.add(name)
-                return
+        await push_surely(queue, name, id)
+        self.pushed.add(name)
 
     async def consume(self, queue: zkrq.Queue[Any]) -> None:
         async for claim in queue.pop():

@@ -5,14 +5,12 @@ from __future__ import annotations
 from typing import cast
 
 from tests.lua.one_server import BUNDLE, LEASE_MS, Decided, OneServer, Put, put_and_claim, wait_ms
+from tests.stored import SHIFT_BYTES
 from zkrq.protocol import calls
 from zkrq.protocol.calls import EndedRow, item_id
 from zkrq.protocol.records import BUNDLE_MAX, pack, unpack
 
 KEPT = 5
-
-SHIFT_BYTES = 8
-"""What a server keeps in front of a record."""
 
 
 def declare(server: OneServer, kept: int = KEPT) -> dict[str, Decided]:

@@ -16,6 +16,7 @@ from tests.model.bundle import CLAIMED, DEAD, WAITING, may_lack, pack_notes, put
 from tests.model.rules import ALL_RULES, Rule, Rules
 from tests.model.scripts import HEAD, QUEUE, Clock, Item, handed, owner_of
 from tests.model.server import Request, Server, content_of
+from tests.stored import SHIFT_BYTES
 from zkrq.protocol import calls
 from zkrq.protocol.clocks import PUT_WINDOW_MS
 from zkrq.protocol.keys import key, script_keys
@@ -36,8 +37,6 @@ SHORT = "short"
 
 FIRST_MS = 1_750_000_000_000
 YOUNG_MS, OLD_MS = FIRST_MS, FIRST_MS - 3 * PUT_WINDOW_MS
-SHIFT_BYTES = 8
-"""What a server keeps in front of each record."""
 STEP_US = 10_000
 """Microseconds between two calls."""
 

@@ -11,6 +11,7 @@ from typing import cast
 
 import pytest
 
+from tests.stored import SHIFT_BYTES
 from zkrq.protocol.calls import item_id, pack_gone, runs
 from zkrq.protocol.keys import key
 from zkrq.protocol.payloads import join
@@ -27,9 +28,6 @@ OWNERS = ("ann", "bob", "eve/x")
 CHANNELS = ("c1", "c2", "c3")
 FIRST_US = 1_750_000_000_000_000
 WINDOW_MS = 300_000
-
-SHIFT_BYTES = 8
-"""What a server keeps in front of a record."""
 
 OF_ITEMS = {"push_decided", "cancel", "redrive"}
 """Scripts that take ids of items; others take those of bundles."""
