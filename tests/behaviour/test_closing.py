@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Generator
+from collections.abc import Awaitable, Generator
+from functools import partial
 from unittest.mock import patch
 
 import pytest
 
 import zkrq
+import zkrq.testing
 from tests.behaviour.conftest import Connect
-from tests.harness import take
+from tests.harness import HANG, take
+from zkrq.base.settings import MAX_OPERATION_TIMEOUT, Settings
+from zkrq.client import client
 from zkrq.protocol.operations import Operations
 from zkrq.protocol.steps import NothingDone
+from zkrq.testing import in_process
 
 pytestmark = pytest.mark.anyio
 
@@ -65,6 +70,25 @@ async def test_a_claim_that_could_not_be_nacked_is_lost_at_the_end(
     await own_cluster.aclose()
     assert claim.lost
     assert "ClaimsLost" not in caplog.text, "nobody works on it"
+
+
+async def test_calls_that_no_server_answers_end_when_it_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(in_process, "Settings", partial(Settings, operation_timeout=MAX_OPERATION_TIMEOUT))
+    monkeypatch.setattr(client, "CLOSE_TIMEOUT", 0.2)
+    async with zkrq.testing.servers(2) as own, own.connect() as cluster:
+        queue, limited = cluster.queue("jobs"), cluster.queue("limited", limits=zkrq.Limits(concurrency=1))
+        await queue.push("x")
+        own.kill("redis-1")
+        own.kill("redis-2")
+        calls: list[Awaitable[object]] = [queue.push("y"), queue.size(), limited.pop_one()]
+        calls += [limited.push(n) for n in range(9)]
+        running = [asyncio.ensure_future(call) for call in calls]
+        await asyncio.sleep(0.1)
+        assert not any(call.done() for call in running)
+        await cluster.aclose()
+        done, _ = await asyncio.wait(running, timeout=HANG)
+        assert len(done) == len(running)
+        assert all(isinstance(call.exception(), zkrq.ZkrqError) for call in running)
 
 
 async def test_it_is_opened_and_closed_in_two_places(own_cluster: zkrq.Cluster, connect: Connect) -> None:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import pytest
@@ -12,8 +14,9 @@ import pytest
 import zkrq
 from zkrq.client import resharding
 from zkrq.client.administration import Administration
+from zkrq.client.declaring import Shared, read_shared
 from zkrq.client.inner import client_of
-from zkrq.client.inspection import Statistics, read_statistics
+from zkrq.client.inspection import read_statistics
 from zkrq.client.resharding import Resharding
 from zkrq.client.shard import Shard
 from zkrq.client.shards import MAP
@@ -231,11 +234,36 @@ async def test_what_is_paused_or_resumed_while_a_shard_joins_is_so_there(
         assert bool(await queue.pop_many(9, timeout=0)) is not paused
 
 
+@pytest.mark.parametrize("hears", [True, False], ids=["that hears", "that does not hear"])
+@pytest.mark.parametrize("when", ["before", "after"])
+@pytest.mark.parametrize("at", [JOINED, OPENED])
+async def test_limits_that_are_declared_while_a_shard_joins_hold_there(
+    own: Servers,
+    early: TestCluster,
+    deaf: TestCluster,
+    monkeypatch: pytest.MonkeyPatch,
+    at: int,
+    when: str,
+    hears: bool,
+) -> None:
+    limits = zkrq.Limits(concurrency=1)
+    async with connect(own) as hearing:
+        queue = (hearing if hears else deaf).queue("jobs")
+        between(monkeypatch, early, at, when, partial(queue.set_limits, limits))
+        await early.add_shard("b", own.urls("redis-2"))
+        assert await queue.limits() == limits
+        told = [await read_shared(shard.replicas, "jobs") for shard in client_of(early).shards.open.values()]
+        assert [each.sections[zkrq.Limits] for each in told] == [limits.settings] * 2
+        await asyncio.gather(*(early.queue("jobs").push(n) for n in range(9)))
+        assert len(await queue.pop_many(9, timeout=0)) == 1
+        assert not await queue.pop_many(9, timeout=0.1)
+
+
 async def test_a_queue_that_is_paused_while_the_pauses_are_copied(
     own: Servers, early: TestCluster, deaf: TestCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """And the operator's client hears of it before it opens the shard."""
-    share, paused = Resharding._share_pauses, list[bool]()  # pyright: ignore[reportPrivateUsage]
+    share, paused = Resharding._share, list[bool]()  # pyright: ignore[reportPrivateUsage]
 
     async def share_and_pause(self: Resharding, shard: Shard, map: ShardMap) -> None:
         await share(self, shard, map)
@@ -244,7 +272,7 @@ async def test_a_queue_that_is_paused_while_the_pauses_are_copied(
             await client_of(early).shards.refresh()
         paused.append((await paused_on(early))["b"])
 
-    monkeypatch.setattr(Resharding, "_share_pauses", share_and_pause)
+    monkeypatch.setattr(Resharding, "_share", share_and_pause)
     await early.add_shard("b", own.urls("redis-2"))
     assert paused == [False, True]
     assert await paused_on(early) == {"b": True, FIRST: True}
@@ -258,16 +286,16 @@ async def test_a_queue_that_is_paused_after_another_client_has_opened_the_shard(
     async with connect(own) as other:
         opened = False
 
-        async def read_and_pause(replicas: Replicas, queue: str) -> Statistics:
+        async def read_and_pause(replicas: Replicas, queue: str) -> Shared:
             nonlocal opened
-            told = await read_statistics(replicas, queue)
+            told = await read_shared(replicas, queue)
             if not opened:
                 opened = True
                 await other.add_shard("b", own.urls("redis-2"))
                 await other.queue("jobs").pause()
             return told
 
-        monkeypatch.setattr(resharding, "read_statistics", read_and_pause)
+        monkeypatch.setattr(resharding, "read_shared", read_and_pause)
         await early.add_shard("b", own.urls("redis-2"))
         assert await paused_on(early) == {"b": True, FIRST: True}
 

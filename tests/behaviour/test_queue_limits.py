@@ -182,39 +182,3 @@ async def test_a_loop_that_does_not_wait_ends_when_the_limit_is_reached(queue: z
         await claim.ack()
     assert seen == [0, 1, 2]
     assert await queue.size() == (2, 0, 0, 0)
-
-
-# -- with several shards -----------------------------------------------------------------------------------------------
-
-
-async def test_limits_need_a_namespace_of_one_shard() -> None:
-    """One server has to count."""
-    async with zkrq.testing.servers(2) as own, own.connect(first=1) as cluster:
-        queue = cluster.queue("emails", limits=zkrq.Limits(concurrency=1))
-        await queue.push("a")
-        with pytest.raises(zkrq.ConfigError, match=r"queue 'emails' has limits.*zkrq limits set emails --none"):
-            await cluster.add_shard("b", own.urls("redis-2"))
-        assert list(cluster.shards) == ["main"], "nothing is begun"
-        await queue.set_limits(zkrq.Limits())
-        await queue.set_groups(zkrq.Groups(concurrency=1))
-        with pytest.raises(zkrq.ConfigError, match=r"queue 'emails' has limits.*zkrq limits set emails --group-none"):
-            await cluster.add_shard("b", own.urls("redis-2"))
-        await queue.set_groups(zkrq.Groups())
-        await cluster.add_shard("b", own.urls("redis-2"))
-        for limits in (zkrq.Limits(concurrency=1), zkrq.Limits(rate=(1, 1))):
-            with pytest.raises(zkrq.ConfigError, match=r"several shards \(b, main\)"):
-                await queue.set_limits(limits)
-        assert await queue.limits() == zkrq.Limits()
-        await queue.set_limits(zkrq.Limits())
-        for groups in (zkrq.Groups(ordered=True), zkrq.Groups(rate=(1, 1)), zkrq.Groups(1)):
-            with pytest.raises(zkrq.ConfigError, match=r"several shards \(b, main\)\. Use a namespace of one shard"):
-                await queue.set_groups(groups)
-            declared = cluster.queue(f"declared-{bool(groups.rate)}-{groups.ordered}", groups=groups)
-            with pytest.raises(zkrq.ConfigError, match="nor ordered groups: one server has to decide"):
-                await declared.push("x", group="a")
-            assert await declared.size() == (0, 0, 0, 0), "nothing was written"
-        other = cluster.queue("reports", limits=zkrq.Limits(concurrency=1))
-        for call in (other.push("x"), other.pop_one(timeout=0)):
-            with pytest.raises(zkrq.ConfigError, match="queue 'reports' cannot have limits"):
-                await call
-        assert await other.size() == (0, 0, 0, 0), "nothing was written"

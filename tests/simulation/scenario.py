@@ -513,7 +513,7 @@ class _Audit:
         if self._lane.setting.history is None:
             return
         items = (await self._auditor.do("history", self._queue.history(), CALL_LIMIT)).value or []
-        if len(items) > self._lane.setting.history:
+        if len(items) > self._lane.setting.history * len(self._world.views):
             self._ledger.violation(f"a history of {len(items)} items, {self._lane.setting.history} are to be kept")
         by_id = {id: item for item in self._ledger.items.values() for id in item.ids}
         for ended in items:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Callable, Coroutine, Iterable, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from typing import Any, Generic, TypeVar, cast
 
 from tests.simulation import rolling, setting, sharding
@@ -330,9 +330,6 @@ class World:
     def _new_lane(self, name: str) -> Lane:
         drawn = setting.draw(self.chance_for(f"setting of {name}"))
         sharded = self.plan is not None
-        if sharded:
-            # They need a namespace of one shard.
-            drawn = replace(drawn, limits=None, group_limit=None, group_rate=None, ordered=False)
         if self.rolling:
             drawn = drawn.of_all_releases
         ledger = Ledger(self.loop, self.hub, self.trace, self.found, max_size=drawn.max_size, sharded=sharded)

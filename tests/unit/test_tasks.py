@@ -10,7 +10,7 @@ import pytest
 
 import zkrq.base.tasks
 from zkrq.base.errors import Closed
-from zkrq.base.tasks import Rounds, Tasks, see_through, wait_ended, wait_set
+from zkrq.base.tasks import Once, Rounds, Tasks, see_through, wait_ended, wait_set
 
 pytestmark = pytest.mark.anyio
 
@@ -279,3 +279,46 @@ async def test_ends_are_waited_for_in_bounded_time_until_the_waiter_is_cancelled
     waiter.cancel()
     with pytest.raises(asyncio.CancelledError):
         await waiter
+
+
+async def test_those_who_wait_for_what_fails_share_the_next_attempt() -> None:
+    """However many there are, each waits for two attempts at most."""
+    attempts = list[asyncio.Future[None]]()
+
+    async def act() -> None:
+        attempts.append(asyncio.get_running_loop().create_future())
+        await attempts[-1]
+
+    once = Once(act)
+    callers = [asyncio.create_task(once.done()) for _ in range(9)]
+    for number in range(2):
+        await asyncio.sleep(0)
+        attempts[number].set_exception(LookupError(number))
+        await asyncio.sleep(0.01)
+    errors = [caller.exception() for caller in callers]
+    assert [str(error) for error in errors] == ["0", *["1"] * 8]
+    assert len({id(error) for error in errors}) == 9, "each has its own"
+    later = asyncio.create_task(once.done())
+    await asyncio.sleep(0)
+    attempts[2].set_result(None)
+    await later
+    await once.done()
+    assert (len(attempts), once.is_done) == (3, True)
+
+
+async def test_an_attempt_that_is_cancelled_is_made_by_the_next_one() -> None:
+    begun = list[asyncio.Event]()
+
+    async def act() -> None:
+        begun.append(asyncio.Event())
+        await begun[-1].wait()
+
+    once = Once(act)
+    first, second = asyncio.create_task(once.done()), asyncio.create_task(once.done())
+    await asyncio.sleep(0)
+    first.cancel()
+    await asyncio.wait([first])
+    await asyncio.sleep(0)
+    begun[1].set()
+    await second
+    assert first.cancelled()

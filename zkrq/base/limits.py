@@ -119,8 +119,8 @@ class Limits:
     claims begun within a time, and that time in seconds (0.1 to 3600) or as a ``timedelta``: ``(50, 1.0)`` is 50 in any
     second; None: no limit.
 
-    They hold through failovers, and need a namespace of one shard.  Nothing is claimed ahead from a queue with limits.
-    Raises ``ConfigError`` for bad values.
+    They hold through failovers.  With several shards every item of the queue goes to its home.  Nothing is claimed ahead
+    from a queue with limits.  Raises ``ConfigError`` for bad values.
     """
 
     concurrency: int | None = None
@@ -165,8 +165,8 @@ class Groups:
     more.  ``rate``: greatest number of claims of each group begun within a time, and that time in seconds (0.1 to 3600)
     or as a ``timedelta``: ``(50, 1.0)`` is 50 in any second; None: this program declares no rate.
 
-    Like ``Limits`` all of them belong to the queue: the last declaration holds for all, and the namespace must have one
-    shard.  Raises ``ConfigError`` for bad values.
+    Like ``Limits`` all of them belong to the queue, and the last declaration holds for all.  Raises ``ConfigError`` for
+    bad values.
     """
 
     concurrency: int | None = None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import copy
 import logging
 from collections.abc import Awaitable, Callable, Coroutine, Iterable
 from contextlib import suppress
@@ -37,14 +38,25 @@ class Once:
     def __init__(self, act: Callable[[], Awaitable[object]]) -> None:
         self._act = act
         self._lock = asyncio.Lock()
+        self._begun = 0
+        self._failed: tuple[int, Exception] = (0, Exception())
         self.is_done = False
 
     async def done(self) -> None:
         """Return when it is done: by this caller, if it is the first one.  If that fails, or is cancelled, the next one
-        tries.  Raises what it does."""
+        tries, for all who came before it began.  Raises what it does."""
+        begun = self._begun
         async with self._lock:
+            failed, error = self._failed
+            if failed > begun:
+                raise copy.copy(error) from error
             if not self.is_done:
-                await self._act()
+                self._begun += 1
+                try:
+                    await self._act()
+                except Exception as error:
+                    self._failed = (self._begun, error)
+                    raise
                 self.is_done = True
 
 

@@ -17,7 +17,6 @@ from zkrq.client.inspection import Groups, History, Limits, read_statistics
 from zkrq.protocol import calls
 from zkrq.protocol.clocks import PUT_WINDOW_MS
 from zkrq.protocol.records import REQUEUED, State, unpack
-from zkrq.protocol.shards import renewed
 
 if TYPE_CHECKING:
     from zkrq.client.shard import Shard
@@ -28,9 +27,6 @@ T = TypeVar("T")
 
 CHANGED_AT_ONCE = 150
 """Items that one call clears, cancels, discards or redrives: some milliseconds of a server's time."""
-
-PAUSE_TRIES = 10
-"""Times that ``pause`` and ``resume`` have the shards follow the first one while others change it."""
 
 DELETE_ROUNDS = 10
 """Times that ``delete`` begins again because items were pushed, or changed their state, meanwhile."""
@@ -67,39 +63,25 @@ class Administration(Finding[T]):
         await self._set_paused(State.GONE)
 
     async def _set_paused(self, state: State) -> None:
-        """Change the first shard, then have the others follow it, even if another client has changed it meanwhile.
-
-        A new shard takes no pushes yet, and gets the pauses of the first one: again if the map has changed meanwhile.
-        """
         self._parts.check_open()
-        shards, first = self._everywhere.shards, self._everywhere.shards.first
-        await shards.all_used()
+        await self._everywhere.shards.all_used()
         with Changes() as changes:
-            await self._pause(state, first.replicas)
-            changes.made = 1
-            await shards.all_used()
-            if any(entry.is_new for entry in shards.map.shards.values()):
-                await shards.change(renewed)
-            for _ in range(PAUSE_TRIES):
-                await self._everywhere.each(partial(self._pause, state), {first})
-                if len(shards.map.used) == 1:
-                    return
-                now = State.PAUSED if (await read_statistics(first.replicas, self.name)).paused else State.GONE
-                if now is state:
-                    return
-                state = now
-        raise OutcomeUnknown(f"queue {self.name!r} is paused and resumed by others all the time; repeat")
+            await self._everywhere.agree(self._everywhere.shards.first, state, self._pause, self._is_paused, changes)
 
     async def _pause(self, state: State, replicas: Replicas) -> None:
         """Pause or resume one shard."""
         await replicas.decide(calls.Pause(self.name, state.value, _new_call()))
 
+    async def _is_paused(self, replicas: Replicas) -> State:
+        return State.PAUSED if (await read_statistics(replicas, self.name)).paused else State.GONE
+
     async def set_limits(self, limits: Limits) -> None:
         """Give the queue these limits, over all workers and processes; ``Limits()`` removes them.
 
         They hold until other limits are declared, also by the option ``limits`` of ``Cluster.queue``.  A lower limit
-        takes no claim away.  Raises ``ConfigError`` in a namespace of several shards,
-        ``Unavailable``: nothing happened; ``OutcomeUnknown``: it may have, set them again.
+        takes no claim away.  In a namespace of several shards every item of the queue goes to its home from then on.
+        Raises ``ConfigError``, also while other shards have items from before; ``Unavailable``: nothing happened;
+        ``OutcomeUnknown``: it may have, set them again.
         """
         if not isinstance(limits, Limits):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise ConfigError(f"limits must be a Limits, not {type(limits).__name__}; Limits() takes them away")
@@ -176,6 +158,7 @@ class Administration(Finding[T]):
         """
         self._parts.check_open()
         with Changes() as changes:
+            await self._everywhere.shards.let_spread(self.name)
             await self._everywhere.each(lambda replicas: self._empty(replicas, changes))
             await self.resume()
             moment_ms = clock.now_ms()

@@ -282,7 +282,8 @@ class Client:
             _remember(self._retired, name, None)
 
     def _make_parts(self, name: str, settings: QueueSettings) -> QueueParts[Any]:
-        declare = partial(declare_limits, self.shards, self.events, self.namespace, name)
+        everywhere = Everywhere(self.shards)
+        declare = partial(declare_limits, everywhere, self.events, self.namespace, name)
         declared = () if name in self._limited else settings.declared
         context = QueueContext(
             self.namespace,
@@ -300,7 +301,7 @@ class Client:
         placement = self.shards.placement
         pusher: Pusher[Any] = Pusher(context, Sender(name, settings.max_size or 0, placement), placement, self._pushes)
         line: Line[Any] = Line(context)
-        parts: QueueParts[Any] = QueueParts(context, pusher, line, Everywhere(self.shards))
+        parts: QueueParts[Any] = QueueParts(context, pusher, line, everywhere)
         parts.use([self._make_shard(context, line, shard) for shard in self.shards.open.values()])
         return parts
 

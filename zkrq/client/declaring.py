@@ -3,10 +3,18 @@
 They are a record of the queue (``lua/_limits.lua``), in a section for each kind.  A client whose program gives the
 option declares its section once, before its first push or claim there.  The last declaration holds for all.
 
-A limit is exact because one server decides, so a queue with limits needs a namespace of one shard.  If a shard is added
-at the same time, its client first writes the shard into the map, then has the servers of the first shard ask for that
-map, and only then looks for limits (``resharding.py``).  A declaration that it does not see was therefore decided under
-a newer view, and the declaring client finds the new shard when it reads the map again.
+A limit is exact because one server decides.  So in a namespace of several shards every item of such a queue goes to its
+home, whoever pushes it: the map names the queue (``ShardMap.homed``).  In this order:
+
+1. The map names the queue.
+2. The servers of all shards ask for that map.  Without it a client with the map of before pushes elsewhere.
+3. The other shards are looked at: what is on them was pushed before, and would be claimed beside what is at home.
+   Nothing is declared while something is there.
+4. The section is declared at home, and then on the other shards.  One of them may be the home later, when nothing of
+   the queue is left at this one (``resharding.py``).
+
+If it was the last limit, the map first stops naming the queue.  Another client may declare one meanwhile, so who has
+declared one looks at the map again, and who has removed one looks for others.
 """
 
 from __future__ import annotations
@@ -14,18 +22,26 @@ from __future__ import annotations
 import logging
 import secrets
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
-from zkrq.base.checks import check_feature
-from zkrq.base.errors import Changes
+from zkrq.base.errors import Changes, ConfigError, OutcomeUnknown
 from zkrq.base.events import LimitsChanged
 from zkrq.base.limits import Declared, Groups, History, Limits
 from zkrq.protocol import calls
 from zkrq.protocol.levels import Feature
+from zkrq.protocol.records import State
 
 if TYPE_CHECKING:
     from zkrq.base.events import Events
-    from zkrq.client.shards import Shards
+    from zkrq.client.everywhere import Everywhere
+    from zkrq.client.shard import Shard
+    from zkrq.replication.replicas import Replicas
+
+NEED_HOME = (Limits, Groups)
+"""The kinds for which one server decides about all claims of the queue."""
+
+HOME_TRIES = 10
+"""Times that limits are declared while other clients remove them, or change the shards."""
 
 SECTIONS: Mapping[type[Declared], tuple[str, Feature]] = {
     Limits: ("limits", Feature.LIMITS),
@@ -35,30 +51,118 @@ SECTIONS: Mapping[type[Declared], tuple[str, Feature]] = {
 """The section of each kind, and what it needs."""
 
 
-async def declare_limits(shards: Shards, events: Events, cluster: str, queue: str, limits: Declared) -> None:
+class Shared(NamedTuple):
+    """What all shards have in common of a queue: whether it is paused, and the sections of its limits."""
+
+    paused: bool
+    sections: Mapping[type[Declared], str]
+
+    @property
+    def needs_home(self) -> bool:
+        """Whether one server has to decide about all claims of the queue."""
+        return any(self.sections.get(kind) for kind in NEED_HOME)
+
+    def without(self, kind: type[Declared]) -> Shared:
+        """Return the rest."""
+        return self._replace(sections={**self.sections, kind: ""})
+
+
+async def read_shared(replicas: Replicas, queue: str) -> Shared:
+    """Read what a shard has of it.  Raises ``Unavailable``."""
+    told = await replicas.ask(calls.Statistics(queue))
+    text = told.limits.decode()
+    return Shared(bool(told.paused), {kind: kind.read(text).settings for kind in SECTIONS})
+
+
+async def write_shared(replicas: Replicas, queue: str, wanted: Shared) -> None:
+    """Give it to a shard.  Raises ``Unavailable``, ``OutcomeUnknown``."""
+    state = State.PAUSED if wanted.paused else State.GONE
+    await replicas.decide(calls.Pause(queue, state.value, _new_call()))
+    for kind, settings in wanted.sections.items():
+        await replicas.decide(calls.Declare(queue, SECTIONS[kind][0], settings, _new_call()))
+
+
+async def declare_limits(everywhere: Everywhere, events: Events, cluster: str, queue: str, limits: Declared) -> None:
     """Declare the limits of a queue or of its groups, or its history; report it if others were declared before.
 
-    Raises ``ConfigError`` in a namespace of several shards, ``Unavailable``: nothing happened; ``OutcomeUnknown``.
+    Raises ``ConfigError``, ``Unavailable``: nothing happened; ``OutcomeUnknown``.
     """
-    before = limits.of(await _declare(shards, queue, limits))
+    before = limits.of(await _Declaration(everywhere, queue, limits).make())
     if before not in (type(limits)(), limits):
         events.tell(LimitsChanged(cluster, queue, str(before), str(limits)), logging.WARNING)
 
 
-async def _declare(shards: Shards, queue: str, declared: Declared) -> str:
-    """Declare a section of the record of a queue; return what it was before."""
-    (section, feature), settings = SECTIONS[type(declared)], declared.settings
-    await shards.all_used()
-    if settings:
-        shards.check_alone(queue)
-    first = shards.first.replicas
-    check_feature(feature, first.level)
-    with Changes() as changes:
-        decided = await first.decide(calls.Declare(queue, section, settings, secrets.token_hex(4)))
-        changes.made = 1
+class _Declaration:
+    """Declare a section of the record of a queue on every shard."""
+
+    def __init__(self, everywhere: Everywhere, queue: str, declared: Declared) -> None:
+        self._everywhere = everywhere
+        self._shards = everywhere.shards
+        self._queue = queue
+        self._kind: type[Declared] = type(declared)
+        self._settings = declared.settings
+        self._needs_home = self._kind in NEED_HOME
+        self._before: str | None = None
+
+    async def make(self) -> str:
+        """Declare it; return what it was before."""
+        shards = self._shards
         await shards.all_used()
-        if settings and len(shards.map.shards) > 1:
-            await first.decide(calls.Declare(queue, section, "", secrets.token_hex(4)))
-            changes.made = 0
-            shards.check_alone(queue)
-    return decided.reply.before.decode()
+        shards.placement.check(SECTIONS[self._kind][1])
+        with Changes() as changes:
+            for _ in range(HOME_TRIES):
+                leader = await self._lead() if self._needs_home else shards.first
+                await self._everywhere.agree(leader, self._settings, self._write, self._now, changes)
+                if not self._needs_home or await self._is_at_home(leader):
+                    return self._before or ""
+        raise OutcomeUnknown(f"others remove the limits of queue {self._queue!r} all the time; repeat")
+
+    async def _lead(self) -> Shard:
+        """Have the items of the queue go where its limits need them; return its home, which decides about them.
+
+        Raises ``ConfigError`` while other shards have items, unless the queue has limits already: then these came late,
+        by a push that was repeated for instance, and count there.
+        """
+        shards, queue = self._shards, self._queue
+        if len(shards.map.shards) == 1 and queue not in shards.map.homed:
+            return shards.first
+        if self._settings:
+            await shards.keep_at_home([queue])
+        home = shards.find((await shards.placement.home(queue)).name)
+        there = await read_shared(home.replicas, queue)
+        if self._settings and not there.needs_home:
+            await self._check_others(home)
+        if not self._settings and not there.without(self._kind).needs_home:
+            await shards.let_spread(queue)
+        return home
+
+    async def _check_others(self, home: Shard) -> None:
+        if left := sum(await self._everywhere.each(self._count, {home})):
+            raise ConfigError(
+                f"queue {self._queue!r} has no limits yet: {left} item(s) from before are on other shards than "
+                f"{home.name}, where all new ones go; repeat this when consumers without the option have emptied those"
+            )
+
+    async def _is_at_home(self, home: Shard) -> bool:
+        """Tell whether the items of the queue go home, if it has a limit, whatever others have declared meanwhile."""
+        shards = self._shards
+        if len(shards.map.shards) == 1 or self._queue in (await shards.refresh()).homed:
+            return True
+        if not self._settings and (await read_shared(home.replicas, self._queue)).needs_home:
+            await shards.keep_at_home([self._queue])
+        return not self._settings
+
+    async def _write(self, settings: str, replicas: Replicas) -> None:
+        decided = await replicas.decide(calls.Declare(self._queue, SECTIONS[self._kind][0], settings, _new_call()))
+        if self._before is None:
+            self._before = decided.reply.before.decode()
+
+    async def _now(self, replicas: Replicas) -> str:
+        return (await read_shared(replicas, self._queue)).sections[self._kind]
+
+    async def _count(self, replicas: Replicas) -> int:
+        return sum(await replicas.ask(calls.Count(self._queue)))
+
+
+def _new_call() -> str:
+    return secrets.token_hex(4)

@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import TYPE_CHECKING, Final, TypeVar
 
-from zkrq.base.errors import Closed, OutcomeUnknown, Unavailable
-from zkrq.protocol.shards import shard_of
+from zkrq.base.errors import Changes, Closed, OutcomeUnknown, Unavailable
+from zkrq.protocol.shards import renewed, shard_of
 
 if TYPE_CHECKING:
     from zkrq.client.shard import Shard
@@ -16,6 +17,10 @@ if TYPE_CHECKING:
     from zkrq.replication.replicas import Replicas
 
 R = TypeVar("R")
+S = TypeVar("S")
+
+AGREE_TRIES = 10
+"""Times that the shards follow the one that leads a setting of a queue while others change it."""
 
 
 class Everywhere:
@@ -66,6 +71,38 @@ class Everywhere:
         async with self.unless_removed(shard):
             return await act(shard.replicas)
         return None
+
+    async def agree(
+        self,
+        leader: Shard,
+        wanted: S,
+        write: Callable[[S, Replicas], Awaitable[object]],
+        read: Callable[[Replicas], Awaitable[S]],
+        changes: Changes,
+    ) -> None:
+        """Write a setting of a queue on all shards: on ``leader``, which the others follow, even if another client has
+        changed it there meanwhile.
+
+        A new shard takes no pushes yet, and gets the settings of the first one: again if the map has changed meanwhile.
+        Raises what ``write`` and ``read`` do, and ``OutcomeUnknown``.
+        """
+        shards, first = self.shards, self.shards.first
+        await write(wanted, leader.replicas)
+        changes.made = 1
+        for _ in range(AGREE_TRIES):
+            if leader is not first:
+                await write(wanted, first.replicas)
+            await shards.all_used()
+            if any(entry.is_new for entry in shards.map.shards.values()):
+                await shards.change(renewed)
+            await self.each(partial(write, wanted), {leader, first})
+            if len(shards.map.used) == 1:
+                return
+            now = await read(leader.replicas)
+            if now == wanted:
+                return
+            wanted = now
+        raise OutcomeUnknown("others change the same setting of the queue all the time; repeat")
 
     async def each(self, act: Callable[[Replicas], Awaitable[R]], known: set[Shard] | None = None) -> Sequence[R]:
         """Do something on all shards concurrently, except those in ``known``; return the results.

@@ -297,6 +297,7 @@ def _add_statistics(found: Sequence[Statistics]) -> Statistics:
     """Add up the statistics of a queue in several shards."""
     if len(found) == 1:
         return found[0]
+    home = max(found, key=lambda each: each.sizes)
     waits = [each.oldest_ready for each in found if each.oldest_ready is not None]
     pushed, removed = sum(each.flow.pushed for each in found), sum(each.flow.removed for each in found)
     return Statistics(
@@ -312,6 +313,11 @@ def _add_statistics(found: Sequence[Statistics]) -> Statistics:
         groups=sum(each.groups for each in found),
         groups_in_line=sum(each.groups_in_line for each in found),
         groups_blocked=sum(each.groups_blocked for each in found),
+        # Every shard has the same limits, and only the home of the queue has claims to count.
+        limits=home.limits,
+        group_limits=home.group_limits,
+        claimable_in=home.claimable_in,
+        history=home.history,
     )
 
 

@@ -12,12 +12,11 @@ from typing import TYPE_CHECKING, Protocol
 from zkrq.base import clock
 from zkrq.base.checks import check_count
 from zkrq.base.errors import Closed, ConfigError, Unavailable, ZkrqError
-from zkrq.client.inspection import read_statistics
+from zkrq.client.declaring import read_shared, write_shared
 from zkrq.producing.placement import MAP, read_home, write_home
 from zkrq.protocol import calls
 from zkrq.protocol.clocks import PUT_WINDOW
 from zkrq.protocol.enrolment import enrolment
-from zkrq.protocol.records import State
 from zkrq.protocol.server_info import ServerInfo
 from zkrq.protocol.shards import (
     FIRST,
@@ -38,7 +37,7 @@ from zkrq.protocol.shards import (
     shard_of,
 )
 from zkrq.protocol.shards import home as choose_home
-from zkrq.protocol.view import FOUNDING, Life, NoView, View, ask_for_map, decode
+from zkrq.protocol.view import FOUNDING, Life, NoView, View, decode
 
 if TYPE_CHECKING:
     from zkrq.base.settings import Settings
@@ -132,7 +131,6 @@ class Resharding:
             await self._check_not_ended(name, entry)
         if entry is None or (entry.is_new and not await self._is_founded(entry.register)):
             await self._check_strangers(name, servers, min_replicas)
-            await self._refuse_limits()
             entry = await self._join(name)
         if entry.state is ShardState.JOINING:
             try:
@@ -148,7 +146,7 @@ class Resharding:
 
         async def prepare(map: ShardMap, version: int, wanted: ShardMap) -> None:
             await self._settle(map, version, wanted)
-            await self._share_pauses(shard, map)
+            await self._share(shard, map)
 
         await self._change(opened, name, entry.register, prepare=prepare)
 
@@ -237,11 +235,12 @@ class Resharding:
                         home = map.shards[choose_home(queue, map.hashed)].register
                         await write_home(self._coordinator, queue, home, at, (MAP, version))
 
-    async def _share_pauses(self, shard: Shard, map: ShardMap) -> None:
-        """Pause the queues on a new shard that are paused on the first one, and no others.
+    async def _share(self, shard: Shard, map: ShardMap) -> None:
+        """Give the queues on a new shard the pause and the limits that they have on the first one, and no others.
 
-        First its servers are told of the new shard.  So a pause or resume that they take later is by a client that
-        knows of it, and changes the map: then the shard is not opened by this one (see ``renewed``).
+        First its servers are told of the new shard.  So what they take later is by a client that knows of it, and
+        changes the map: then the shard is not opened by this one (see ``renewed``).  It is not, either, if queues with
+        limits were not homed before, since that changes the map, too.
 
         Another client may open the shard meanwhile, and then a queue may be paused there as well: first on the first
         shard, then on this one.  So this one is read before the first one, or a pause that was taken in between would
@@ -249,41 +248,25 @@ class Resharding:
         """
         if not map.shards[shard.name].is_new:
             return  # it had items before, so who pauses a queue tells its servers
-        await self._ask_for_map(self._shards.first)
-        await self._refuse_limits()
         first, new = self._shards.first.replicas, shard.replicas
+        await self._ask_for_map(self._shards.first)
+        limited = set[str]()
         for queue in {*await first.names(calls.Queues()), *await new.names(calls.Queues())}:
             for _ in range(SHARE_TRIES):
-                known, wanted = [(await read_statistics(each, queue)).paused for each in (new, first)]
+                known, wanted = [await read_shared(each, queue) for each in (new, first)]
                 if wanted == known:
                     break
-                state = State.PAUSED if wanted else State.GONE
-                await new.decide(calls.Pause(queue, state.value, secrets.token_hex(4)))
+                await write_shared(new, queue, wanted)
             else:
-                raise Unavailable(f"queue {queue!r} is paused and resumed by others all the time: add the shard again")
-
-    async def _refuse_limits(self) -> None:
-        """Raise ``ConfigError`` if a queue has limits: one server has to count its claims (see ``declaring.py``)."""
-        first = self._shards.first.replicas
-        for queue in await first.names(calls.Queues()):
-            told = await read_statistics(first, queue)
-            for is_set, what, remove in (
-                (told.history, "a history", f"history set {queue} --items 0"),
-                (told.limits.settings, "limits", f"limits set {queue} --none"),
-                (told.group_limits.settings, "limits", f"limits set {queue} --group-none"),
-            ):
-                if is_set:
-                    raise ConfigError(
-                        f"queue {queue!r} has {what}, which only a namespace of one shard can keep: remove that first "
-                        f"(zkrq {remove}), and from the programs that declare it"
-                    )
+                raise Unavailable(f"the settings of queue {queue!r} are changed all the time: add the shard again")
+            if wanted.needs_home:
+                limited.add(queue)
+        if new := limited - map.homed.keys():
+            await self._shards.keep_at_home(new)
 
     async def _ask_for_map(self, shard: Shard) -> None:
         """Have a shard's servers refuse pushes that were placed by an older map than the present one."""
-        number, membership = self._shards.map.number, shard.membership
-        while (view := membership.view).map_number < number:
-            await membership.change(view, partial(ask_for_map, number=number))
-        await shard.replicas.tell_all(calls.Seal())
+        await shard.replicas.ask_for_map(self._shards.map.number)
 
     async def drain(self, name: ShardName) -> None:
         """Let a shard take no new items, except in queues whose home it is.
@@ -299,7 +282,8 @@ class Resharding:
         if entry.state is ShardState.CLOSED:
             await self._rejoin(shard)
         await self._change(drained, name, entry.register)
-        await self._ask_for_map(shard)  # before the moment that is noted: later pushes do not go there
+        # Before the moment that is noted: later pushes do not go there.
+        await self._ask_for_map(shard)
         await self._change(partial(heard, now_ms=clock.now_ms()), name, entry.register, prepare=self._settle)
 
     async def remove(self, name: ShardName, *, force: bool) -> None:
@@ -344,6 +328,10 @@ class Resharding:
             await self._rejoin(shard)
             await self._change(drained, name, entry.register)
             raise
+        if self._shards.map.homed:  # the tokens of a group in order go on at its queue's next home
+            for other in self._shards.map.open:
+                replicas = (await self._use(other, self._shards.map.shards[other].register)).replicas
+                await replicas.ask_for_map(0, after=view.epoch)
         await self._end(shard, view)
 
     async def _check_empty(self, shard: Shard, *, force: bool) -> None:
@@ -404,9 +392,9 @@ class Resharding:
     async def _left_in(self, shard: Shard, *, force: bool) -> str | None:
         """Tell what is left in a shard, None if nothing is."""
         for queue in await shard.replicas.names(calls.Queues(), everywhere=True):
-            told = await read_statistics(shard.replicas, queue)
-            if any(told.sizes):
-                return f"queue {queue!r} has {sum(told.sizes)} item(s) there"
+            told = await shard.replicas.ask(calls.Statistics(queue))
+            if count := told.ready + told.scheduled + told.claimed + told.dead:
+                return f"queue {queue!r} has {count} item(s) there"
             home, _ = await read_home(self._coordinator, queue)
             if home == shard.register and told.tombstones and not force and (count := await _remembered(shard, queue)):
                 return (

@@ -9,9 +9,10 @@ from __future__ import annotations
 import asyncio
 import logging
 import secrets
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import replace
+from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol, Self
 
@@ -22,7 +23,7 @@ from zkrq.base.tasks import Rounds
 from zkrq.client.shard import Shard
 from zkrq.coordination.coordinator import VIEW, Coordinator, Versioned
 from zkrq.producing.placement import MAP, Placement, Target
-from zkrq.protocol.shards import FIRST, Entry, ShardMap, ShardName, ShardState, decode, encode
+from zkrq.protocol.shards import FIRST, Entry, ShardMap, ShardName, ShardState, decode, encode, kept_at_home, spread
 from zkrq.protocol.view import ServerId, View
 from zkrq.protocol.view import decode as decode_view
 
@@ -149,15 +150,20 @@ class Shards:
                 raise Unavailable(why)
         return used
 
-    def check_alone(self, queue: str) -> None:
-        """Raise ``ConfigError`` if there are several shards: limits and an order need one server that decides."""
-        if len(names := self.map.shards) > 1:
-            raise ConfigError(
-                f"queue {queue!r} cannot have limits, a history, nor ordered groups: one server has to decide about "
-                f"all of its claims, and this namespace has several shards ({', '.join(names)}). Use a namespace of "
-                "one shard for it, to which this process may connect as well, or leave the options limits, groups and "
-                "history out"
-            )
+    async def keep_at_home(self, queues: Collection[str]) -> None:
+        """Have every item of these queues go home, whoever pushes it; it does when this returns.
+
+        Raises ``ConfigError`` if there are too many such queues, ``Unavailable``.
+        """
+        map = await self.change(partial(kept_at_home, queues=queues))
+        number = max(map.homed[queue] for queue in queues)
+        for shard in await self.all_used():
+            await shard.replicas.ask_for_map(number)
+
+    async def let_spread(self, queue: str) -> None:
+        """Let plain items of a queue go to any shard.  Raises ``Unavailable``."""
+        if queue in self.map.homed:
+            await self.change(partial(spread, queue=queue))
 
     async def open_unknown(self) -> None:
         """Open the shards that this client has heard of, and has not tried to open yet, in bounded time."""

@@ -85,6 +85,11 @@ class Placement:
         for target in self.targets.values():
             check_feature(feature, target.replicas.level)
 
+    async def plain(self, queue: str, tried: Collection[ShardName]) -> Target:
+        """Return the shard for plain items of a queue: its home if every item goes there, else one that is not in
+        ``tried``.  Raises ``Unavailable``."""
+        return await self.home(queue) if queue in self.map.homed else self.choose(tried)
+
     def choose(self, tried: Collection[ShardName] = ()) -> Target:
         """Choose a shard for plain items, not one of ``tried``.  Raises ``Unavailable`` if there is none."""
         targets = self.targets
@@ -101,9 +106,9 @@ class Placement:
         """Return what the ids of plain items end with that are placed there."""
         return shards.ending(target.name) if self.map.number else ""
 
-    def has_other(self, tried: Collection[ShardName]) -> bool:
-        """Tell whether a plain push could go to a shard that is not one of ``tried``."""
-        return any(name in self.targets and name not in tried for name in self.map.open)
+    def has_other(self, queue: str, tried: Collection[ShardName]) -> bool:
+        """Tell whether plain items of a queue could go to a shard that is not one of ``tried``."""
+        return queue not in self.map.homed and any(name in self.targets and name not in tried for name in self.map.open)
 
     async def find(self, queue: str, id: str) -> Target:
         """Return the shard for an id that the caller gave: the one that it names, or the queue's home.

@@ -2,7 +2,8 @@
 
 An item without an identity may go to another shard if one refuses it with certainty; if the outcome is unknown it never
 does, because the item might exist twice.  What has an id or a key must meet all other items of that id or key, so it
-goes to the shard that its id names, or to the queue's home, and nowhere else (see ``placement.py``).
+goes to the shard that its id names, or to the queue's home, and nowhere else (see ``placement.py``).  So does
+every item of a queue that is homed.
 
 Both wait and place anew if a server asks for a newer shard map: then nothing was written.
 """
@@ -64,9 +65,9 @@ class Sender:
         placement, tried = self._placement, set[ShardName]()
         while True:
             map_number = placement.map.number
-            target = placement.choose(tried)
+            target = await placement.plain(self._queue, tried)
             tried.add(target.name)
-            has_other = map_number > 0 and placement.has_other(tried)
+            has_other = map_number > 0 and placement.has_other(self._queue, tried)
             puts, more = make(placement.ending(target))
             target.under_way += count
             try:

@@ -7,7 +7,8 @@ Two shards never hold the same identity, an id or a key that a caller chose, bec
 go to the queue's *home*.  Usually that is a hash of its name over the shards of the map, and nothing is stored.  A
 change of the shards that the hash is over begins and ends with a change of the map, and between them the map is
 *settling*: the homes of the queues that there are, and of those that come, are written into registers, which count more
-than the hash for good.  In this order:
+than the hash for good.  Of a *homed* queue every item goes home, because one server decides about all of its claims:
+one with limits, or with groups in order.  The map names these.  A change of the shards goes in this order:
 
 1. The map is settling.  Who knows it registers the home of a queue before it first uses it, in one transaction with a
    look whether the map is still this one.
@@ -30,7 +31,7 @@ import enum
 import hashlib
 import json
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple, NewType, TypeVar
 
@@ -41,6 +42,9 @@ FIRST = ShardName("main")
 
 FIRST_VIEW = "view"
 """Register of the first shard's view."""
+
+HOMED_MAX = 1000
+"""Queues of which the map keeps every item at home: every client holds them, and reads them with each change."""
 
 T = TypeVar("T")
 
@@ -84,13 +88,16 @@ class Entry(NamedTuple):
 class ShardMap:
     """The shards of a namespace by name.
 
-    ``number`` grows with every change; ``by`` is unique to this map: the nonce of its writer.  ``unknown``: fields that
-    a later release has added, which stay as they are when the map is written again.
+    ``number`` grows with every change; ``by`` is unique to this map: the nonce of its writer.  ``homed``: the queues
+    of which every item goes home, and the number of the map since which they do; servers that ask for that map take
+    none elsewhere.  ``unknown``: fields that a later release has added, which stay as they are when the map is written
+    again.
     """
 
     number: int = 0
     shards: Mapping[ShardName, Entry] = field(default_factory=lambda: {FIRST: Entry(ShardState.OPEN, FIRST_VIEW)})
     by: str = ""
+    homed: Mapping[str, int] = field(default_factory=dict[str, int])
     unknown: Mapping[str, Any] = field(default_factory=dict[str, Any])
 
     def shard_with(self, register: str) -> ShardName | None:
@@ -119,10 +126,15 @@ class ShardMap:
         return {name: entry for name, entry in sorted(self.shards.items()) if not entry.is_new}
 
 
+_KNOWN = frozenset({"number", "shards", "nonce", "homed"})
+
+
 def encode(map: ShardMap) -> bytes:
     """Encode the map for the register."""
     shards = {name: [entry.state.value, entry.register, entry.since_ms] for name, entry in sorted(map.shards.items())}
     content = {**map.unknown, "number": map.number, "shards": shards, "nonce": map.by}
+    if map.homed:
+        content["homed"] = map.homed
     return json.dumps(content, separators=(",", ":")).encode()
 
 
@@ -141,8 +153,9 @@ def decode(data: bytes | None) -> ShardMap:
         }
         if FIRST not in shards:
             raise ValueError("no first shard")
-        unknown = {name: value for name, value in content.items() if name not in ("number", "shards", "nonce")}
-        return ShardMap(int(content["number"]), shards, str(content["nonce"]), unknown)
+        homed = {str(queue): int(number) for queue, number in content.get("homed", {}).items()}
+        unknown = {name: value for name, value in content.items() if name not in _KNOWN}
+        return ShardMap(int(content["number"]), shards, str(content["nonce"]), homed, unknown)
     except (AttributeError, KeyError, OverflowError, RecursionError, TypeError, ValueError) as error:
         raise ValueError(f"the register holds no map of shards: {data[:80]!r}") from error
 
@@ -239,6 +252,23 @@ def removed(map: ShardMap, name: ShardName, by: str) -> ShardMap:
     """
     _check_known(map, name)
     return _without(map, name, by)
+
+
+def kept_at_home(map: ShardMap, queues: Iterable[str], by: str) -> ShardMap:
+    """Have every item of these queues go home.  Raises ``ValueError`` if there are too many such queues."""
+    new = dict.fromkeys(sorted({*queues} - map.homed.keys()), map.number + 1)
+    if len(homed := {**map.homed, **new}) > HOMED_MAX:
+        raise ValueError(
+            f"{HOMED_MAX} queues have limits or groups in order, the most in a namespace of several shards: remove "
+            "those of another one (zkrq limits set QUEUE --none --group-none), or delete it"
+        )
+    return replace(map, number=map.number + 1, homed=homed, by=by) if new else map
+
+
+def spread(map: ShardMap, queue: str, by: str) -> ShardMap:
+    """Let the plain items of a queue go to any shard again."""
+    homed = {name: number for name, number in map.homed.items() if name != queue}
+    return replace(map, number=map.number + 1, homed=homed, by=by) if queue in map.homed else map
 
 
 def _without(map: ShardMap, name: ShardName, by: str) -> ShardMap:

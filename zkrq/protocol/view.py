@@ -458,12 +458,16 @@ def remove(view: View, server: ServerId, *, by: str) -> View:
     )
 
 
-def ask_for_map(view: View, number: int, *, by: str) -> View:
+def ask_for_map(view: View, number: int, *, after: int = 0, by: str) -> View:
     """Return the view that refuses every push of a client that does not know the shard map of this number.
 
-    Its epoch is new, so a push that was begun under the old one is refused as soon as a server has heard of it.
+    Its epoch is new, so a push that was begun under the old one is refused as soon as a server has heard of it.  It is
+    later than ``after``, the epoch of another shard, so that fencing tokens which begin here go on from those there.
     """
-    return replace(view, epoch=view.epoch + 1, map_number=number, by=by) if number > view.map_number else view
+    if number <= view.map_number and view.epoch > after:
+        return view
+    number = max(number, view.map_number)
+    return replace(view, epoch=max(view.epoch, after) + 1, map_number=number, by=by)
 
 
 def raise_level(view: View, level: int, release: str, *, by: str) -> View:

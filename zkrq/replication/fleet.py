@@ -48,6 +48,8 @@ class Fleet:
         self._make_server = make_server
         self._namespace = namespace
         self._observer: Observer | None = None
+        self.is_dropped = False
+        """Whether the cluster is closed: no call will be answered."""
 
     def report_to(self, observer: Observer) -> None:
         """Call ``observer`` with the answers to every call, before the caller gets them."""
@@ -99,9 +101,10 @@ class Fleet:
         return Fleet({server: url}, self._make_server, namespace=self._namespace)
 
     def drop(self) -> None:
-        """Close the connections of all servers permanently."""
+        """Close the connections of all servers permanently, because the cluster is closed."""
+        self.is_dropped = True
         for server in self.servers.values():
-            server.drop()
+            server.drop("the cluster is closed")
 
     # -- asking --------------------------------------------------------------------------------------------------------
 

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Awaitable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
+from zkrq.protocol import calls
 from zkrq.protocol.operations import OPERATIONS, Operations
+from zkrq.protocol.view import ask_for_map
 from zkrq.replication.causes import UNKNOWN, Causes
 
 if TYPE_CHECKING:
@@ -144,6 +147,14 @@ class Replicas:
         Raises ``Unavailable``.
         """
         return await self.run(self._operations.broadcast(topic, message))
+
+    async def ask_for_map(self, number: int, *, after: int = 0) -> None:
+        """Have every server refuse pushes that were placed by an older shard map than this; ``after``: under an epoch
+        later than this one.  Raises ``Unavailable``."""
+        membership = self.membership
+        while (view := membership.view).map_number < number or view.epoch <= after:
+            await membership.change(view, partial(ask_for_map, number=number, after=after))
+        await self.tell_all(calls.Seal())
 
     async def tell_all(self, call: Call[None]) -> None:
         """Make a repeatable call on every server.  Raises ``Unavailable``."""

@@ -188,7 +188,7 @@ class Runner:
         rows = (
             Removed.by(_Running, lambda step, _: self.cutter.note(step.queue, step.items)),
             Hurry.by(_Running, lambda step, running: running.hurry(step.seconds)),
-            Rest.by(_Running, lambda _, running: running.in_time(asyncio.sleep(RETRY_PAUSE))),
+            Rest.by(_Running, lambda _, running: running.in_time(self._rest())),
             Refresh.by(_Running, lambda step, running: running.in_time(membership.refresh(step.view))),
             Evict.by(_Running, lambda step, running: running.in_time(self._evict(step, running))),
             Monotonic.by(_Running, lambda _, running: running.loop.time()),
@@ -258,6 +258,11 @@ class Runner:
         finally:
             # Also after a cancellation: the generator's own cleanup runs now, and not whenever it is collected.
             operation.close()
+
+    async def _rest(self) -> None:
+        if self.membership.fleet.is_dropped:
+            raise TimeUp
+        await asyncio.sleep(RETRY_PAUSE)
 
     async def _evict(self, step: Evict, running: _Running) -> View:
         # One eviction at a time.  The next operation that waits here finds the view changed and evicts no server.

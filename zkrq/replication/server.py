@@ -60,7 +60,7 @@ class Server:
         self._connecting = asyncio.Lock()
         self._shun_until = -math.inf
         self._shun_reason = ""
-        self._dropped = False
+        self._dropped = ""
         self.first_reading: Reading | None = None
         """First reading of the clock of the process that was connected to last."""
         self._log = logging.LoggerAdapter(_log, {"cluster": namespace, "server": id})
@@ -149,13 +149,13 @@ class Server:
             if self._link and not self._link.lost:
                 return self._link
             if self._dropped:
-                raise ServerError(Status.GONE, "no longer a server of this namespace")
+                raise ServerError(Status.GONE, self._dropped)
             wire = self._dial()
             try:
                 await wire.connect()
                 identity = await self._ask_identity(wire.ask)
                 if self._dropped:  # meanwhile
-                    raise ServerError(Status.GONE, "no longer a server of this namespace")
+                    raise ServerError(Status.GONE, self._dropped)
             except OSError as error:
                 wire.close()
                 raise failure(error) from error
@@ -222,10 +222,10 @@ class Server:
         if self._link:
             self._link.give_up(ServerError(status, reason))
 
-    def drop(self) -> None:
-        """Close the connection permanently, because the server no longer belongs to the namespace."""
-        self._dropped = True
-        self.disconnect("no longer a server of this namespace", Status.UNREACHABLE)
+    def drop(self, reason: str = "no longer a server of this namespace") -> None:
+        """Close the connection permanently."""
+        self._dropped = reason
+        self.disconnect(reason, Status.UNREACHABLE)
 
 
 class _Subscription(Receiver):
