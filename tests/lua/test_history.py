@@ -146,6 +146,17 @@ def test_a_new_life_of_an_id_has_not_ended(server: OneServer) -> None:
     assert (told(server), named(server)) == ([], 0)
 
 
+def test_the_end_of_a_pause_or_of_limits_is_no_end_of_an_item(server: OneServer) -> None:
+    declare(server)
+    server.declare("concurrency=1")
+    server.pause()
+    server.resume()
+    assert (told(server), named(server)) == ([], 0)
+    server.declare("")
+    declare(server, 0)
+    assert {own for bundle in server.contents().bundles.values() for own in bundle.own} == set()
+
+
 def test_a_result_and_the_history_go_together(server: OneServer) -> None:
     """A result that is no longer kept leaves its item in the history; one that belongs to no item is not in it."""
     declare(server)

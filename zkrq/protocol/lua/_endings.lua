@@ -15,6 +15,7 @@ do
   -- Have the items that this call removes say when.
   function endings.note_moments(r)
     local states, moment, fresh = r.before and r.before.states or '', struct.pack('<dI4', now_us, 0), {}
+    if states == 'P' then return end -- the end of a pause, or of limits
     for position = 1, #states do
       local was = string.byte(states, position)
       if string.byte(r.states, position) == GONE and was ~= GONE and was ~= REFUSED then
