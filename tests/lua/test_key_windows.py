@@ -175,6 +175,17 @@ def test_an_item_that_is_refused_by_the_next_primary_leaves_no_window(server: On
             assert push(follower, "b")[0] == "+"
 
 
+def test_a_later_push_of_the_same_id_that_is_refused_ends_no_window(server: OneServer) -> None:
+    """Its item is forgotten, another one without a window has the key, and two primaries decide the push."""
+    push(server, "a")
+    settled(server, "ack")
+    assert set(trimmed(server)) == {WINDOW}
+    assert push(server, "b", 0)[0] == "+"
+    assert push(server, "a", again=1)[0] == "=b"
+    server.cancel("b")
+    assert push(server, "c")[0] == "Wa"
+
+
 def trimmed(server: OneServer) -> Iterable[str]:
     """What is remembered once the put window is long over."""
     time.sleep(0.005)

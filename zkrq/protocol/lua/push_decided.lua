@@ -108,6 +108,7 @@ do
     local bundle, position = item_at(id)
     local r = open(bundle)
     local state = r and position <= r.size and string.byte(r.states, position)
+    if state == REFUSED and r.pushed_at ~= w.pushed_at then return w, id end -- a later push of its id was refused
     if state == REFUSED then return w end
     return w, id, r, state
   end
@@ -136,10 +137,10 @@ do
     if first or is_its_own then tell_as_is(w) else begin_window(key, id, pushed_at, window_ms) end
   end
 
-  -- End the window that an item which is refused here may have begun on another server.
-  function end_window(key, id)
+  -- End the window that an item which is refused here may have begun on another server; not that of an earlier push of its id.
+  function end_window(key, id, pushed_at)
     local w, first = window_of(key)
-    if first and first ~= id then tell_as_is(w) else write(key) end
+    if first and (first ~= id or w.pushed_at ~= pushed_at) then tell_as_is(w) else write(key) end
   end
 end
 
@@ -211,7 +212,7 @@ local function operation(again, queue, put_window_ms, max_size, replacing, key_w
           local rival = open(named)
           if rival then tell_as_is(rival) end
         end
-        if window_ms > 0 then end_window(key, id) end
+        if window_ms > 0 then end_window(key, id, r.pushed_at) end
       end
       if again == '1' then enter(bundle, position, bundle == id, before, r, REFUSED) end
       return why
