@@ -128,8 +128,7 @@ do
       for i, channels in ipairs(redis.call('HMGET', lead, unpack(fields))) do
         if channels then
           for channel in string.gmatch(channels, '%S+') do publish(channel, lead .. ' ' .. ended[from + 2 * i - 1]) end
-          redis.call('HDEL', lead, fields[i])
-          add_number('awaited', -1)
+          add_number('awaited', -redis.call('HDEL', lead, fields[i])) -- 0: a call may end one twice
         end
       end
     end
