@@ -6,7 +6,7 @@ from typing import cast
 
 import pytest
 
-from tests.lua.one_server import BUNDLE, Decided, OneServer, Put, put_and_claim, wait_ms
+from tests.lua.one_server import BUNDLE, Decided, OneServer, Put, Settlement, put_and_claim, wait_ms
 from zkrq.protocol import calls
 from zkrq.protocol.calls import item_id
 
@@ -233,6 +233,22 @@ def test_results_count_in_the_bytes_of_tombstones(server: OneServer) -> None:
     assert told[-1] == "A"
     assert tombstone_bytes(server) <= 3_000
     assert server.contents().faults == []
+
+
+@pytest.mark.parametrize("lost", ["bury", "nack"])
+def test_a_reason_that_comes_behind_a_later_decision_is_kept(server: OneServer, follower: OneServer, lost: str) -> None:
+    """About another item of the bundle; as on a server that catches up while consumers settle."""
+    payloads = [b"a", b"b", b"c"]
+    claim = put_and_claim(server, Put(BUNDLE, payloads)).decided[BUNDLE]
+    follower.apply(claim.apply(payloads), payloads=True)
+    settle = Settlement(BUNDLE, *claim.bundle.version, claim.bundle.rows[0].token, lost, 0, "why")
+    failed = server.settle(settle).decided[BUNDLE]
+    acked = server.settle(settle._replace(verb="ack", positions=[1])).decided[BUNDLE]
+    follower.apply(acked.apply())
+    assert follower.contents().notes == {}
+    follower.apply(failed.apply())
+    assert follower.contents().notes == server.contents().notes == {item_id(BUNDLE, 0): "why"}
+    assert follower.contents().faults == []
 
 
 # -- waiting -------------------------------------------------------------------------------------------------------

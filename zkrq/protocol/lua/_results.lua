@@ -15,13 +15,13 @@ do
     end
   end
 
-  -- Add a result to the record of its item.  The record may have arrived without it, because a later decision about another
-  -- item of the bundle overtook the one that has it.
-  -- token: the request that removed the item.  Two servers that decided separately may each have a result of their own.
+  -- Add a result, or the reason of a failure, to the record of its item, which may have arrived without it (apply.lua).
+  -- token: the request that removed the item, or had it when it failed.  Two servers that decided separately may each have a
+  -- result of their own.
   function results.complete(r, position, token, text)
-    if string.byte(r.states, position) ~= GONE or not own_of(r, position) then return end
+    if not own_of(r, position) then return end
     local row = string.byte(r.named, position) - NONE
-    if row > 0 and token_at(r, row) == token then redis.call('HSETNX', notes, entry_of(r, position), text) end
+    if (row > 0 and token_at(r, row) or '') == token then redis.call('HSETNX', notes, entry_of(r, position), text) end
   end
 
   -- Forget the results of a run that another request has left, by a decision that the greater one replaces; was_gone: false:
