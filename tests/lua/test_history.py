@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import cast
 
+from tests.lines import entry_of
 from tests.lua.one_server import BUNDLE, LEASE_MS, Decided, OneServer, Put, put_and_claim, wait_ms
 from tests.stored import SHIFT_BYTES
 from zkrq.protocol import calls
@@ -82,6 +83,18 @@ def test_a_clock_that_was_set_back_gives_no_negative_time(server: OneServer) -> 
     server.command("HSET", server.key("records"), "a", stored[:SHIFT_BYTES] + pack(bundle._replace(rows=later)))
     server.settle(claim.settle("ack"))
     assert [(row.state, row.took_us) for row in ended(server)] == [(b"A", b"0")]
+
+
+def test_a_clock_that_was_set_back_keeps_nothing_out(server: OneServer) -> None:
+    """What ended before seems to end later than what ends now."""
+    declare(server, 3)
+    for id in "abc":
+        server.settle(held(server, id).settle("ack"))
+        server.command("ZINCRBY", server.key("recent"), 10_000_000, entry_of(id))
+    server.settle(held(server, "d").settle("ack"))
+    assert told(server) == [("d", "A"), ("c", "A"), ("b", "A")]
+    server.settle(held(server, "e").settle("ack"))
+    assert told(server) == [("e", "A"), ("d", "A"), ("c", "A")]
 
 
 def test_a_claim_that_is_not_extended_costs_no_row(server: OneServer) -> None:

@@ -71,10 +71,13 @@ do
     if endings.size() > 0 then endings.index({own = ''}, r) end
   end
 
-  -- Forget the oldest beyond the number that is kept.
+  -- Forget the oldest beyond the number that is kept.  What seems to end later than now, because the clock was set back, is
+  -- taken for the last before now: it would push out all that ends until the clock is there again.
   function endings.trim()
     local size = endings.size()
     if size == 0 then return redis.call('UNLINK', recent) end
+    local ahead = redis.call('ZRANGE', recent, '(' .. text_of(now_us), '+inf', 'BYSCORE')
+    for i, entry in ipairs(ahead) do redis.call('ZADD', recent, text_of(now_us - #ahead + i - 1), entry) end
     redis.call('ZREMRANGEBYRANK', recent, 0, -1 - size)
   end
 
