@@ -93,6 +93,18 @@ def test_copy_has_the_result(server: OneServer, follower: OneServer) -> None:
     assert follower.results("a")[0] == [("A", TEXT)]
 
 
+def test_a_page_reads_few_results_that_do_not_fit(server: OneServer) -> None:
+    """Or it would hold the server for seconds: those of many bundles may be hundreds of mebibytes."""
+    server.limits = {"BYTES_MAX": 100}
+    for number in range(20):
+        server.settle(held(server, f"i{number}").settle("result", TTL_MS, "x" * 60))
+    server.command("CONFIG", "RESETSTAT")
+    _, copies = server.page()
+    stats = cast("bytes", server.command("INFO", "commandstats")).decode()
+    assert (len(copies.found), len(copies.left_out)) == (1, 19)
+    assert "cmdstat_hget:calls=2," in stats
+
+
 def test_affirmed_record_has_the_result(server: OneServer, follower: OneServer) -> None:
     server.settle(held(server).settle("result", TTL_MS, TEXT))
     follower.apply(server.affirm("a", epoch=2)["a"].apply())
