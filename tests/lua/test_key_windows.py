@@ -157,6 +157,17 @@ def test_a_push_that_is_repeated_after_its_window_begins_none(server: OneServer)
     assert push(server, "b")[0] == "+"
 
 
+def test_a_push_that_is_repeated_long_after_its_window_begins_none(server: OneServer) -> None:
+    """Nothing is remembered of that window by then."""
+    put = keyed("a", pushed_at_ms=server.now_ms())
+    push(server, put, SHORT_MS)
+    time.sleep(SHORT_MS / 1000)
+    assert WINDOW not in trimmed(server)
+    assert push(server, put, SHORT_MS, put_window_ms=1)[0] == "K"
+    server.cancel("a")
+    assert push(server, "b")[0] == "+"
+
+
 def test_an_item_that_is_refused_by_the_next_primary_leaves_no_window(server: OneServer) -> None:
     """The primary died when only a follower had heard of its decision."""
     with OneServer(server.host, server.port, database=1) as follower:
