@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 from typing import cast
 
 from tests.lines import entry_of
@@ -259,3 +260,28 @@ def test_tombstones_of_items_that_are_kept_stay(server: OneServer) -> None:
     wait_ms(3)
     server.trim(put_window_ms=0)
     assert sorted(server.contents().bundles) == ["\1limits", "c", "d"]
+
+
+def test_results_go_in_time_though_their_items_are_kept(server: OneServer) -> None:
+    declare(server, 2)
+    numbered = server.put_numbered(2)
+    first, second = (server.claim(count=1).only for _ in numbered)
+    server.settle(first.settle("result", 1, "x" * 1_000), second.settle("result", 60_000, "y" * 1_000))
+
+    def counted() -> int:
+        return int(str(cast("bytes", server.command("HGET", server.key("lead"), "tombstone_bytes")), "ascii"))
+
+    before = counted()
+    for _ in range(2):
+        wait_ms(3)
+        server.trim(put_window_ms=0)
+        assert server.contents().notes == {second.id: "y" * 1_000}
+        assert counted() == before - 1_000
+    assert server.results(*numbered)[0] == [("N", ""), ("A", "y" * 1_000)]
+    assert told(server) == [(second.id, "A"), (first.id, "A")]
+    declare(server, 0)
+    wait_ms(3)
+    server.trim(put_window_ms=0)
+    entries = server.contents().tombstones
+    assert [entry[28:].decode() for entry in entries] == [second.id]
+    assert counted() == struct.unpack_from("<I", entries[0], 24)[0]

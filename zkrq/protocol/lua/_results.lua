@@ -63,10 +63,15 @@ do
     return bytes
   end
 
-  -- Return the entries of the results of a tombstone.
-  function results.entries(r)
+  -- Return the entries of the results of a tombstone; over: only of those whose time is over.
+  function results.entries(r, over)
     local entries = {}
-    for at = 1, #r.own, OWN_BYTES do entries[#entries + 1] = entry_of(r, string.byte(r.own, at)) end
+    for at = 1, #r.own, OWN_BYTES do
+      local position, removed_at, ttl_ms = struct.unpack(OWN, r.own, at)
+      if not over or ttl_ms > 0 and removed_at + r.shift + ttl_ms * 1000 <= now_us then
+        entries[#entries + 1] = entry_of(r, position)
+      end
+    end
     return entries
   end
 
