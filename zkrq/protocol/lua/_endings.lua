@@ -71,13 +71,19 @@ do
     if endings.size() > 0 then endings.index({own = ''}, r) end
   end
 
-  -- Forget the oldest beyond the number that is kept.  What seems to end later than now, because the clock was set back, is
-  -- taken for the last before now: it would push out all that ends until the clock is there again.
+  -- Take what seems to have ended later than now, because the clock was set back, for the last before now.  It would push out
+  -- all that ends until the clock is there again.  index: recent or dead.
+  function endings.put_behind(index)
+    local AHEAD_MAX = 10000 -- entries moved in one call, the earliest ones
+    local ahead = redis.call('ZRANGE', index, '(' .. text_of(now_us), '+inf', 'BYSCORE', 'LIMIT', 0, AHEAD_MAX)
+    for i, entry in ipairs(ahead) do redis.call('ZADD', index, text_of(now_us - #ahead + i - 1), entry) end
+  end
+
+  -- Forget the oldest beyond the number that is kept.
   function endings.trim()
     local size = endings.size()
     if size == 0 then return redis.call('UNLINK', recent) end
-    local ahead = redis.call('ZRANGE', recent, '(' .. text_of(now_us), '+inf', 'BYSCORE')
-    for i, entry in ipairs(ahead) do redis.call('ZADD', recent, text_of(now_us - #ahead + i - 1), entry) end
+    endings.put_behind(recent)
     redis.call('ZREMRANGEBYRANK', recent, 0, -1 - size)
   end
 

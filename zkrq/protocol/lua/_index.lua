@@ -413,6 +413,7 @@ do
     write('HSET', groups, new.groups)
     for index, values in pairs(leaving) do write('ZREM', index, values) end
     if entering[recent] then endings.trim() end
+    if entering[dead] then endings.put_behind(dead) end
     write('HDEL', notes, new.old_notes)
     write('HDEL', groups, new.old_groups)
     write('RPUSH', tombstones, new.tombstones)
