@@ -75,7 +75,7 @@ do
   -- all that ends until the clock is there again.  index: recent or dead.
   function endings.put_behind(index)
     local AHEAD_MAX = 10000 -- entries moved in one call, the earliest ones
-    local ahead = redis.call('ZRANGE', index, '(' .. text_of(now_us), '+inf', 'BYSCORE', 'LIMIT', 0, AHEAD_MAX)
+    local ahead = redis.call('ZRANGEBYSCORE', index, text_of(now_us + 1), '+inf', 'LIMIT', 0, AHEAD_MAX)
     for i, entry in ipairs(ahead) do redis.call('ZADD', index, text_of(now_us - #ahead + i - 1), entry) end
   end
 
