@@ -263,6 +263,40 @@ def test_a_reason_that_comes_behind_a_later_decision_is_kept(server: OneServer, 
     assert follower.contents().faults == []
 
 
+def test_results_go_in_time_though_another_item_of_the_bundle_lives(server: OneServer, follower: OneServer) -> None:
+    """As a dead letter, for months."""
+    payloads = [b"a", b"b", b"c", b"d"]
+    claim = put_and_claim(server, Put(BUNDLE, payloads)).decided[BUNDLE]
+    follower.apply(claim.apply(payloads), payloads=True)
+    settle = Settlement(BUNDLE, *claim.bundle.version, claim.bundle.rows[0].token, "result", 1, "x" * 1_000, [1, 2])
+    for each in (
+        settle,
+        settle._replace(ms=60_000, positions=[3]),
+        settle._replace(verb="bury", text="why", positions=[0]),
+    ):
+        follower.apply(server.settle(each).decided[BUNDLE].apply())
+    for each in (server, follower):
+        assert tombstone_bytes(each) > 3_000
+        for _ in range(2):
+            wait_ms(3)
+            each.trim(put_window_ms=0)
+        assert each.contents().notes == {item_id(BUNDLE, 0): "why", item_id(BUNDLE, 3): "x" * 1_000}
+        assert 1_000 < tombstone_bytes(each) < 1_300
+        assert each.results(item_id(BUNDLE, 1), item_id(BUNDLE, 3))[0] == [("N", ""), ("A", "x" * 1_000)]
+        assert each.contents().faults == []
+
+
+def test_what_is_remembered_of_such_results_goes_with_the_last_and_refuses_no_push(server: OneServer) -> None:
+    claim = put_and_claim(server, Put(BUNDLE, [b"a", b"b", b"c"])).decided[BUNDLE]
+    settle = Settlement(BUNDLE, *claim.bundle.version, claim.bundle.rows[0].token, "result", 1, TEXT)
+    for position in (1, 2):
+        server.settle(settle._replace(positions=[position]))
+    wait_ms(3)
+    server.trim(put_window_ms=0)
+    assert (server.contents().tombstones, server.contents().notes, tombstone_bytes(server)) == ([], {}, 0)
+    assert lead(server)["floor_ms"] == "1"
+
+
 # -- waiting -------------------------------------------------------------------------------------------------------
 
 

@@ -44,9 +44,10 @@ do
     return text or nil
   end
 
+  local RESULT_BYTES = 60 -- of one in Redis beside its text; measured
+
   -- Return the bytes of the results of a tombstone.
   function results.bytes(r)
-    local RESULT_BYTES = 60 -- of one in Redis beside its text; measured
     if r.has_no_text then return RESULT_BYTES + #r.bundle end -- the window of a key (push_decided.lua)
     if r.size == 1 and r.notes then return RESULT_BYTES + #r.bundle + #r.notes[1][2] end
     local fresh, count, size_of, bytes = r.notes or {}, #r.own / OWN_BYTES, {}, 0
@@ -63,16 +64,36 @@ do
     return bytes
   end
 
-  -- Return the entries of the results of a tombstone; over: only of those whose time is over.
-  function results.entries(r, over)
+  -- Return the bytes of the results that a call has brought of a bundle of which other items live.
+  function results.bytes_beside(r)
+    local bytes = 0
+    for _, noted in ipairs(r.notes) do
+      if string.byte(r.states, noted[1]) == GONE then bytes = bytes + RESULT_BYTES + #r.bundle + #noted[2] end
+    end
+    return bytes
+  end
+
+  -- Return the entries of the results of a tombstone.
+  function results.entries(r)
     local entries = {}
+    for at = 1, #r.own, OWN_BYTES do entries[#entries + 1] = entry_of(r, string.byte(r.own, at)) end
+    return entries
+  end
+
+  -- Return the entries of the results whose time is over, and whether there are others.
+  function results.over(r)
+    local over, others = {}, false
     for at = 1, #r.own, OWN_BYTES do
       local position, removed_at, ttl_ms = struct.unpack(OWN, r.own, at)
-      if not over or ttl_ms > 0 and removed_at + r.shift + ttl_ms * 1000 <= now_us then
-        entries[#entries + 1] = entry_of(r, position)
+      if ttl_ms == 0 or string.byte(r.states, position) ~= GONE then
+        -- no result
+      elseif removed_at + r.shift + ttl_ms * 1000 <= now_us then
+        over[#over + 1] = entry_of(r, position)
+      else
+        others = true
       end
     end
-    return entries
+    return over, others
   end
 
   -- -- waiting ---------------------------------------------------------------------------------------------------------

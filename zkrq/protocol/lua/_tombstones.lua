@@ -1,5 +1,6 @@
 -- purpose: drop tombstones that are no longer needed: twice the put window old, or beyond the bytes that a queue's may
--- take.  An entry names its version, so that a later life of the same id is never touched.
+-- take.  An entry names its version, so that a later life of the same id is never touched.  One without a moment of a push is
+-- not of a tombstone: it is of results of a bundle of which other items live, and goes with the last of these results.
 -- A repeated put of an item whose tombstone was dropped could revive it, so puts as old as the youngest such item are
 -- refused (floor_ms).  One that has a result stays until the time of that is over, and one whose items are in the history until these are
 -- not: it is put behind the others each time
@@ -51,18 +52,23 @@ do
     end
     freed = 0
     if #ids > 0 then
-      local forgotten, ordered, texts, dropped, text_bytes = {}, {}, {}, 0, 0
+      local forgotten, ordered, texts, none, dropped, text_bytes = {}, {}, {}, {}, 0, 0
       for i, packed in ipairs(redis.call('HMGET', records, unpack(ids))) do
         local tombstone, r = named[i], packed and read_record(packed)
         if r then r.bundle = ids[i] end
-        local is_latest = r and not string.find(r.states, ALIVE) and not newer(r, tombstone)
-        if is_latest and r.own ~= '' and freed >= excess and (not is_expired(r, put_window_ms) or endings.has(r)) then
-          -- Looked at again when it has come to the front once more; without results whose time is over.
-          local bytes = tombstone.bytes
-          for _, entry in ipairs(results.entries(r, true)) do
-            bytes = math.max(0, bytes - redis.call('HSTRLEN', notes, entry))
-            append(texts, notes, entry)
-          end
+        local is_alive, over, stays = r and string.find(r.states, ALIVE), none, false
+        local is_latest = r and not is_alive and not newer(r, tombstone)
+        if r and r.own ~= '' then over, stays = results.over(r) end
+        if is_alive then
+          stays = stays and tombstone.pushed_at == 0
+        else
+          stays = is_latest and r.own ~= '' and freed >= excess and (not is_expired(r, put_window_ms) or endings.has(r))
+        end
+        local bytes = tombstone.bytes
+        for _, entry in ipairs(over) do bytes = math.max(0, bytes - redis.call('HSTRLEN', notes, entry)) end
+        if over[1] then redis.call('HDEL', notes, unpack(over)) end
+        if stays then
+          -- Looked at again when it has come to the front once more.
           text_bytes = text_bytes + tombstone.bytes - bytes
           append(kept, tombstones, struct.pack('<ddI4I4I4', now_ms, tombstone.pushed_at, tombstone.epoch, tombstone.n, bytes) .. ids[i])
         else
