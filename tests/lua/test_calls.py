@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -127,6 +127,16 @@ def test_what_is_remembered_stays_small(server: OneServer) -> None:
     for number in range(10 * REMEMBERED):
         clear(server, f"{number:08}")
     assert server.command("HSTRLEN", server.key("lead"), "calls") == 300
+
+
+def test_items_of_a_call_are_forgotten_though_no_later_call_has_any(server: OneServer) -> None:
+    for number in range(2):
+        server.put(f"item-{number}")
+        clear(server, f"{number:08x}")
+        for other in range(REMEMBERED + 10):
+            clear(server, f"{number:06}{other:02}")
+    fields = cast("list[bytes]", server.command("HKEYS", server.key("lead")))
+    assert not [name for name in fields if name.startswith(b"items ")]
 
 
 @each_call

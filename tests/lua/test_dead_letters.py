@@ -45,6 +45,19 @@ def test_oldest_are_dropped_beyond_the_limit(server: OneServer) -> None:
     assert server.claim(dead_max=3).dropped_letters == 0
 
 
+def test_a_clock_that_was_set_back_drops_no_new_letter(server: OneServer) -> None:
+    """The older ones seem to have died later."""
+    bury(server, "a", "b", "c")
+    for id in "abc":
+        server.command("ZINCRBY", server.key("dead"), 10_000_000, entry_of(id))
+    bury(server, "d")
+    assert server.claim(count=0, dead_max=3).dropped_letters == 1
+    assert server.contents().ids(State.DEAD) == {"b", "c", "d"}
+    bury(server, "e")
+    assert server.claim(count=0, dead_max=1).dropped_letters == 3
+    assert server.contents().ids(State.DEAD) == {"e"}
+
+
 @pytest.mark.parametrize("dead_max", [0, 5, 6])
 def test_as_many_as_the_limit_are_kept(server: OneServer, dead_max: int) -> None:
     """0: without limit."""

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import struct
 from typing import cast
 
+from tests.lines import entry_of
 from tests.lua.one_server import BUNDLE, LEASE_MS, Decided, OneServer, Put, put_and_claim, wait_ms
 from tests.stored import SHIFT_BYTES
 from zkrq.protocol import calls
@@ -87,6 +89,18 @@ def test_a_clock_that_was_set_back_gives_no_negative_time(server: OneServer) -> 
     assert [(row.state, row.took_us) for row in ended(server)] == [(b"A", b"0")]
 
 
+def test_a_clock_that_was_set_back_keeps_nothing_out(server: OneServer) -> None:
+    """What ended before seems to end later than what ends now."""
+    declare(server, 3)
+    for id in "abc":
+        server.settle(held(server, id).settle("ack"))
+        server.command("ZINCRBY", server.key("recent"), 10_000_000, entry_of(id))
+    server.settle(held(server, "d").settle("ack"))
+    assert told(server) == [("d", "A"), ("c", "A"), ("b", "A")]
+    server.settle(held(server, "e").settle("ack"))
+    assert told(server) == [("e", "A"), ("d", "A"), ("c", "A")]
+
+
 def test_a_claim_that_is_not_extended_costs_no_row(server: OneServer) -> None:
     before_us = server.now_us()
     claim = held(server)
@@ -148,6 +162,17 @@ def test_a_new_life_of_an_id_has_not_ended(server: OneServer) -> None:
     server.age("a", 700_000)
     server.push(Put("a"))
     assert (told(server), named(server)) == ([], 0)
+
+
+def test_the_end_of_a_pause_or_of_limits_is_no_end_of_an_item(server: OneServer) -> None:
+    declare(server)
+    server.declare("concurrency=1")
+    server.pause()
+    server.resume()
+    assert (told(server), named(server)) == ([], 0)
+    server.declare("")
+    declare(server, 0)
+    assert {own for bundle in server.contents().bundles.values() for own in bundle.own} == set()
 
 
 def test_a_result_and_the_history_go_together(server: OneServer) -> None:
@@ -239,3 +264,28 @@ def test_tombstones_of_items_that_are_kept_stay(server: OneServer) -> None:
     wait_ms(3)
     server.trim(put_window_ms=0)
     assert sorted(server.contents().bundles) == ["\1limits", "c", "d"]
+
+
+def test_results_go_in_time_though_their_items_are_kept(server: OneServer) -> None:
+    declare(server, 2)
+    numbered = server.put_numbered(2)
+    first, second = (server.claim(count=1).only for _ in numbered)
+    server.settle(first.settle("result", 1, "x" * 1_000), second.settle("result", 60_000, "y" * 1_000))
+
+    def counted() -> int:
+        return int(str(cast("bytes", server.command("HGET", server.key("lead"), "tombstone_bytes")), "ascii"))
+
+    before = counted()
+    for _ in range(2):
+        wait_ms(3)
+        server.trim(put_window_ms=0)
+        assert server.contents().notes == {second.id: "y" * 1_000}
+        assert counted() == before - 1_000
+    assert server.results(*numbered)[0] == [("N", ""), ("A", "y" * 1_000)]
+    assert told(server) == [(second.id, "A"), (first.id, "A")]
+    declare(server, 0)
+    wait_ms(3)
+    server.trim(put_window_ms=0)
+    entries = server.contents().tombstones
+    assert [entry[28:].decode() for entry in entries] == [second.id]
+    assert counted() == struct.unpack_from("<I", entries[0], 24)[0]

@@ -157,6 +157,17 @@ def test_a_push_that_is_repeated_after_its_window_begins_none(server: OneServer)
     assert push(server, "b")[0] == "+"
 
 
+def test_a_push_that_is_repeated_long_after_its_window_begins_none(server: OneServer) -> None:
+    """Nothing is remembered of that window by then."""
+    put = keyed("a", pushed_at_ms=server.now_ms())
+    push(server, put, SHORT_MS)
+    time.sleep(SHORT_MS / 1000)
+    assert WINDOW not in trimmed(server)
+    assert push(server, put, SHORT_MS, put_window_ms=1)[0] == "K"
+    server.cancel("a")
+    assert push(server, "b")[0] == "+"
+
+
 def test_an_item_that_is_refused_by_the_next_primary_leaves_no_window(server: OneServer) -> None:
     """The primary died when only a follower had heard of its decision."""
     with OneServer(server.host, server.port, database=1) as follower:
@@ -173,6 +184,17 @@ def test_an_item_that_is_refused_by_the_next_primary_leaves_no_window(server: On
             tell(follower, decided)
             assert set(trimmed(follower)) == set()
             assert push(follower, "b")[0] == "+"
+
+
+def test_a_later_push_of_the_same_id_that_is_refused_ends_no_window(server: OneServer) -> None:
+    """Its item is forgotten, another one without a window has the key, and two primaries decide the push."""
+    push(server, "a")
+    settled(server, "ack")
+    assert set(trimmed(server)) == {WINDOW}
+    assert push(server, "b", 0)[0] == "+"
+    assert push(server, "a", again=1)[0] == "=b"
+    server.cancel("b")
+    assert push(server, "c")[0] == "Wa"
 
 
 def trimmed(server: OneServer) -> Iterable[str]:

@@ -6,7 +6,7 @@ from typing import cast
 
 import pytest
 
-from tests.lua.one_server import BUNDLE, Decided, OneServer, Put, put_and_claim, wait_ms
+from tests.lua.one_server import BUNDLE, Decided, OneServer, Put, Settlement, put_and_claim, wait_ms
 from zkrq.protocol import calls
 from zkrq.protocol.calls import item_id
 
@@ -91,6 +91,18 @@ def test_copy_has_the_result(server: OneServer, follower: OneServer) -> None:
     server.settle(held(server).settle("result", TTL_MS, TEXT))
     follower.apply(server.page()[1].found["a"].applied)
     assert follower.results("a")[0] == [("A", TEXT)]
+
+
+def test_a_page_reads_few_results_that_do_not_fit(server: OneServer) -> None:
+    """Or it would hold the server for seconds: those of many bundles may be hundreds of mebibytes."""
+    server.limits = {"BYTES_MAX": 100}
+    for number in range(20):
+        server.settle(held(server, f"i{number}").settle("result", TTL_MS, "x" * 60))
+    server.command("CONFIG", "RESETSTAT")
+    _, copies = server.page()
+    stats = cast("bytes", server.command("INFO", "commandstats")).decode()
+    assert (len(copies.found), len(copies.left_out)) == (1, 19)
+    assert "cmdstat_hget:calls=2," in stats
 
 
 def test_affirmed_record_has_the_result(server: OneServer, follower: OneServer) -> None:
@@ -233,6 +245,56 @@ def test_results_count_in_the_bytes_of_tombstones(server: OneServer) -> None:
     assert told[-1] == "A"
     assert tombstone_bytes(server) <= 3_000
     assert server.contents().faults == []
+
+
+@pytest.mark.parametrize("lost", ["bury", "nack"])
+def test_a_reason_that_comes_behind_a_later_decision_is_kept(server: OneServer, follower: OneServer, lost: str) -> None:
+    """About another item of the bundle; as on a server that catches up while consumers settle."""
+    payloads = [b"a", b"b", b"c"]
+    claim = put_and_claim(server, Put(BUNDLE, payloads)).decided[BUNDLE]
+    follower.apply(claim.apply(payloads), payloads=True)
+    settle = Settlement(BUNDLE, *claim.bundle.version, claim.bundle.rows[0].token, lost, 0, "why")
+    failed = server.settle(settle).decided[BUNDLE]
+    acked = server.settle(settle._replace(verb="ack", positions=[1])).decided[BUNDLE]
+    follower.apply(acked.apply())
+    assert follower.contents().notes == {}
+    follower.apply(failed.apply())
+    assert follower.contents().notes == server.contents().notes == {item_id(BUNDLE, 0): "why"}
+    assert follower.contents().faults == []
+
+
+def test_results_go_in_time_though_another_item_of_the_bundle_lives(server: OneServer, follower: OneServer) -> None:
+    """As a dead letter, for months."""
+    payloads = [b"a", b"b", b"c", b"d"]
+    claim = put_and_claim(server, Put(BUNDLE, payloads)).decided[BUNDLE]
+    follower.apply(claim.apply(payloads), payloads=True)
+    settle = Settlement(BUNDLE, *claim.bundle.version, claim.bundle.rows[0].token, "result", 1, "x" * 1_000, [1, 2])
+    for each in (
+        settle,
+        settle._replace(ms=60_000, positions=[3]),
+        settle._replace(verb="bury", text="why", positions=[0]),
+    ):
+        follower.apply(server.settle(each).decided[BUNDLE].apply())
+    for each in (server, follower):
+        assert tombstone_bytes(each) > 3_000
+        for _ in range(2):
+            wait_ms(3)
+            each.trim(put_window_ms=0)
+        assert each.contents().notes == {item_id(BUNDLE, 0): "why", item_id(BUNDLE, 3): "x" * 1_000}
+        assert 1_000 < tombstone_bytes(each) < 1_300
+        assert each.results(item_id(BUNDLE, 1), item_id(BUNDLE, 3))[0] == [("N", ""), ("A", "x" * 1_000)]
+        assert each.contents().faults == []
+
+
+def test_what_is_remembered_of_such_results_goes_with_the_last_and_refuses_no_push(server: OneServer) -> None:
+    claim = put_and_claim(server, Put(BUNDLE, [b"a", b"b", b"c"])).decided[BUNDLE]
+    settle = Settlement(BUNDLE, *claim.bundle.version, claim.bundle.rows[0].token, "result", 1, TEXT)
+    for position in (1, 2):
+        server.settle(settle._replace(positions=[position]))
+    wait_ms(3)
+    server.trim(put_window_ms=0)
+    assert (server.contents().tombstones, server.contents().notes, tombstone_bytes(server)) == ([], {}, 0)
+    assert lead(server)["floor_ms"] == "1"
 
 
 # -- waiting -------------------------------------------------------------------------------------------------------

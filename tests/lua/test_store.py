@@ -148,6 +148,23 @@ def test_tombstones_of_results_go_with_them(server: OneServer) -> None:
     assert server.contents().faults == []
 
 
+def test_a_result_that_one_call_gives_twice_is_one_end(server: OneServer) -> None:
+    """Or fewer callers would be counted than wait, and some never be told."""
+    server.stored("a", "b", "c", waiter="mine")
+    server.store(started("a", "started"), row("a", "done"))
+    assert server.command("HGET", server.key("lead"), "awaited") == b"2"
+
+
+def test_a_first_try_that_comes_after_a_count_forgets_no_part_of_its_own(server: OneServer) -> None:
+    token = bytes(range(16))
+    stored = row("a", "\1\1\0\0\0" + token.decode(), call="first")
+    server.store(row(f"part-{token.hex()}-0", "the whole"), stored, counted("a"))
+    server.store(stored)
+    assert server.stored(f"part-{token.hex()}-0")[0] == [("A", "the whole")]
+    server.store(row("a", "done", f"set {TTL_MS} 2"))
+    assert server.stored(f"part-{token.hex()}-0")[0] == [("Q", "")]
+
+
 def test_an_item_is_left_alone(server: OneServer) -> None:
     server.put("item")
     server.store(row("item", "done"), counted("item"), counted("a", "item"), row("item", how="forget"))

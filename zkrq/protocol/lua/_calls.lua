@@ -7,7 +7,11 @@ local function was_executed(call)
   if call == '' then return false end
   local calls = redis.call('HGET', lead, 'calls') or ''
   if string.find(calls, call, 1, true) then return true end
-  redis.call('HSET', lead, 'calls', string.sub(call .. ' ' .. calls, 1, CALLS_BYTES))
+  calls = call .. ' ' .. calls
+  for at, other in string.gmatch(calls, '()(%S+)') do
+    if at + #other - 1 > CALLS_BYTES then redis.call('HDEL', lead, 'items ' .. other) end -- nothing will name them
+  end
+  redis.call('HSET', lead, 'calls', string.sub(calls, 1, CALLS_BYTES))
   return false
 end
 

@@ -8,12 +8,12 @@
 local function copies_of(bundles, from_us)
   local found, left_out, bytes, n = {}, {}, 0, 0
   for _, r in ipairs(bundles) do
-    local has_payload = string.find(r.states, '[QRCD]')
-    recall_notes(r)
+    local has_payload, is_full = string.find(r.states, '[QRCD]'), bytes > BYTES_MAX
+    if not is_full then recall_notes(r) end -- they may be many mebibytes, of bundles that are all left out
     local texts = pack_notes(r)
     local size = (has_payload and redis.call('HSTRLEN', payloads, r.bundle) or 0) + #texts
     bytes = bytes + size
-    if size > 0 and bytes > BYTES_MAX and bytes > size then
+    if is_full and r.own ~= '' or size > 0 and bytes > BYTES_MAX and bytes > size then
       left_out[#left_out + 1] = r.bundle
     else
       found[n + 1], found[n + 2] = r.bundle, string.sub(r.packed, SHIFT_BYTES + 1)

@@ -15,6 +15,7 @@ do
   -- Have the items that this call removes say when.
   function endings.note_moments(r)
     local states, moment, fresh = r.before and r.before.states or '', struct.pack('<dI4', now_us, 0), {}
+    if states == 'P' then return end -- the end of a pause, or of limits
     for position = 1, #states do
       local was = string.byte(states, position)
       if string.byte(r.states, position) == GONE and was ~= GONE and was ~= REFUSED then
@@ -70,10 +71,19 @@ do
     if endings.size() > 0 then endings.index({own = ''}, r) end
   end
 
+  -- Take what seems to have ended later than now, because the clock was set back, for the last before now.  It would push out
+  -- all that ends until the clock is there again.  index: recent or dead.
+  function endings.put_behind(index)
+    local AHEAD_MAX = 10000 -- entries moved in one call, the earliest ones
+    local ahead = redis.call('ZRANGEBYSCORE', index, text_of(now_us + 1), '+inf', 'LIMIT', 0, AHEAD_MAX)
+    for i, entry in ipairs(ahead) do redis.call('ZADD', index, text_of(now_us - #ahead + i - 1), entry) end
+  end
+
   -- Forget the oldest beyond the number that is kept.
   function endings.trim()
     local size = endings.size()
     if size == 0 then return redis.call('UNLINK', recent) end
+    endings.put_behind(recent)
     redis.call('ZREMRANGEBYRANK', recent, 0, -1 - size)
   end
 

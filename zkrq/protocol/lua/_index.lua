@@ -299,6 +299,9 @@ do
       tally.bytes, removals = tally.bytes + bytes, removals + 1
     end
     if r.notes and r.own ~= '' then
+      local bytes = is_alive and results.bytes_beside(r) or 0
+      if bytes > 0 then append(new, 'tombstones', struct.pack('<ddI4I4I4', now_ms, 0, r.epoch, r.n, bytes) .. r.bundle) end
+      tally.bytes = tally.bytes + bytes
       local has_own = r.size > 1 and {} or nil
       for at = 1, has_own and #r.own or 0, OWN_BYTES do has_own[string.byte(r.own, at)] = true end
       for _, noted in ipairs(r.notes) do
@@ -419,7 +422,9 @@ do
     add_number('queued', (tally[QUEUED] or 0) + (tally[REQUEUED] or 0))
     add_number('claimed', tally[CLAIMED] or 0)
     if tally.begun > 0 then limits.count_begun(tally.begun) end
-    add_number('dead', tally[DEAD] or 0)
+    local died = tally[DEAD] or 0
+    if died > 0 then endings.put_behind(dead) end
+    add_number('dead', died)
     add_number('removed', tally.removed)
     add_number('tombstone_bytes', tally.bytes)
     results.tell_ended(new.ended)

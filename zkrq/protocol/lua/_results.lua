@@ -15,13 +15,13 @@ do
     end
   end
 
-  -- Add a result to the record of its item.  The record may have arrived without it, because a later decision about another
-  -- item of the bundle overtook the one that has it.
-  -- token: the request that removed the item.  Two servers that decided separately may each have a result of their own.
+  -- Add a result, or the reason of a failure, to the record of its item, which may have arrived without it (apply.lua).
+  -- token: the request that removed the item, or had it when it failed.  Two servers that decided separately may each have a
+  -- result of their own.
   function results.complete(r, position, token, text)
-    if string.byte(r.states, position) ~= GONE or not own_of(r, position) then return end
+    if not own_of(r, position) then return end
     local row = string.byte(r.named, position) - NONE
-    if row > 0 and token_at(r, row) == token then redis.call('HSETNX', notes, entry_of(r, position), text) end
+    if (row > 0 and token_at(r, row) or '') == token then redis.call('HSETNX', notes, entry_of(r, position), text) end
   end
 
   -- Forget the results of a run that another request has left, by a decision that the greater one replaces; was_gone: false:
@@ -44,9 +44,10 @@ do
     return text or nil
   end
 
+  local RESULT_BYTES = 60 -- of one in Redis beside its text; measured
+
   -- Return the bytes of the results of a tombstone.
   function results.bytes(r)
-    local RESULT_BYTES = 60 -- of one in Redis beside its text; measured
     if r.has_no_text then return RESULT_BYTES + #r.bundle end -- the window of a key (push_decided.lua)
     if r.size == 1 and r.notes then return RESULT_BYTES + #r.bundle + #r.notes[1][2] end
     local fresh, count, size_of, bytes = r.notes or {}, #r.own / OWN_BYTES, {}, 0
@@ -63,11 +64,36 @@ do
     return bytes
   end
 
+  -- Return the bytes of the results that a call has brought of a bundle of which other items live.
+  function results.bytes_beside(r)
+    local bytes = 0
+    for _, noted in ipairs(r.notes) do
+      if string.byte(r.states, noted[1]) == GONE then bytes = bytes + RESULT_BYTES + #r.bundle + #noted[2] end
+    end
+    return bytes
+  end
+
   -- Return the entries of the results of a tombstone.
   function results.entries(r)
     local entries = {}
     for at = 1, #r.own, OWN_BYTES do entries[#entries + 1] = entry_of(r, string.byte(r.own, at)) end
     return entries
+  end
+
+  -- Return the entries of the results whose time is over, and whether there are others.
+  function results.over(r)
+    local over, others = {}, false
+    for at = 1, #r.own, OWN_BYTES do
+      local position, removed_at, ttl_ms = struct.unpack(OWN, r.own, at)
+      if ttl_ms == 0 or string.byte(r.states, position) ~= GONE then
+        -- no result
+      elseif removed_at + r.shift + ttl_ms * 1000 <= now_us then
+        over[#over + 1] = entry_of(r, position)
+      else
+        others = true
+      end
+    end
+    return over, others
   end
 
   -- -- waiting ---------------------------------------------------------------------------------------------------------
@@ -128,8 +154,7 @@ do
       for i, channels in ipairs(redis.call('HMGET', lead, unpack(fields))) do
         if channels then
           for channel in string.gmatch(channels, '%S+') do publish(channel, lead .. ' ' .. ended[from + 2 * i - 1]) end
-          redis.call('HDEL', lead, fields[i])
-          add_number('awaited', -1)
+          add_number('awaited', -redis.call('HDEL', lead, fields[i])) -- 0: a call may end one twice
         end
       end
     end

@@ -1,5 +1,6 @@
 -- purpose: drop tombstones that are no longer needed: twice the put window old, or beyond the bytes that a queue's may
--- take.  An entry names its version, so that a later life of the same id is never touched.
+-- take.  An entry names its version, so that a later life of the same id is never touched.  One without a moment of a push is
+-- not of a tombstone: it is of results of a bundle of which other items live, and goes with the last of these results.
 -- A repeated put of an item whose tombstone was dropped could revive it, so puts as old as the youngest such item are
 -- refused (floor_ms).  One that has a result stays until the time of that is over, and one whose items are in the history until these are
 -- not: it is put behind the others each time
@@ -46,19 +47,30 @@ do
         append(kept, tombstones, entry) -- pushed by a clock that is ahead: dropping it would refuse the pushes of others
       else
         ids[#ids + 1], freed = string.sub(entry, at), freed + bytes
-        named[#ids] = {epoch = e, n = n, pushed_at = pushed_at, bytes = bytes, removed_ms = removed_ms, entry = entry}
+        named[#ids] = {epoch = e, n = n, pushed_at = pushed_at, bytes = bytes, removed_ms = removed_ms}
       end
     end
     freed = 0
     if #ids > 0 then
-      local forgotten, ordered, texts, dropped = {}, {}, {}, 0
+      local forgotten, ordered, texts, none, dropped, text_bytes = {}, {}, {}, {}, 0, 0
       for i, packed in ipairs(redis.call('HMGET', records, unpack(ids))) do
         local tombstone, r = named[i], packed and read_record(packed)
         if r then r.bundle = ids[i] end
-        local is_latest = r and not string.find(r.states, ALIVE) and not newer(r, tombstone)
-        if is_latest and r.own ~= '' and freed >= excess and (not is_expired(r, put_window_ms) or endings.has(r)) then
+        local is_alive, over, stays = r and string.find(r.states, ALIVE), none, false
+        local is_latest = r and not is_alive and not newer(r, tombstone)
+        if r and r.own ~= '' then over, stays = results.over(r) end
+        if is_alive then
+          stays = stays and tombstone.pushed_at == 0
+        else
+          stays = is_latest and r.own ~= '' and freed >= excess and (not is_expired(r, put_window_ms) or endings.has(r))
+        end
+        local bytes = tombstone.bytes
+        for _, entry in ipairs(over) do bytes = math.max(0, bytes - redis.call('HSTRLEN', notes, entry)) end
+        if over[1] then redis.call('HDEL', notes, unpack(over)) end
+        if stays then
           -- Looked at again when it has come to the front once more.
-          append(kept, tombstones, struct.pack('<d', now_ms) .. string.sub(tombstone.entry, 9))
+          text_bytes = text_bytes + tombstone.bytes - bytes
+          append(kept, tombstones, struct.pack('<ddI4I4I4', now_ms, tombstone.pushed_at, tombstone.epoch, tombstone.n, bytes) .. ids[i])
         else
           dropped, freed = dropped + 1, freed + tombstone.bytes
           pushed_ms = math.max(pushed_ms, tombstone.pushed_at)
@@ -72,12 +84,12 @@ do
       end
       if dropped > 0 then set_number('floor_ms', math.max(math.floor(pushed_ms) + 1, number('floor_ms'))) end
       if forgot_ms > number('forgot_ms') then set_number('forgot_ms', forgot_ms) end
-      add_number('tombstone_bytes', -freed)
+      add_number('tombstone_bytes', -freed - text_bytes)
       forget_ended(ordered)
       write_numbers()
+      write('HDEL', notes, texts[notes])
       if #forgotten > 0 then
         redis.call('HDEL', payloads, unpack(forgotten)) -- left by a client that died before it dropped them (cut.lua)
-        write('HDEL', notes, texts[notes])
         redis.call('HDEL', records, unpack(forgotten))
       end
     end

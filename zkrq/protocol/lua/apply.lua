@@ -43,14 +43,15 @@ local function install(r, held, texts)
   note_owners(r)
 end
 
--- The record that is held may have come without the results that this one has (_results.lua).
-local function complete_results(r, held, texts)
+-- The record that is held may have come without the results and reasons that this one has, because a later decision about
+-- another item of the bundle overtook it.
+local function complete_notes(r, held, texts)
   read_notes(r, texts)
   for _, noted in ipairs(r.notes) do
     local position, text = noted[1], noted[2]
-    local row = string.byte(r.named, position) - NONE
-    if position <= held.size and string.byte(r.states, position) == GONE and row > 0 then
-      results.complete(held, position, token_at(r, row), text)
+    if position <= held.size and string.byte(r.states, position) == string.byte(held.states, position) then
+      local row = string.byte(r.named, position) - NONE
+      results.complete(held, position, row > 0 and token_at(r, row) or '', text)
     end
   end
 end
@@ -118,7 +119,7 @@ local function operation(queue, put_window_ms, trim, fenced, whole, clock, cuts)
         local n = #superseded
         superseded[n + 1], superseded[n + 2] = position, positions
       end
-      if texts ~= '' then complete_results(r, held, texts) end
+      if texts ~= '' then complete_notes(r, held, texts) end
       if held.own ~= '' then endings.enter_again(held) end
     end
     keep_payload(position, held, before, payload, bare)

@@ -108,6 +108,7 @@ do
     local bundle, position = item_at(id)
     local r = open(bundle)
     local state = r and position <= r.size and string.byte(r.states, position)
+    if state == REFUSED and r.pushed_at ~= w.pushed_at then return w, id end -- a later push of its id was refused
     if state == REFUSED then return w end
     return w, id, r, state
   end
@@ -128,18 +129,23 @@ do
     set(w, 1, 1, GONE, row_of_call(w, ITEM .. id))
   end
 
-  -- Every server must have the window of an item that is known already.  If it is not known here, it begins now.
-  function keep_window(key, id, pushed_at, window_ms)
+  -- Every server must have the window of an item that is known already.  If it is not known here, it begins now, unless it
+  -- must be over: it began within the put window of the push.
+  function keep_window(key, id, pushed_at, window_ms, put_window_ms)
     local w, first = window_of(key)
     local row = w and string.byte(w.named) - NONE or 0
     local is_its_own = row > 0 and row_at(w, row) == ITEM .. id and w.pushed_at == pushed_at
-    if first or is_its_own then tell_as_is(w) else begin_window(key, id, pushed_at, window_ms) end
+    if first or is_its_own then
+      tell_as_is(w)
+    elseif pushed_at + window_ms + put_window_ms > now_ms then
+      begin_window(key, id, pushed_at, window_ms)
+    end
   end
 
-  -- End the window that an item which is refused here may have begun on another server.
-  function end_window(key, id)
+  -- End the window that an item which is refused here may have begun on another server; not that of an earlier push of its id.
+  function end_window(key, id, pushed_at)
     local w, first = window_of(key)
-    if first and first ~= id then tell_as_is(w) else write(key) end
+    if first and (first ~= id or w.pushed_at ~= pushed_at) then tell_as_is(w) else write(key) end
   end
 end
 
@@ -211,7 +217,7 @@ local function operation(again, queue, put_window_ms, max_size, replacing, key_w
           local rival = open(named)
           if rival then tell_as_is(rival) end
         end
-        if window_ms > 0 then end_window(key, id) end
+        if window_ms > 0 then end_window(key, id, r.pushed_at) end
       end
       if again == '1' then enter(bundle, position, bundle == id, before, r, REFUSED) end
       return why
@@ -228,12 +234,12 @@ local function operation(again, queue, put_window_ms, max_size, replacing, key_w
         touch(before)
       end
       tell_as_is(before)
-      if window_ms > 0 then keep_window(key, id, before.pushed_at, window_ms) end
+      if window_ms > 0 then keep_window(key, id, before.pushed_at, window_ms, put_window_ms) end
       return 'K' .. replaced_by(before, put_window_ms)
     end
     if state == GONE and not is_expired(before, put_window_ms) and not lies_before_deletion(before, r.pushed_at) then
       tell_as_is(before)
-      if window_ms > 0 then keep_window(key, id, before.pushed_at, window_ms) end
+      if window_ms > 0 then keep_window(key, id, before.pushed_at, window_ms, put_window_ms) end
       return 'D' .. replaced_by(before, put_window_ms)
     end
     if r.pushed_at < floor_ms or r.pushed_at > now_ms + put_window_ms then return refuse('L') end

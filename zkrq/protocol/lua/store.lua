@@ -89,7 +89,7 @@ function VERBS.set(id, call, text, ttl_ms, rank)
     tell_kept(r, kept)
     return is_repeated and 1 or 0
   end
-  forget_parts(kept, call, PARTS_MAX)
+  if kept ~= text then forget_parts(kept, call, PARTS_MAX) end -- a first try may come later than another call's count
   keep(r, id, call, ttl_ms, text, (attempts >= COUNTED and COUNTED or 0) + rank)
   return 1
 end
