@@ -216,6 +216,8 @@ do
       -- wake), or what waited before it has gone.
       readied = readied + 1
     end
+    -- What is claimed has no order then, and nothing waits: what comes next need not wait for that.
+    if has_both and not best and not has_more and not ended then keeps_order = false end
     local rests_us = has_more and not best and claims < most and starts <= 0 and limits.fewer_at(counts) or 0
     if rests_us > 0 or rested_us > 0 then rest(line, rests_us, rested_us) end
     local is_used = best or has_more or claims > 0
