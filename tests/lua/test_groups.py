@@ -347,6 +347,23 @@ def test_a_group_in_which_nothing_waits_is_not_blocked(server: OneServer) -> Non
     assert server.statistics().blocked == 0
 
 
+def test_a_group_of_which_what_waited_was_cancelled_is_not_blocked(server: OneServer) -> None:
+    server.declare("concurrency=1", "groups")
+    put_group(server, "a", "a1", "a2")
+    server.cancel("a2")
+    server.claim()
+    assert server.statistics().blocked == 0
+
+
+def test_a_group_of_which_what_waited_was_cancelled_does_not_rest(server: OneServer) -> None:
+    server.declare("rate=1/3600000", "groups")
+    put_group(server, "a", "a1", "a2")
+    server.cancel("a2")
+    server.settle(*server.claim().settle("ack"))
+    assert (server.statistics().blocked, server.contents().counters["resting"]) == (0, 0)
+    assert repaired(server) == 0
+
+
 def test_a_bundle_of_which_payloads_are_missing_stays_in_an_index(server: OneServer) -> None:
     whole = join([b"1", b"2", b"3"])
     head, part = 16, (len(whole) - 16) // 3

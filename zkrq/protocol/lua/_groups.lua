@@ -167,17 +167,16 @@ do
       if place == was then
         first = nil
         if not lines.settled[entry] then append(leaving, ready, entry) end
-      elseif more and not lines.settled[entry] then
+      elseif more then
         is_fewer = true
-        append(leaving, members, line.group .. '\0' .. place)
+        if not lines.settled[entry] then append(leaving, members, line.group .. '\0' .. place) end
       end
     end
     more = more or line.has_members
     claims = math.max(0, claims + line.claims)
-    local best, has_more = nil, more
-    if claims < most and starts > 0 then
-      best, has_more = choose(line, first, more)
-    elseif is_fewer then
+    local best, has_more, may_claim = nil, more, claims < most and starts > 0
+    if may_claim then best, has_more = choose(line, first, more) end
+    if is_fewer and (first or not may_claim) then -- choose has not looked
       has_more = first_member(line) ~= nil -- or the group would count as one that waits
     end
     if best and has_both and claims > 0 and is_ordered(best) then best, has_more = nil, true end
