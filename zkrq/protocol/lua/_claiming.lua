@@ -317,13 +317,13 @@ do
     if waiter ~= '' and request.handed_count < request.count and not request.is_cut and not is_stopped then
       forget_before(waiting, now_ms - WAITER_MEMORY_MS)
       redis.call('ZADD', waiting, now_ms, waiter)
-      openings.rested = false -- it learns when the first rest of a group ends
+      openings.later = false -- it learns when something is due, or the first rest of a group ends
     end
     -- Items that are left are for another process.  A request for no items passes on its own wake-up, too: the item behind
     -- that may not be due yet, and then the next waiter learns when it is.
     local is_more = left > 0 and slots > 0 and not is_stopped
     local is_passed_on = request.count == 0 or (request.is_cut or request.handed_count == request.count) and is_more
-    if is_passed_on or openings.rested then wake(is_passed_on and 1 or 0) end
+    if is_passed_on or openings.later then wake(is_passed_on and 1 or 0) end
     return next_ready_ms(request, left, slots, starts, starts_at)
   end
 end

@@ -146,7 +146,7 @@ do
     if rests_us == 0 then return end
     append(entering, members, '0', places.resting(rests_us, line.group))
     if number('resting') == 0 then set_number('resting', 1) end
-    openings.rested = openings.rested or rested_us == 0 or rests_us < rested_us
+    openings.later = openings.later or rested_us == 0 or rests_us < rested_us
   end
 
   -- most, rate, width: limits.of_each_group.

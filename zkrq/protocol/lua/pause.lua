@@ -20,7 +20,7 @@ local function operation(queue, state, call)
   if r.decided then list_queue(queue) end
   commit()
   if wanted == 'X' then
-    openings.rested = true -- who waited learned of no moment: one has to ask, also if nothing is ready yet
+    openings.later = true -- who waited learned of no moment: one has to ask, also if nothing is ready yet
     wake(math.huge)
   end
   return {'OK', decisions()}
