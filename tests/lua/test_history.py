@@ -61,16 +61,19 @@ def test_what_is_told_of_each_end(server: OneServer) -> None:
 def test_how_long_the_last_claim_took_counts_from_its_beginning(server: OneServer) -> None:
     """Extended, for longer and for less."""
     declare(server)
+    before_us = server.now_us()
     claim = held(server)
-    began = server.now_us()
+    after_us = server.now_us()
     for ms in (120_000, 1_000, LEASE_MS):
         wait_ms(5)
         claim = server.settle(claim.settle("extend", ms)).decided["a"]
-        assert abs((claim.bundle.claimed_us(0) or 0) - began) < 5_000
+        assert before_us <= (claim.bundle.claimed_us(0) or 0) <= after_us
+    extended_us = server.now_us()
     server.settle(claim.settle("ack"))
     (row,) = ended(server)
-    assert 15_000 <= int(row.took_us) < 10_000_000
-    assert int(row.age_us) < 10_000_000
+    now_us = server.now_us()
+    assert extended_us - after_us <= int(row.took_us) <= now_us - before_us
+    assert 0 <= int(row.age_us) <= now_us - extended_us
 
 
 def test_a_clock_that_was_set_back_gives_no_negative_time(server: OneServer) -> None:
@@ -85,9 +88,10 @@ def test_a_clock_that_was_set_back_gives_no_negative_time(server: OneServer) -> 
 
 
 def test_a_claim_that_is_not_extended_costs_no_row(server: OneServer) -> None:
+    before_us = server.now_us()
     claim = held(server)
     assert len(claim.bundle.rows) == 1
-    assert abs((claim.bundle.claimed_us(0) or 0) - server.now_us()) < 10_000_000
+    assert before_us <= (claim.bundle.claimed_us(0) or 0) <= server.now_us()
     for _ in range(3):
         claim = server.settle(claim.settle("extend", LEASE_MS)).decided["a"]
     assert len(claim.bundle.rows) == 2
