@@ -282,6 +282,25 @@ def test_a_lower_limit_takes_nothing_back_and_a_higher_one_comes_with_the_next_e
     assert limited.claim("eve", count=9).ids == ["a4", "a5", "a6", "a7"]
 
 
+@pytest.mark.parametrize("limit", ["concurrency={}", "rate={}/3600000"])
+def test_a_lower_limit_is_carried_out_page_by_page(server: OneServer, limit: str) -> None:
+    """All groups in line at once would be too many for one call."""
+    server.limits["REMOVED_MAX"] = 3
+    server.declare(limit.format(2), "groups")
+    for n in range(10):
+        put_group(server, f"g{n}", f"a{n}", f"b{n}", f"c{n}")
+    assert len(server.claim(count=10).ids) == 10
+    server.declare(limit.format(1), "groups")
+    put_group(server, "free", "f")
+    for left in (8, 5, 2):
+        claimed = server.claim("bob", count=9)
+        assert (claimed.ids, claimed.next_ms) == ([], 0), "it asks again immediately"
+        assert server.statistics().in_line == left
+        assert server.contents().faults == []
+    assert server.claim("bob", count=9).ids == ["f"]
+    assert server.contents().faults == []
+
+
 def test_a_blocked_group_needs_no_repair(limited: OneServer) -> None:
     put_group(limited, "a", "a0", "a1", "a2")
     limited.claim(count=9)
@@ -326,6 +345,23 @@ def test_a_group_in_which_nothing_waits_is_not_blocked(server: OneServer) -> Non
     server.cancel("a2")
     assert server.contents().members == set()
     assert server.statistics().blocked == 0
+
+
+def test_a_group_of_which_what_waited_was_cancelled_is_not_blocked(server: OneServer) -> None:
+    server.declare("concurrency=1", "groups")
+    put_group(server, "a", "a1", "a2")
+    server.cancel("a2")
+    server.claim()
+    assert server.statistics().blocked == 0
+
+
+def test_a_group_of_which_what_waited_was_cancelled_does_not_rest(server: OneServer) -> None:
+    server.declare("rate=1/3600000", "groups")
+    put_group(server, "a", "a1", "a2")
+    server.cancel("a2")
+    server.settle(*server.claim().settle("ack"))
+    assert (server.statistics().blocked, server.contents().counters["resting"]) == (0, 0)
+    assert repaired(server) == 0
 
 
 def test_a_bundle_of_which_payloads_are_missing_stays_in_an_index(server: OneServer) -> None:

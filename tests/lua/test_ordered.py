@@ -229,6 +229,27 @@ def test_an_order_that_is_no_longer_declared_ends_with_its_items(server: OneServ
             assert server.contents().faults == []
 
 
+def test_a_group_that_is_never_empty_forgets_an_order_that_is_no_longer_declared(server: OneServer) -> None:
+    server.declare("ordered=1", "groups")
+    push(server, "a1")
+    server.settle(only(server.claim()))
+    server.declare("", "groups")
+    server.put(Put("p1", group="a"))
+    first = server.claim()
+    wait_ms(20)
+    server.trim(put_window_ms=5)
+    server.put(Put("p2", group="a"))
+    server.settle(only(first))
+    assert server.claim().ids == ["p2"]
+    for id in ("p3", "p4"):
+        server.put(Put(id, group="a"))
+        assert server.claim().ids == [id], "beside the others"
+        assert server.contents().faults == []
+    push(server, "a2")
+    assert server.claim().ids == []
+    assert server.contents().faults == []
+
+
 def test_tokens_grow_within_a_group(server: OneServer) -> None:
     """Rule 8: also past an item that was decided many times."""
     push(server, "a1", "a2", "a3")

@@ -197,6 +197,18 @@ def test_resuming_wakes_all_who_wait(server: OneServer) -> None:
         assert ann.heard() == bob.heard() == server.key("ready")
 
 
+@pytest.mark.parametrize("settings", ["", "concurrency=9"])
+def test_resuming_wakes_one_that_learns_when_something_is_due(server: OneServer, settings: str) -> None:
+    server.declare(settings)
+    server.put(Put("later", delay_ms=60_000))
+    server.pause()
+    with server.listen("bobs") as bobs:
+        assert server.claim("bob", 1, waiter="bobs").next_ms == -1
+        server.resume()
+        bobs.heard()
+    assert 0 < server.claim("bob", 1).next_ms <= 60_000
+
+
 def test_resuming_again_wakes_who_waits_by_then(server: OneServer) -> None:
     """The answer to the first was lost, and with it, perhaps, the connection on which they were told."""
     server.pause()

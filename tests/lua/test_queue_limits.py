@@ -234,6 +234,24 @@ def test_a_push_wakes_nobody_while_no_slot_is_free(server: OneServer) -> None:
         assert bobs.told_nothing()
 
 
+@pytest.mark.parametrize("how", ["pushed", "failed"])
+@pytest.mark.parametrize("section", ["limits", "groups"])
+@pytest.mark.parametrize("group", [None, "a"])
+def test_a_waiter_learns_when_something_is_due(server: OneServer, how: str, section: str, group: str | None) -> None:
+    """Nothing is ready yet, so nobody would ask in time."""
+    server.declare("concurrency=2", section)
+    server.put(Put("now", group=group))
+    held = server.claim("ann", 1)
+    with server.listen("bobs") as bobs:
+        assert server.claim("bob", 1, waiter="bobs").next_ms > 20_000
+        if how == "pushed":
+            server.put(Put("later", delay_ms=20_000, group=group))
+        else:
+            server.settle(held.only.settle("nack", 20_000))
+        bobs.heard()
+        assert 0 < server.claim("bob", 1).next_ms <= 20_000
+
+
 def test_a_turn_hands_out_the_slot_that_it_frees(server: OneServer) -> None:
     server.put(*"abcd")
     server.declare("concurrency=2")

@@ -126,6 +126,17 @@ def test_item_that_became_ready_and_is_handed_out_wakes_nobody(server: OneServer
         assert bob.told_nothing()
 
 
+def test_item_that_fails_and_is_due_later_wakes_one_that_learns_when(server: OneServer) -> None:
+    """The owner of the turn has what it wants, and may be busy for long."""
+    held = put_and_claim(server, "a")
+    with server.listen("bobs") as bobs:
+        server.put("b")
+        server.command("ZADD", server.key("waiting"), server.now_ms(), "bobs")
+        assert server.turn(*held.settle("nack", 20_000)).claimed.ids == ["b"]
+        bobs.heard()
+    assert 0 < server.claim("bob").next_ms <= 20_000
+
+
 def test_paused_queue_takes_settlements_and_hands_out_nothing(server: OneServer) -> None:
     three(server)
     first = server.claim(count=1).only

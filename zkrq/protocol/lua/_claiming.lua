@@ -16,7 +16,8 @@ end
 local claim_items
 do
   local RUNS_MAX = 300 -- runs of items: each costs as much as an item that is in no bundle
-  local REMOVED_MAX = 200 -- items that are not handed out, but dropped or buried, in one call; the rest waits for the next one
+  local REMOVED_MAX = 200 -- items that are not handed out, but dropped or buried, and groups that leave the line because their
+  -- limit was lowered, in one call; the rest waits for the next one
   local PAGE_LEAST = 8 -- entries of the index read at first; then twice as many each time
 
   local function hand(request, r, from, to)
@@ -135,10 +136,17 @@ do
   -- Hand out a group's share, beginning with its entry in line.  True: no further one fits.
   local function hand_out_share(request, r, position, entry)
     local most = request.most
+    request.is_cut = request.is_cut or request.removed_count >= REMOVED_MAX
+    if request.is_cut then return true end
     request.has_groups = true
     request.share = request.share or math.ceil((most - request.handed_count) / redis.call('ZCARD', ready))
-    request.most = math.min(most, request.handed_count + math.min(request.share, grouping.slots_of(r)))
-    if request.most > request.handed_count and not hand_out(request, r, position, entry) and not places.is_ordered(r) then
+    local slots = grouping.slots_of(r)
+    if slots <= 0 then
+      request.removed_count = request.removed_count + 1
+      return false
+    end
+    request.most = math.min(most, request.handed_count + math.min(request.share, slots))
+    if not hand_out(request, r, position, entry) and not places.is_ordered(r) then
       each_member(r.group, request.most - request.handed_count, function(next_r, next_position, next_entry)
         -- What keeps the order comes when it is the first in line (of one group, clients may push both kinds).
         return places.is_ordered(next_r) or hand_out(request, next_r, next_position, next_entry)
@@ -309,13 +317,13 @@ do
     if waiter ~= '' and request.handed_count < request.count and not request.is_cut and not is_stopped then
       forget_before(waiting, now_ms - WAITER_MEMORY_MS)
       redis.call('ZADD', waiting, now_ms, waiter)
-      openings.rested = false -- it learns when the first rest of a group ends
+      openings.later = false -- it learns when something is due, or the first rest of a group ends
     end
     -- Items that are left are for another process.  A request for no items passes on its own wake-up, too: the item behind
     -- that may not be due yet, and then the next waiter learns when it is.
     local is_more = left > 0 and slots > 0 and not is_stopped
     local is_passed_on = request.count == 0 or (request.is_cut or request.handed_count == request.count) and is_more
-    if is_passed_on or openings.rested then wake(is_passed_on and 1 or 0) end
+    if is_passed_on or openings.later then wake(is_passed_on and 1 or 0) end
     return next_ready_ms(request, left, slots, starts, starts_at)
   end
 end

@@ -146,7 +146,7 @@ do
     if rests_us == 0 then return end
     append(entering, members, '0', places.resting(rests_us, line.group))
     if number('resting') == 0 then set_number('resting', 1) end
-    openings.rested = openings.rested or rested_us == 0 or rests_us < rested_us
+    openings.later = openings.later or rested_us == 0 or rests_us < rested_us
   end
 
   -- most, rate, width: limits.of_each_group.
@@ -167,17 +167,16 @@ do
       if place == was then
         first = nil
         if not lines.settled[entry] then append(leaving, ready, entry) end
-      elseif more and not lines.settled[entry] then
+      elseif more then
         is_fewer = true
-        append(leaving, members, line.group .. '\0' .. place)
+        if not lines.settled[entry] then append(leaving, members, line.group .. '\0' .. place) end
       end
     end
     more = more or line.has_members
     claims = math.max(0, claims + line.claims)
-    local best, has_more = nil, more
-    if claims < most and starts > 0 then
-      best, has_more = choose(line, first, more)
-    elseif is_fewer then
+    local best, has_more, may_claim = nil, more, claims < most and starts > 0
+    if may_claim then best, has_more = choose(line, first, more) end
+    if is_fewer and (first or not may_claim) then -- choose has not looked
       has_more = first_member(line) ~= nil -- or the group would count as one that waits
     end
     if best and has_both and claims > 0 and is_ordered(best) then best, has_more = nil, true end
@@ -216,6 +215,8 @@ do
       -- wake), or what waited before it has gone.
       readied = readied + 1
     end
+    -- What is claimed has no order then, and nothing waits: what comes next need not wait for that.
+    if has_both and not best and not has_more and not ended then keeps_order = false end
     local rests_us = has_more and not best and claims < most and starts <= 0 and limits.fewer_at(counts) or 0
     if rests_us > 0 or rested_us > 0 then rest(line, rests_us, rested_us) end
     local is_used = best or has_more or claims > 0

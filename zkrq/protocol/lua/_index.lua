@@ -9,7 +9,7 @@
 -- Enter an entry into ready or scheduled, and take it from the other one if it was queued before.
 local function enter_queue(entry, priority, due_us, was_queued)
   local into, other = ready, scheduled
-  if due_us > now_us then into, other = scheduled, ready end
+  if due_us > now_us then into, other, openings.later = scheduled, ready, true end
   append(entering, into, text_of(rank(priority, math.min(due_us, LAST_MOMENT))), entry)
   if was_queued then append(leaving, other, entry) end
 end
@@ -30,6 +30,7 @@ local function enter(r, entry, due_us, was_queued)
     grouping.join(r, entry)
     if was_queued then append(leaving, scheduled, entry) end
   else
+    openings.later = true
     append(entering, scheduled, text_of(rank(r.priority, math.min(due_us, LAST_MOMENT))), entry)
     if places.holds_group(r) then
       grouping.join(r, entry, true)

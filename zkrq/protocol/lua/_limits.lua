@@ -94,7 +94,7 @@ do
   function limits.note(r)
     if not numbers then read_numbers() end
     set_number('limits', r.states == 'P' and r.tail or '')
-    openings.rested = openings.rested or number('resting') > 0 -- a rate of each group may have gone
+    openings.later = openings.later or number('resting') > 0 -- a rate of each group may have gone
     local _, _, width = read_limits('limits')
     if width then
       set_number('begun', limits.write_begun(limits.read_begun(numbers.begun, width)))

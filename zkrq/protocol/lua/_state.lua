@@ -11,7 +11,8 @@ local opened, order -- bundles that were read, by id and in the order of their r
 local entering, leaving, new, tally -- what to write at the end (_index.lua)
 local lines -- what changes in groups, in order and by group (of); entries that are removed already (settled; _groups.lua)
 local removals, readied -- bundles of which nothing is left, and items queued, by this call
-local openings -- items that are no longer claimed (freed), and whether a group has begun to rest (rested), for waiters (_wake.lua)
+local openings -- for waiters (_wake.lua): items that are no longer claimed (freed), and whether there is a moment to learn of: something was
+  -- scheduled, or a group has begun to rest (later)
 local numbers, changed -- of the lead (_lead.lua)
 local noted -- the last request of each owner that was noted (_owners.lua)
 local taken_now -- keys of items that this call has queued (_taken.lua)
@@ -24,7 +25,7 @@ end
 -- Forget everything but clock, gate, keys and arguments, which the caller has just set.
 local function reset()
   opened, order, noted, taken_now = {}, {}, {}, {}
-  removals, readied, openings = 0, 0, {freed = 0, rested = false}
+  removals, readied, openings = 0, 0, {freed = 0, later = false}
   numbers, changed = nil, {}
   nothing_to_write()
 end

@@ -16,9 +16,9 @@ local function wake(items)
   if numbers and limits.is_set() then -- without numbers nothing was changed
     items, openings.freed = items + openings.freed, 0
     items = items > 0 and math.min(items, limits.left(), redis.call('ZCARD', ready)) or 0
-    -- A waiter has to ask when the rest of a group ends, and then at that moment again.
-    if openings.rested then items, openings.rested = math.max(items, 1), false end
   end
+  -- A waiter has to ask when something is due, or the rest of a group ends, and then at that moment again.
+  if openings.later then items, openings.later = math.max(items, 1), false end
   for _ = 1, math.min(items, WAKE_MAX) do
     local told = 0
     while told == 0 do

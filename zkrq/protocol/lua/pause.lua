@@ -19,6 +19,9 @@ local function operation(queue, state, call)
   end
   if r.decided then list_queue(queue) end
   commit()
-  if wanted == 'X' then wake(math.huge) end
+  if wanted == 'X' then
+    openings.later = true -- who waited learned of no moment: one has to ask, also if nothing is ready yet
+    wake(math.huge)
+  end
   return {'OK', decisions()}
 end
