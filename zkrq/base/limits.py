@@ -119,8 +119,8 @@ class Limits:
     claims begun within a time, and that time in seconds (0.1 to 3600) or as a ``timedelta``: ``(50, 1.0)`` is 50 in any
     second; None: no limit.
 
-    They hold through failovers.  With several shards every item of the queue goes to its home.  Nothing is claimed ahead
-    from a queue with limits.  Raises ``ConfigError`` for bad values.
+    They hold through failovers.  With several shards every item of the queue goes to its home.  Nothing is claimed
+    ahead from a queue with limits.  Raises ``ConfigError`` for bad values.
     """
 
     concurrency: int | None = None
