@@ -12,6 +12,7 @@ import pytest
 import zkrq
 from zkrq.base.settings import Settings
 from zkrq.client.inner import client_of
+from zkrq.client.resharding import Resharding
 from zkrq.client.shards import MAP
 from zkrq.coordination.coordinator import Versioned
 from zkrq.coordination.memory import MemoryCoordinator
@@ -304,6 +305,27 @@ async def test_a_client_opens_though_the_shard_that_it_was_given_is_another_one(
         assert list(cluster.shards) == [FIRST], "nothing was written"
         async with given(own) as late:
             assert late.shards["b"].state == "open"
+
+
+async def test_a_client_that_was_stalled_adds_no_shard_that_was_there_and_removed(
+    own: Servers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was given the shard, and looked at the map when there was none yet."""
+    check = Resharding._check_strangers  # pyright: ignore[reportPrivateUsage]
+    stalled = given(own)
+
+    async def check_and_stall(self: Resharding, *args: Any) -> None:
+        await check(self, *args)
+        if self is client_of(stalled).resharding:
+            async with given(own) as quick:
+                await quick.queue("jobs").set_history(1)  # so that something is left on its server
+                await quick.drain_shard("b")
+                await quick.remove_shard("b", force=True)
+
+    monkeypatch.setattr(Resharding, "_check_strangers", check_and_stall)
+    async with stalled:
+        assert list(stalled.shards) == [FIRST]
+        assert stalled.health().ok
 
 
 async def test_a_client_opens_though_an_open_shard_that_it_was_given_is_away(own: Servers) -> None:

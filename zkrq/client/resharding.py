@@ -24,6 +24,7 @@ from zkrq.protocol.shards import (
     ShardMap,
     ShardName,
     ShardState,
+    begun,
     check_same,
     closed,
     drained,
@@ -77,15 +78,15 @@ class Resharding:
     async def found_given(self) -> None:
         """Add the shards that this client was given, if the namespace never had others.
 
-        All are in the map before the first is founded.  So what fails here is continued by ``add_begun``.
+        All are in the map before the first is founded.  So what fails here is continued by ``add_begun``.  Another
+        client may have added and removed them meanwhile: then they are not added again.
         Raises ``ConfigError``, ``Unavailable``.
         """
         given = {name: servers for name, servers in self._shards.given.items() if name != FIRST}
         if given and self._shards.map.number == 0:
             for name, servers in given.items():
                 await self._check_strangers(name, servers, self._settings.min_replicas)
-            for name in given:
-                await self._join(name)
+            await self._shards.change(partial(begun, registers={name: _new_register(name) for name in given}))
             await self.add_begun()
 
     async def add_begun(self) -> None:
@@ -171,8 +172,7 @@ class Resharding:
 
     async def _join(self, name: ShardName) -> Entry:
         """Enter a shard into the map, unless there is one of that name; return what the map says of it."""
-        register = f"views/{name}-{secrets.token_hex(4)}"
-        return (await self._shards.change(partial(joined, name=name, register=register))).shards[name]
+        return (await self._shards.change(partial(joined, name=name, register=_new_register(name)))).shards[name]
 
     async def _check_strangers(self, name: ShardName, servers: Mapping[str, str], min_replicas: int | None) -> None:
         """Check the servers of a new shard before anything is written.  Raises ``ConfigError``."""
@@ -409,6 +409,10 @@ class Resharding:
                 "went there"
             )
         return None
+
+
+def _new_register(name: ShardName) -> str:
+    return f"views/{name}-{secrets.token_hex(4)}"
 
 
 async def _remembered(shard: Shard, queue: str) -> int:

@@ -173,6 +173,12 @@ def joined(map: ShardMap, name: ShardName, register: str, by: str) -> ShardMap:
     return _changed(map, {**map.shards, name: Entry(ShardState.JOINING, register)}, by)
 
 
+def begun(map: ShardMap, registers: Mapping[ShardName, str], by: str) -> ShardMap:
+    """Add these shards, which take no pushes yet, to a namespace that never had others than the first."""
+    new = {name: Entry(ShardState.JOINING, register) for name, register in registers.items()}
+    return map if map.number else _changed(map, {**map.shards, **new}, by)
+
+
 def given_up(map: ShardMap, name: ShardName, register: str, by: str) -> ShardMap:
     """Remove a new shard that has this register.  It was never opened, so no item was pushed there."""
     if map.shards.get(name) != Entry(ShardState.JOINING, register):
