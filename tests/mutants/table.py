@@ -51,8 +51,8 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "call-writes-what-one-before-has-left",
         _LUA + "_state.lua",
-        "  removals, readied, openings = 0, 0, {freed = 0, rested = false}",
-        "  removals, readied, openings = removals or 0, readied or 0, openings or {freed = 0, rested = false}",
+        "  removals, readied, openings = 0, 0, {freed = 0, later = false}",
+        "  removals, readied, openings = removals or 0, readied or 0, openings or {freed = 0, later = false}",
         "what a call has left that failed half-way is no other call's",
         Suite("tests/simulation/test_isolation.py"),
     ),
@@ -460,6 +460,39 @@ MUTANTS: tuple[Mutant, ...] = (
         "a process that goes on does not undo what others have declared since",
         Suite("tests/behaviour/test_queue_limits.py"),
     ),
+    Mutant(
+        "slot-that-comes-free-tells-nobody-of-what-is-due-later",
+        _LUA + "_wake.lua",
+        "if there == 0 and freed >= slots",
+        "if false",
+        "no item waits that a free worker could begin",
+        Suite("tests/behaviour/test_prompt.py"),
+    ),
+    # -- history -------------------------------------------------------------------------------------------------------
+    Mutant(
+        "history-keeps-one-more",
+        _LUA + "_endings.lua",
+        "redis.call('ZREMRANGEBYRANK', recent, 0, -1 - size)",
+        "redis.call('ZREMRANGEBYRANK', recent, 0, -2 - size)",
+        "a history has as many items as the queue says",
+        Suite("tests/lua/test_history.py"),
+    ),
+    Mutant(
+        "history-forgets-what-was-ended-before-the-clock-was-set-back",
+        _LUA + "_endings.lua",
+        "    endings.put_behind(recent)\n",
+        "",
+        "a clock that is set back keeps nothing out of the history",
+        Suite("tests/lua/test_history.py"),
+    ),
+    Mutant(
+        "history-names-what-was-redriven",
+        _LUA + "_endings.lua",
+        "if not endings.end_of(r, position) then append(leaving",
+        "if false then append(leaving",
+        "a redriven dead letter has not ended",
+        Suite("tests/lua/test_history.py"),
+    ),
     # -- pushes --------------------------------------------------------------------------------------------------------
     Mutant(
         "put-takes-the-late",
@@ -794,6 +827,14 @@ MUTANTS: tuple[Mutant, ...] = (
         quick=True,
     ),
     # -- claims in the client ------------------------------------------------------------------------------------------
+    Mutant(
+        "moment-that-is-known-to-one-is-passed-on-by-nobody",
+        "zkrq/consuming/supplier.py",
+        "if self._pass_on_at <= asyncio.get_running_loop().time():",
+        "if False:",
+        "what is due is claimed by a free worker though who knew of it is busy",
+        Suite("tests/behaviour/test_prompt.py"),
+    ),
     Mutant(
         "superseded-claims-are-handed-out",
         "zkrq/consuming/supplier.py",
