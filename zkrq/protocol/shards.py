@@ -277,6 +277,14 @@ def spread(map: ShardMap, queue: str, by: str) -> ShardMap:
     return replace(map, number=map.number + 1, homed=homed, by=by) if queue in map.homed else map
 
 
+def confirmed(map: ShardMap, queue: str, by: str) -> ShardMap:
+    """Return the same map under another nonce, if every item of this queue goes home; otherwise this one.
+
+    Who gives a queue limits does this afterwards.  So who has seen none before, and lets the queue spread, fails.
+    """
+    return replace(map, by=by) if queue in map.homed else map
+
+
 def _without(map: ShardMap, name: ShardName, by: str) -> ShardMap:
     return _changed(map, {other: entry for other, entry in map.shards.items() if other != name}, by)
 
