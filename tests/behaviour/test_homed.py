@@ -16,6 +16,7 @@ from zkrq.base.limits import History
 from zkrq.client.declaring import read_shared
 from zkrq.client.everywhere import Everywhere
 from zkrq.client.inner import client_of
+from zkrq.client.resharding import Resharding
 from zkrq.client.shards import Shards
 from zkrq.protocol import shards as shard_maps
 from zkrq.protocol.shards import FIRST, ShardMap, ShardName, shard_of
@@ -236,6 +237,30 @@ async def test_limits_go_on_when_the_home_is_removed(two: TestCluster) -> None:
     assert later.token > claim.token
 
 
+async def test_tokens_go_on_at_a_shard_that_begins_to_drain(own: Servers, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It may be the next home until its servers have heard of it."""
+    async with own.connect(first=2) as cluster:
+        for name, server in ((B, "redis-3"), ("c", "redis-4")):
+            await cluster.add_shard(name, own.urls(server), min_replicas=1)
+        await cluster.queue("any").set_groups(zkrq.Groups(ordered=True))
+        shards = client_of(cluster).shards
+        c, b = shards.find(ShardName("c")), shards.find(B)
+
+        async def die(*_: object) -> None:
+            raise Died
+
+        with monkeypatch.context() as patched:
+            patched.setattr(Resharding, "_ask_for_map", die)
+            with pytest.raises(Died):
+                await cluster.drain_shard("c")
+        await cluster.drain_shard(B)
+        await b.replicas.ask_for_map(0, after=c.view.epoch + 5)
+        last = b.view.epoch
+        await cluster.remove_shard(B, force=True)
+        assert shards.map.shards[c.name].is_leaving
+        assert c.view.epoch > last
+
+
 # -- when something fails ---------------------------------------------------------------------------------------------
 
 
@@ -282,7 +307,7 @@ async def test_a_queue_that_cannot_be_deleted_stays_at_home(own: Servers, two: T
 async def test_a_program_starts_while_another_shard_is_away(
     own: Servers, two: TestCluster, options: dict[str, Any]
 ) -> None:
-    """Its declaration holds already.  Another one waits for all shards."""
+    """Its declaration holds already.  What is declared later waits for all shards."""
     name = name_at(FIRST)
     await client_of(two).queue(name, options).push("x")
     for server in SECOND:
@@ -292,7 +317,7 @@ async def test_a_program_starts_while_another_shard_is_away(
         await queue.push("y")
         assert await take(queue)
         with pytest.raises(zkrq.Unavailable, match="shard b is away"):
-            await queue.set_limits(zkrq.Limits(concurrency=7))
+            await queue.set_limits(ONE)
 
 
 # -- at the same time -------------------------------------------------------------------------------------------------

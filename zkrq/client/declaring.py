@@ -79,12 +79,17 @@ async def write_shared(replicas: Replicas, queue: str, wanted: Shared) -> None:
         await replicas.decide(calls.Declare(queue, SECTIONS[kind][0], settings, _new_call()))
 
 
-async def declare_limits(everywhere: Everywhere, events: Events, cluster: str, queue: str, limits: Declared) -> None:
+async def declare_limits(
+    everywhere: Everywhere, events: Events, cluster: str, queue: str, limits: Declared, *, at_start: bool = False
+) -> None:
     """Declare the limits of a queue or of its groups, or its history; report it if others were declared before.
+
+    ``at_start``: by a program that begins to use the queue.  It waits for no shard that is away if its declaration
+    holds already; should that one have lacked it, the next program that starts declares it there.
 
     Raises ``ConfigError``, ``Unavailable``: nothing happened; ``OutcomeUnknown``.
     """
-    before = limits.of(await _Declaration(everywhere, queue, limits).make())
+    before = limits.of(await _Declaration(everywhere, queue, limits).make(at_start=at_start))
     if before not in (type(limits)(), limits):
         events.tell(LimitsChanged(cluster, queue, str(before), str(limits)), logging.WARNING)
 
@@ -102,13 +107,13 @@ class _Declaration:
         self._before: str | None = None
         self._is_changed = False
 
-    async def make(self) -> str:
+    async def make(self, *, at_start: bool) -> str:
         """Declare it; return what it was before."""
         shards = self._shards
         try:
             await shards.all_used()
         except Unavailable:
-            if await self._holds():
+            if at_start and await self._holds():
                 return self._settings
             raise
         shards.placement.check(SECTIONS[self._kind][1])
@@ -121,10 +126,7 @@ class _Declaration:
         raise OutcomeUnknown(f"others remove the limits of queue {self._queue!r} all the time; repeat")
 
     async def _holds(self) -> bool:
-        """Tell whether it is declared already: then a program that starts need not wait for a shard that is away.
-
-        Raises ``Unavailable`` if that is the one to ask.
-        """
+        """Tell whether it is declared already.  Raises ``Unavailable`` if the shard to ask is away."""
         shards, leader = self._shards, self._shards.first
         if self._needs_home:
             if self._queue not in (await shards.refresh()).homed:

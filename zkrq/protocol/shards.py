@@ -1,7 +1,8 @@
 """Define the shard map: which shards a namespace has, and which of them take pushes.
 
 Plain values and functions, without I/O.  A shard is a set of servers with a view of its own; the map names the shards
-and says nothing of servers, so it changes only when an operator adds or removes a shard.  Without a map there is one.
+and says nothing of servers, so it changes only when an operator adds or removes a shard, or a queue gets its first
+limit or loses its last.  Without a map there is one.
 
 Two shards never hold the same identity, an id or a key that a caller chose, because all items of a queue that have one
 go to the queue's *home*.  Usually that is a hash of its name over the shards of the map, and nothing is stored.  A
