@@ -14,7 +14,9 @@ import zkrq
 from tests.harness import take
 from zkrq.base.limits import History
 from zkrq.client.declaring import read_shared
+from zkrq.client.everywhere import Everywhere
 from zkrq.client.inner import client_of
+from zkrq.client.resharding import Resharding
 from zkrq.client.shards import Shards
 from zkrq.protocol import shards as shard_maps
 from zkrq.protocol.shards import FIRST, ShardMap, ShardName, shard_of
@@ -209,6 +211,14 @@ async def test_without_limits_the_queue_is_spread_again(two: TestCluster, *, is_
     assert len(await all_now(queue)) == 20
 
 
+@pytest.mark.parametrize("home", [FIRST, B])
+async def test_statistics_tell_of_a_rate_though_nothing_is_left(two: TestCluster, home: ShardName) -> None:
+    queue = two.queue(name_at(home), limits=zkrq.Limits(rate=(1, 60.0)))
+    await queue.push("x")
+    await (await take(queue)).ack()
+    assert "limited: 1 claims in 60 s" in ((await queue.statistics()).limited or "")
+
+
 async def test_limits_go_on_when_the_home_is_removed(two: TestCluster) -> None:
     name = name_at(B)
     queue = two.queue(name, groups=zkrq.Groups(ordered=True))
@@ -225,6 +235,89 @@ async def test_limits_go_on_when_the_home_is_removed(two: TestCluster) -> None:
     (later,) = await all_now(queue)
     assert later.item == "b"
     assert later.token > claim.token
+
+
+async def test_tokens_go_on_at_a_shard_that_begins_to_drain(own: Servers, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It may be the next home until its servers have heard of it."""
+    async with own.connect(first=2) as cluster:
+        for name, server in ((B, "redis-3"), ("c", "redis-4")):
+            await cluster.add_shard(name, own.urls(server), min_replicas=1)
+        await cluster.queue("any").set_groups(zkrq.Groups(ordered=True))
+        shards = client_of(cluster).shards
+        c, b = shards.find(ShardName("c")), shards.find(B)
+
+        async def die(*_: object) -> None:
+            raise Died
+
+        with monkeypatch.context() as patched:
+            patched.setattr(Resharding, "_ask_for_map", die)
+            with pytest.raises(Died):
+                await cluster.drain_shard("c")
+        await cluster.drain_shard(B)
+        await b.replicas.ask_for_map(0, after=c.view.epoch + 5)
+        last = b.view.epoch
+        await cluster.remove_shard(B, force=True)
+        assert shards.map.shards[c.name].is_leaving
+        assert c.view.epoch > last
+
+
+# -- when something fails ---------------------------------------------------------------------------------------------
+
+
+class Died(Exception):
+    """The process of a client has ended."""
+
+
+@pytest.mark.parametrize("step", ["agree", "each"])
+@pytest.mark.parametrize("verb", ["set", "delete"])
+async def test_a_client_dies_that_removes_limits(
+    two: TestCluster, monkeypatch: pytest.MonkeyPatch, verb: str, step: str
+) -> None:
+    """While its home has limits, the queue goes home; the name stays in the map until limits are removed again."""
+    queue = two.queue(name_at(FIRST))
+    await queue.set_limits(ONE)
+
+    async def die(*_: object) -> None:
+        raise Died
+
+    steps = {"set": lambda: queue.set_limits(zkrq.Limits()), "delete": queue.delete}
+    with monkeypatch.context() as patched:
+        patched.setattr(Everywhere, step, die)
+        with pytest.raises(Died):
+            await steps[verb]()
+    limit = (await queue.limits()).concurrency
+    for number in range(10):
+        await queue.push(number)
+    assert len(await all_now(queue)) == (limit or 10)
+    await steps[verb]()
+    assert homed(two) == set()
+
+
+async def test_a_queue_that_cannot_be_deleted_stays_at_home(own: Servers, two: TestCluster) -> None:
+    queue = two.queue(name_at(FIRST), limits=ONE)
+    await queue.push("x")
+    for server in SECOND:
+        own.kill(server)
+    with pytest.raises(zkrq.ZkrqError, match="shard b is away"):
+        await queue.delete()
+    assert homed(two) == {queue.name}
+
+
+@pytest.mark.parametrize("options", [{"limits": ONE}, {"groups": zkrq.Groups(ordered=True)}, {"history": 5}], ids=str)
+async def test_a_program_starts_while_another_shard_is_away(
+    own: Servers, two: TestCluster, options: dict[str, Any]
+) -> None:
+    """Its declaration holds already.  What is declared later waits for all shards."""
+    name = name_at(FIRST)
+    await client_of(two).queue(name, options).push("x")
+    for server in SECOND:
+        own.kill(server)
+    async with connect(own) as started:
+        queue = client_of(started).queue(name, options)
+        await queue.push("y")
+        assert await take(queue)
+        with pytest.raises(zkrq.Unavailable, match="shard b is away"):
+            await queue.set_limits(ONE)
 
 
 # -- at the same time -------------------------------------------------------------------------------------------------
@@ -295,6 +388,37 @@ async def test_two_change_the_limits_at_the_same_time(
         await set_to(queue, zkrq.Limits())
         await set_to(queue, zkrq.Groups())
         assert name not in (await client_of(other).shards.refresh()).homed
+
+
+async def test_limits_are_declared_after_the_last_look_of_one_who_removes_them(
+    own: Servers, two: TestCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    coordinator = client_of(two).coordinator
+    swap = coordinator.swap
+    async with connect(own) as other:
+        queue, others = two.queue(name_at(B)), other.queue(name_at(B))
+        await queue.set_limits(ONE)
+
+        async def declare_first(*args: Any, **named: Any) -> Any:
+            monkeypatch.setattr(coordinator, "swap", swap)
+            await others.set_limits(ONE)
+            return await swap(*args, **named)
+
+        monkeypatch.setattr(coordinator, "swap", declare_first)
+        await queue.set_limits(zkrq.Limits())
+        assert await others.limits() == ONE
+        assert (await client_of(other).shards.refresh()).homed.keys() == {queue.name}
+
+
+async def test_a_program_that_starts_changes_neither_the_map_nor_a_view(own: Servers, two: TestCluster) -> None:
+    """Each change of a view renews all leases."""
+    options: dict[str, Any] = {"limits": ONE, "groups": zkrq.Groups(ordered=True), "history": 5}
+    await client_of(two).queue(name_at(B), options).push("x")
+    shards = client_of(two).shards
+    before = await shards.refresh(), [shard.view for shard in shards.open.values()]
+    async with connect(own) as started:
+        await client_of(started).queue(name_at(B), options).push("x")
+    assert (await shards.refresh(), [shard.view for shard in shards.open.values()]) == before
 
 
 async def test_no_more_queues_are_homed_than_a_map_should_hold(

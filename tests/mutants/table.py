@@ -180,7 +180,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "pause-leaves-the-map-as-it-is",
-        "zkrq/client/administration.py",
+        "zkrq/client/everywhere.py",
         "await shards.change(renewed)",
         "pass",
         "a shard does not open with pauses that were copied before others changed",
@@ -343,7 +343,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "freed-slot-wakes-nobody",
         _LUA + "_wake.lua",
-        "items, openings.freed = items + openings.freed, 0",
+        "items, openings.freed = items + freed, 0",
         "openings.freed = 0",
         "the end of a claim wakes one that waits for a slot",
         Suite("tests/lua/test_queue_limits.py"),
@@ -367,8 +367,8 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "rate-of-a-group-does-not-keep-it-out-of-the-line",
         _LUA + "_groups.lua",
-        "if claims < most and starts > 0 then",
-        "if claims < most then",
+        "may_claim = nil, more, claims < most and starts > 0",
+        "may_claim = nil, more, claims < most",
         "a group that waits for its rate costs the requests for others nothing",
         Suite("tests/lua/test_group_rates.py"),
     ),
@@ -391,7 +391,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "waiter-does-not-hear-of-a-rest",
         _LUA + "_wake.lua",
-        "if openings.rested then items",
+        "if openings.later then items",
         "if false then items",
         "a waiter learns when a rest ends, if the claimer is busy",
         Suite("tests/lua/test_group_rates.py"),
@@ -545,8 +545,8 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "key-window-is-not-told",
         _LUA + "push_decided.lua",
-        "if first or is_its_own then tell_as_is(w) else",
-        "if not (first or is_its_own) then",
+        "    if first or is_its_own then\n      tell_as_is(w)\n    elseif",
+        "    if not (first or is_its_own) and",
         "every server has the window of an item whose push is repeated",
         Suite("tests/lua/test_key_windows.py"),
     ),
@@ -561,7 +561,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "key-window-is-unknown-with-its-item",
         _LUA + "push_decided.lua",
-        "      if window_ms > 0 then keep_window(key, id, before.pushed_at, window_ms) end\n      return 'K'",
+        "      if window_ms > 0 then keep_window(key, id, before.pushed_at, window_ms, put_window_ms) end\n      return 'K'",
         "      return 'K'",
         "a server that has an item from its claim begins the window when the push is repeated",
         Suite("tests/lua/test_key_windows.py"),
@@ -569,7 +569,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "key-window-of-a-refused-push",
         _LUA + "push_decided.lua",
-        "if window_ms > 0 then end_window(key, id) end",
+        "if window_ms > 0 then end_window(key, id, r.pushed_at) end",
         "",
         "an item that another primary may have accepted leaves no window when it is refused",
         Suite("tests/lua/test_key_windows.py"),

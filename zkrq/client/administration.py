@@ -158,12 +158,16 @@ class Administration(Finding[T]):
         """
         self._parts.check_open()
         with Changes() as changes:
-            await self._everywhere.shards.let_spread(self.name)
             await self._everywhere.each(lambda replicas: self._empty(replicas, changes))
             await self.resume()
             moment_ms = clock.now_ms()
             await self._everywhere.each(lambda replicas: replicas.delete(self.name, moment_ms))
+            await self._everywhere.shards.let_spread(self.name, self._has_limits)
         return changes.made
+
+    async def _has_limits(self, shard: Shard) -> bool:
+        told = await read_statistics(shard.replicas, self.name)
+        return bool(told.limits.settings or told.group_limits.settings)
 
     async def _empty(self, replicas: Replicas, changes: Changes) -> None:
         """Remove all items of a shard."""

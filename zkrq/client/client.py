@@ -285,6 +285,7 @@ class Client:
         everywhere = Everywhere(self.shards)
         declare = partial(declare_limits, everywhere, self.events, self.namespace, name)
         declared = () if name in self._limited else settings.declared
+        act = partial(self._declare, partial(declare, at_start=True), settings, declared)
         context = QueueContext(
             self.namespace,
             name,
@@ -296,7 +297,7 @@ class Client:
             self.identity,
             self._declared_dead,
             declare,
-            Once(partial(self._declare, declare, settings, declared)) if declared or settings.results else None,
+            Once(act) if declared or settings.results else None,
         )
         placement = self.shards.placement
         pusher: Pusher[Any] = Pusher(context, Sender(name, settings.max_size or 0, placement), placement, self._pushes)

@@ -13,8 +13,9 @@ home, whoever pushes it: the map names the queue (``ShardMap.homed``).  In this 
 4. The section is declared at home, and then on the other shards.  One of them may be the home later, when nothing of
    the queue is left at this one (``resharding.py``).
 
-If it was the last limit, the map first stops naming the queue.  Another client may declare one meanwhile, so who has
-declared one looks at the map again, and who has removed one looks for others.
+If it was the last limit, the map stops naming the queue afterwards, unless its home has limits again.  Another client
+may declare one meanwhile, so who has declared one writes the map again (``confirmed``): either the name is still there,
+and stays, or all is done again.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ import secrets
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, NamedTuple
 
-from zkrq.base.errors import Changes, ConfigError, OutcomeUnknown
+from zkrq.base.errors import Changes, ConfigError, OutcomeUnknown, Unavailable
 from zkrq.base.events import LimitsChanged
 from zkrq.base.limits import Declared, Groups, History, Limits
 from zkrq.protocol import calls
@@ -62,10 +63,6 @@ class Shared(NamedTuple):
         """Whether one server has to decide about all claims of the queue."""
         return any(self.sections.get(kind) for kind in NEED_HOME)
 
-    def without(self, kind: type[Declared]) -> Shared:
-        """Return the rest."""
-        return self._replace(sections={**self.sections, kind: ""})
-
 
 async def read_shared(replicas: Replicas, queue: str) -> Shared:
     """Read what a shard has of it.  Raises ``Unavailable``."""
@@ -82,12 +79,17 @@ async def write_shared(replicas: Replicas, queue: str, wanted: Shared) -> None:
         await replicas.decide(calls.Declare(queue, SECTIONS[kind][0], settings, _new_call()))
 
 
-async def declare_limits(everywhere: Everywhere, events: Events, cluster: str, queue: str, limits: Declared) -> None:
+async def declare_limits(
+    everywhere: Everywhere, events: Events, cluster: str, queue: str, limits: Declared, *, at_start: bool = False
+) -> None:
     """Declare the limits of a queue or of its groups, or its history; report it if others were declared before.
+
+    ``at_start``: by a program that begins to use the queue.  It waits for no shard that is away if its declaration
+    holds already; should that one have lacked it, the next program that starts declares it there.
 
     Raises ``ConfigError``, ``Unavailable``: nothing happened; ``OutcomeUnknown``.
     """
-    before = limits.of(await _Declaration(everywhere, queue, limits).make())
+    before = limits.of(await _Declaration(everywhere, queue, limits).make(at_start=at_start))
     if before not in (type(limits)(), limits):
         events.tell(LimitsChanged(cluster, queue, str(before), str(limits)), logging.WARNING)
 
@@ -103,19 +105,34 @@ class _Declaration:
         self._settings = declared.settings
         self._needs_home = self._kind in NEED_HOME
         self._before: str | None = None
+        self._is_changed = False
 
-    async def make(self) -> str:
+    async def make(self, *, at_start: bool) -> str:
         """Declare it; return what it was before."""
         shards = self._shards
-        await shards.all_used()
+        try:
+            await shards.all_used()
+        except Unavailable:
+            if at_start and await self._holds():
+                return self._settings
+            raise
         shards.placement.check(SECTIONS[self._kind][1])
         with Changes() as changes:
             for _ in range(HOME_TRIES):
                 leader = await self._lead() if self._needs_home else shards.first
                 await self._everywhere.agree(leader, self._settings, self._write, self._now, changes)
-                if not self._needs_home or await self._is_at_home(leader):
+                if not self._needs_home or await self._is_at_home():
                     return self._before or ""
         raise OutcomeUnknown(f"others remove the limits of queue {self._queue!r} all the time; repeat")
+
+    async def _holds(self) -> bool:
+        """Tell whether it is declared already.  Raises ``Unavailable`` if the shard to ask is away."""
+        shards, leader = self._shards, self._shards.first
+        if self._needs_home:
+            if self._queue not in (await shards.refresh()).homed:
+                return False
+            leader = await shards.home(self._queue)
+        return self._settings != "" and await self._now(leader.replicas) == self._settings
 
     async def _lead(self) -> Shard:
         """Have the items of the queue go where its limits need them; return its home, which decides about them.
@@ -128,12 +145,9 @@ class _Declaration:
             return shards.first
         if self._settings:
             await shards.keep_at_home([queue])
-        home = shards.find((await shards.placement.home(queue)).name)
-        there = await read_shared(home.replicas, queue)
-        if self._settings and not there.needs_home:
+        home = await shards.home(queue)
+        if self._settings and not await self._has_limits(home):
             await self._check_others(home)
-        if not self._settings and not there.without(self._kind).needs_home:
-            await shards.let_spread(queue)
         return home
 
     async def _check_others(self, home: Shard) -> None:
@@ -143,19 +157,26 @@ class _Declaration:
                 f"{home.name}, where all new ones go; repeat this when consumers without the option have emptied those"
             )
 
-    async def _is_at_home(self, home: Shard) -> bool:
+    async def _is_at_home(self) -> bool:
         """Tell whether the items of the queue go home, if it has a limit, whatever others have declared meanwhile."""
-        shards = self._shards
-        if len(shards.map.shards) == 1 or self._queue in (await shards.refresh()).homed:
+        shards, queue = self._shards, self._queue
+        if not self._settings:
+            await shards.let_spread(queue, self._has_limits)
             return True
-        if not self._settings and (await read_shared(home.replicas, self._queue)).needs_home:
-            await shards.keep_at_home([self._queue])
-        return not self._settings
+        if len(shards.map.shards) == 1:
+            return True
+        is_changed, self._is_changed = self._is_changed, False
+        return await shards.stays_at_home(queue) if is_changed else queue in (await shards.refresh()).homed
+
+    async def _has_limits(self, shard: Shard) -> bool:
+        return (await read_shared(shard.replicas, self._queue)).needs_home
 
     async def _write(self, settings: str, replicas: Replicas) -> None:
         decided = await replicas.decide(calls.Declare(self._queue, SECTIONS[self._kind][0], settings, _new_call()))
+        before = decided.reply.before.decode()
+        self._is_changed = self._is_changed or decided.again or before != settings
         if self._before is None:
-            self._before = decided.reply.before.decode()
+            self._before = before
 
     async def _now(self, replicas: Replicas) -> str:
         return (await read_shared(replicas, self._queue)).sections[self._kind]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import heapq
 import itertools
+import math
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
@@ -283,6 +284,7 @@ _ORDER: Mapping[ItemState, Callable[[Item[Any]], Any]] = {
 async def read_all_statistics(shards: Shards, queue: str, held: int) -> Statistics:
     """Read the statistics of a queue from its primaries.  Raises ``Unavailable`` if no shard can be asked."""
     here, away = shards.reachable()
+    here = sorted(here, key=lambda shard: shard is not shards.first)
     found = await together(read_statistics(shard.replicas, queue) for shard in here)
     return _add_statistics(found)._replace(held=held, away=away)
 
@@ -294,7 +296,7 @@ def shards_left_out(figures: Iterable[Statistics], shards: Mapping[str, ShardSta
 
 
 def _add_statistics(found: Sequence[Statistics]) -> Statistics:
-    """Add up the statistics of a queue in several shards."""
+    """Add up the statistics of a queue in several shards, of which the one that is told of limits first comes first."""
     if len(found) == 1:
         return found[0]
     home = max(found, key=lambda each: each.sizes)
@@ -316,7 +318,7 @@ def _add_statistics(found: Sequence[Statistics]) -> Statistics:
         # Every shard has the same limits, and only the home of the queue has claims to count.
         limits=home.limits,
         group_limits=home.group_limits,
-        claimable_in=home.claimable_in,
+        claimable_in=max((each.claimable_in for each in found), key=lambda wait: math.inf if wait is None else wait),
         history=home.history,
     )
 

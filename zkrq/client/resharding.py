@@ -329,7 +329,7 @@ class Resharding:
             await self._change(drained, name, entry.register)
             raise
         if self._shards.map.homed:  # the tokens of a group in order go on at its queue's next home
-            for other in self._shards.map.open:
+            for other in self._shards.map.hashed:
                 replicas = (await self._use(other, self._shards.map.shards[other].register)).replicas
                 await replicas.ask_for_map(0, after=view.epoch)
         await self._end(shard, view)

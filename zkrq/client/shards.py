@@ -10,7 +10,7 @@ import asyncio
 import logging
 import secrets
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, suppress
 from dataclasses import replace
 from functools import partial
 from types import TracebackType
@@ -23,7 +23,18 @@ from zkrq.base.tasks import Rounds
 from zkrq.client.shard import Shard
 from zkrq.coordination.coordinator import VIEW, Coordinator, Versioned
 from zkrq.producing.placement import MAP, Placement, Target
-from zkrq.protocol.shards import FIRST, Entry, ShardMap, ShardName, ShardState, decode, encode, kept_at_home, spread
+from zkrq.protocol.shards import (
+    FIRST,
+    Entry,
+    ShardMap,
+    ShardName,
+    ShardState,
+    confirmed,
+    decode,
+    encode,
+    kept_at_home,
+    spread,
+)
 from zkrq.protocol.view import ServerId, View
 from zkrq.protocol.view import decode as decode_view
 
@@ -54,6 +65,10 @@ Prepare = Callable[[ShardMap, int, ShardMap], Awaitable[object]]
 
 Given = Mapping[ShardName, Mapping[str, str]]
 """Servers that a client was given, by shard: URLs by name.  Shards without any are found through the map."""
+
+
+class _NeedsHome(Exception):
+    """A queue has limits."""
 
 
 class ShardStatus(NamedTuple):
@@ -160,10 +175,28 @@ class Shards:
         for shard in await self.all_used():
             await shard.replicas.ask_for_map(number)
 
-    async def let_spread(self, queue: str) -> None:
-        """Let plain items of a queue go to any shard.  Raises ``Unavailable``."""
-        if queue in self.map.homed:
-            await self.change(partial(spread, queue=queue))
+    async def stays_at_home(self, queue: str) -> bool:
+        """Tell whether every item of a queue, which was given limits, goes home, and nobody who has seen none before
+        changes that.  Raises ``Unavailable``."""
+        return queue in (await self.change(partial(confirmed, queue=queue))).homed
+
+    async def home(self, queue: str) -> Shard:
+        """Return the home of a queue.  Raises ``Unavailable``."""
+        return self.find((await self.placement.home(queue)).name)
+
+    async def let_spread(self, queue: str, needs_home: Callable[[Shard], Awaitable[bool]]) -> None:
+        """Let plain items of a queue go to any shard, unless its home says that it needs it: see ``confirmed``.
+
+        Raises ``Unavailable``.
+        """
+
+        async def look(*_: object) -> None:
+            if await needs_home(await self.home(queue)):
+                raise _NeedsHome
+
+        with suppress(_NeedsHome):
+            if queue in self.map.homed:
+                await self.change(partial(spread, queue=queue), prepare=look)
 
     async def open_unknown(self) -> None:
         """Open the shards that this client has heard of, and has not tried to open yet, in bounded time."""

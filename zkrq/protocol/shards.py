@@ -1,7 +1,8 @@
 """Define the shard map: which shards a namespace has, and which of them take pushes.
 
 Plain values and functions, without I/O.  A shard is a set of servers with a view of its own; the map names the shards
-and says nothing of servers, so it changes only when an operator adds or removes a shard.  Without a map there is one.
+and says nothing of servers, so it changes only when an operator adds or removes a shard, or a queue gets its first
+limit or loses its last.  Without a map there is one.
 
 Two shards never hold the same identity, an id or a key that a caller chose, because all items of a queue that have one
 go to the queue's *home*.  Usually that is a hash of its name over the shards of the map, and nothing is stored.  A
@@ -275,6 +276,14 @@ def spread(map: ShardMap, queue: str, by: str) -> ShardMap:
     """Let the plain items of a queue go to any shard again."""
     homed = {name: number for name, number in map.homed.items() if name != queue}
     return replace(map, number=map.number + 1, homed=homed, by=by) if queue in map.homed else map
+
+
+def confirmed(map: ShardMap, queue: str, by: str) -> ShardMap:
+    """Return the same map under another nonce, if every item of this queue goes home; otherwise this one.
+
+    Who gives a queue limits does this afterwards.  So who has seen none before, and lets the queue spread, fails.
+    """
+    return replace(map, by=by) if queue in map.homed else map
 
 
 def _without(map: ShardMap, name: ShardName, by: str) -> ShardMap:
