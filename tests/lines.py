@@ -131,8 +131,7 @@ def faults_of_groups(
             and (in_line != ({min(demanded)} if demanded else set()) or in_line != ({first} if first else set()))
         ):
             yield f"of group {group!r} {in_line} stand in line, the first of {demanded} should; it says {first}"
-        is_said = line.has_members and not (line.first and not named)  # beside its first entry it may have some
-        if named != demanded - in_line or is_said != bool(named):
+        if named != demanded - in_line or line.has_members != bool(named):
             yield f"group {group!r} has members {named}, not {demanded - in_line}; it says {line}"
         if line.claims != claims[group]:
             yield f"{claims[group]} items of group {group!r} are claimed, it says {line}"

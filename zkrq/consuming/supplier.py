@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING, Generic, NamedTuple, Protocol, TypeVar
@@ -52,6 +53,9 @@ FIRST_PAUSE, MAX_PAUSE = 0.05, 1.0
 
 JOIN_TURNS = 3
 """Turns of the event loop that a request waits for settlements that are about to leave: what it takes to send them."""
+
+PASS_ON_LEAST = 1.0
+"""Least seconds after a request until another one is made only to wake others for what is due."""
 
 HAND_BACK_SECONDS = 1.0
 """Seconds that a request waits for items that are being handed back, so that it gets them before those behind them."""
@@ -155,6 +159,9 @@ class Supplier(Generic[T]):
         self._alarm = Alarm()
         self._late: asyncio.TimerHandle | None = None
         self._woken_alone = self._passes_on = self._is_waiting = self._closed = False
+        self._pass_on_at = math.inf
+        """When something is due, as the last answer said.  If no consumer waits here by then, others have to learn of
+        it, of whom none may know."""
         self._is_due = True
         """Whether the next order is to be asked for now ..."""
         self._due_at = 0.0
@@ -320,8 +327,9 @@ class Supplier(Generic[T]):
                 continue
             failures, self._trouble = 0, None
             self.looks += 1
-            pause = self._demand.report(self, report)
-            self._due_at = loop.time() + pause
+            pause, now = self._demand.report(self, report), loop.time()
+            self._due_at = now + pause
+            self._pass_on_at = now + max(PASS_ON_LEAST, report.next_ms / 1000) if report.next_ms > 0 else math.inf
             self._is_due = self._is_due or not pause
 
     async def _wait_until_due(self) -> None:
@@ -341,6 +349,8 @@ class Supplier(Generic[T]):
         """Ask for the next order."""
         # Cleared before the order is asked for: a wake-up that arrives during the request must lead to another one.
         self._is_due = self.is_looking = False
+        if self._pass_on_at <= asyncio.get_running_loop().time():
+            self._woken_alone, self._pass_on_at = True, math.inf
         self._passes_on, self._woken_alone = self._woken_alone, False
         return self._demand.order(self, woken_alone=self._passes_on, returning=returning)
 
@@ -402,7 +412,7 @@ class Supplier(Generic[T]):
         """Ask for the next order; return its request once that may be made, None if nothing is to be asked for."""
         order = self._next_order()
         if not order.asks:
-            self._due_at = asyncio.get_running_loop().time() + order.pause
+            self._due_at = min(asyncio.get_running_loop().time() + order.pause, self._pass_on_at)
             return None
         self._begin_asking(order.wanted)
         # A request that overtakes what is being handed back would get the items behind them, and the order would be

@@ -110,7 +110,10 @@ do
   -- Return the entry that is the first of a group now, nil if none is due, and whether members may have others.
   local function choose(line, first, has_more)
     local best, may_have = first, has_more
-    if not best and has_more then best, may_have = first_member(line) end
+    if not best and has_more then
+      best, may_have = first_member(line)
+      has_more = best ~= nil
+    end
     for _, place in ipairs(line.came) do
       if line.left[places.entry_in(place)] ~= place and place ~= best and (not best or is_before(place, best)) then
         best, may_have = place, has_more

@@ -14,8 +14,14 @@ local function wake(items)
   local LOOK_MAX = 500 -- waiters tried in one call, dead ones included
   local looks = LOOK_MAX
   if numbers and limits.is_set() then -- without numbers nothing was changed
-    items, openings.freed = items + openings.freed, 0
-    items = items > 0 and math.min(items, limits.left(), redis.call('ZCARD', ready)) or 0
+    local freed = openings.freed
+    items, openings.freed = items + freed, 0
+    if items > 0 then
+      local slots, there = limits.left(), redis.call('ZCARD', ready)
+      -- As long as no slot was free nobody learned when something is due.
+      if there == 0 and freed >= slots and redis.call('EXISTS', scheduled) == 1 then there = 1 end
+      items = math.min(items, slots, there)
+    end
   end
   -- A waiter has to ask when something is due, or the rest of a group ends, and then at that moment again.
   if openings.later then items, openings.later = math.max(items, 1), false end
