@@ -830,8 +830,8 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "moment-that-is-known-to-one-is-passed-on-by-nobody",
         "zkrq/consuming/supplier.py",
-        "if self._pass_on_at <= asyncio.get_running_loop().time():",
-        "if False:",
+        "if report.next_ms > 0 else math.inf",
+        "if False else math.inf",
         "what is due is claimed by a free worker though who knew of it is busy",
         Suite("tests/behaviour/test_prompt.py", "-m", "not chaos"),
     ),
