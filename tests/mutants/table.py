@@ -828,14 +828,6 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     # -- claims in the client ------------------------------------------------------------------------------------------
     Mutant(
-        "moment-that-is-known-to-one-is-passed-on-by-nobody",
-        "zkrq/consuming/supplier.py",
-        "if report.next_ms > 0 else math.inf",
-        "if False else math.inf",
-        "what is due is claimed by a free worker though who knew of it is busy",
-        Suite("tests/behaviour/test_prompt.py", "-m", "not chaos"),
-    ),
-    Mutant(
         "superseded-claims-are-handed-out",
         "zkrq/consuming/supplier.py",
         "if payload is None or position in lost or (cancelled and grant.id_of(position) in cancelled):",
