@@ -126,7 +126,9 @@ async def test_a_client_that_does_not_speak_the_level_writes_nothing_more(server
         told = r"level 9, that of zkrq 0\.9\.0, and this zkrq 0\.2\.0 speaks levels 1 to 2: install zkrq 0\.9\.0"
         add = partial(cluster.schedules().add, queue, "nightly", 60, 1)
         more = partial(cluster.add_shard, "more", {"redis-9": "redis://127.0.0.1:1"}, min_replicas=1)
-        for attempt in (partial(queue.push, "b"), partial(queue.cancel, "x"), queue.pause, queue.size, pop, add, more):
+        limit = partial(queue.set_limits, zkrq.Limits(concurrency=1))
+        calls = (partial(queue.push, "b"), partial(queue.cancel, "x"), queue.pause, queue.size, pop, add, more, limit)
+        for attempt in calls:
             with pytest.raises(zkrq.ConfigError, match=told):
                 await attempt()
         refusals = [event for event in events if isinstance(event, zkrq.LevelRefused)]

@@ -62,7 +62,7 @@ class Part:
     """One shard as one client uses it: its ``Shard``, and what that has of runner, membership and fleet."""
 
     operation_timeout = 0.0
-    away = None
+    away = refusal = None
 
     def __init__(self, world: World, name: ShardName, settings: Settings) -> None:
         self.name: Final = name

@@ -314,6 +314,8 @@ class Shards:
         written, the version of its register, and the new one.  Raises ``ConfigError`` if ``change`` refuses,
         ``Unavailable``.
         """
+        if refusal := self.first.membership.refusal:  # no server is asked before
+            raise ConfigError(refusal)
         for _ in range(CHANGE_TRIES):
             map, version = await self.refresh(), self._version
             try:
