@@ -118,8 +118,9 @@ class SimHub(Hub):
             self._expiries[session_id] = timer
 
     def break_silence(self, coordinator: SimCoordinator, delay: float) -> None:
-        """Contact again; it learns after ``delay`` seconds what became of its session."""
-        self._hear_of(coordinator)
+        """Contact again, unless it was cut off meanwhile; it learns after ``delay`` seconds what became of its session."""
+        if coordinator.reachable:
+            self._hear_of(coordinator)
         coordinator.deaf = False
         self.tell_of_end(coordinator, coordinator.session.id, delay)
 
