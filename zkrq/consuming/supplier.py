@@ -366,12 +366,12 @@ class Supplier(Generic[T]):
             return None
         if not self._is_due and (len(self.buffer) >= returning or not self._demand.expects(returning)):
             return None
-        was_due, was_alone = self._is_due, self._woken_alone
+        was_due = self._is_due
         order = self._next_order(returning)
         hears = not order.listens or self._wakeups.hears(self._replicas.primary(self._context.queue), owner)
         # The loop makes what is left: a request that has to begin to listen, or one that passes a wake-up on.
         if not (order.wanted and hears):
-            self._is_due, self._woken_alone = was_due, was_alone
+            self._is_due, self._woken_alone = was_due, self._passes_on
             return None
         # The loop takes over in its next turn.  From now on nothing else is asked for, and a cancellation that is heard
         # of is remembered.
