@@ -118,7 +118,7 @@ class SimHub(Hub):
             self._expiries[session_id] = timer
 
     def break_silence(self, coordinator: SimCoordinator, delay: float) -> None:
-        """Contact again, unless it was cut off meanwhile; it learns after ``delay`` seconds what became of its session."""
+        """Contact again, unless it was cut off meanwhile; after ``delay`` seconds it learns what its session is."""
         if coordinator.reachable:
             self._hear_of(coordinator)
         coordinator.deaf = False

@@ -21,12 +21,15 @@ Receipts are defined here too: an error of ``push_many`` carries them, and they 
 
 from __future__ import annotations
 
+import copy
 import os
 import traceback
 from abc import abstractmethod
 from collections.abc import Iterator, Sequence
 from pathlib import PurePath
-from typing import NamedTuple, Self, overload
+from typing import NamedTuple, Self, TypeVar, overload
+
+E = TypeVar("E", bound=Exception)
 
 
 class Receipt(NamedTuple):
@@ -198,6 +201,13 @@ class WrongLoop(ZkrqError):
 
     Nothing has happened, and the cluster still works where it was opened.
     """
+
+
+def own(error: E) -> E:
+    """Return a copy of an error for one of several callers, who each add to it: a traceback, the id of an item."""
+    copied = copy.copy(error)
+    copied.__cause__ = error
+    return copied
 
 
 class Changes:

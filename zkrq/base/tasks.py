@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import copy
 import logging
 from collections.abc import Awaitable, Callable, Coroutine, Iterable
 from contextlib import suppress
@@ -13,7 +12,7 @@ from typing import Any, Self, TypeVar
 
 import anyio
 
-from zkrq.base.errors import Closed
+from zkrq.base.errors import Closed, own
 
 STOP_TIMEOUT = 5.0
 """Seconds that cancelled tasks have to end."""
@@ -39,7 +38,9 @@ class Once:
         self._act = act
         self._lock = asyncio.Lock()
         self._begun = 0
-        self._failed: tuple[int, Exception] = (0, Exception())
+        """Attempts so far."""
+        self._error: Exception | None = None
+        """Of the last one, if it has failed."""
         self.is_done = False
 
     async def done(self) -> None:
@@ -47,15 +48,14 @@ class Once:
         tries, for all who came before it began.  Raises what it does."""
         begun = self._begun
         async with self._lock:
-            failed, error = self._failed
-            if failed > begun:
-                raise copy.copy(error) from error
+            if self._error and self._begun > begun:
+                raise own(self._error)
             if not self.is_done:
-                self._begun += 1
+                self._begun, self._error = self._begun + 1, None
                 try:
                     await self._act()
                 except Exception as error:
-                    self._failed = (self._begun, error)
+                    self._error = error
                     raise
                 self.is_done = True
 

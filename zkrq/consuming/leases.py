@@ -12,7 +12,7 @@ from functools import partial
 from itertools import repeat
 from typing import TYPE_CHECKING, Final, TypeAlias
 
-from zkrq.base.errors import REASON_MAX, ConfigError, OutcomeUnknown, ZkrqError
+from zkrq.base.errors import REASON_MAX, ConfigError, OutcomeUnknown, ZkrqError, own
 from zkrq.base.events import ClaimsLost, DeadLettersDropped
 from zkrq.base.log import Log
 from zkrq.base.loop import running_loop
@@ -22,7 +22,7 @@ from zkrq.consuming.pace import CLAIM_MAX
 from zkrq.consuming.reporting import Reporter
 from zkrq.protocol.calls import Settle, Settlement, SettleReply, Turn, TurnReply, runs
 from zkrq.protocol.records import VERSION_BYTES, ItemRecord
-from zkrq.replication.batching import MAX_BATCH, MAX_BATCH_BYTES, Batcher, own
+from zkrq.replication.batching import MAX_BATCH, MAX_BATCH_BYTES, Batcher
 
 if TYPE_CHECKING:
     from zkrq.consuming.context import QueueContext

@@ -14,12 +14,11 @@ import asyncio
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
-from zkrq.base.errors import NotEnoughReplicas, OutcomeUnknown, Unavailable, ZkrqError
+from zkrq.base.errors import NotEnoughReplicas, OutcomeUnknown, Unavailable, ZkrqError, own
 from zkrq.base.tasks import together
 from zkrq.producing.placement import Placement, Target
 from zkrq.producing.receipts import Results, results_of
 from zkrq.protocol.shards import ShardName
-from zkrq.replication.batching import own
 from zkrq.replication.runner import MapChanged
 
 if TYPE_CHECKING:

@@ -12,13 +12,12 @@ servers as much as one of ten.  So only some of them are in flight, and the othe
 from __future__ import annotations
 
 import asyncio
-import copy
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING, Generic, TypeAlias, TypeVar
 
 from zkrq.base.alarm import NEXT_TURN
-from zkrq.base.errors import Closed, OutcomeUnknown, Unavailable
+from zkrq.base.errors import Closed, OutcomeUnknown, Unavailable, own
 
 if TYPE_CHECKING:
     from zkrq.base.tasks import Tasks
@@ -52,7 +51,6 @@ LATE_SECONDS = 0.1
 
 CallT = TypeVar("CallT")
 ResultT = TypeVar("ResultT")
-E = TypeVar("E", bound=Exception)
 
 Batch: TypeAlias = list[tuple[CallT, asyncio.Future[ResultT], float]]
 """Calls that leave together, the future of each result, and when the call was added."""
@@ -348,10 +346,3 @@ class Batcher(Generic[CallT, ResultT]):
         if self._on_landed and self._loop:
             now = self._loop.time()
             self._on_landed([call for call, _, _ in batch], [now - since for *_, since in batch], results)
-
-
-def own(error: E) -> E:
-    """Return a copy of an error for one of several callers, who each add to it: a traceback, the id of an item."""
-    copied = copy.copy(error)
-    copied.__cause__ = error
-    return copied
