@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Sequence
-from contextlib import asynccontextmanager
 from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 import pytest
 
@@ -35,10 +34,8 @@ async def own() -> AsyncGenerator[Servers]:
         yield running
 
 
-@asynccontextmanager
-async def connect(own: Servers) -> AsyncGenerator[TestCluster]:
-    async with own.connect(first=1) as cluster:
-        yield cluster
+def connect(own: Servers) -> TestCluster:
+    return own.connect(first=1)
 
 
 @pytest.fixture
@@ -181,6 +178,8 @@ async def test_a_shard_that_was_added_again_is_another_one_for_a_client_that_hea
 
 Change = Callable[[str, bytes, int], Awaitable[Versioned | None]]
 
+Test = TypeVar("Test", bound=Callable[..., Awaitable[None]])
+
 
 def between(
     patch: pytest.MonkeyPatch, operator: zkrq.Cluster, at: int, when: str, act: Callable[[], Awaitable[None]]
@@ -208,9 +207,18 @@ JOINED, OPENED = 0, 1
 """The changes of the map by which a shard comes."""
 
 
-@pytest.mark.parametrize("hears", [True, False], ids=["that hears", "that does not hear"])
-@pytest.mark.parametrize("when", ["before", "after"])
-@pytest.mark.parametrize("at", [JOINED, OPENED])
+def while_a_shard_joins(test: Test) -> Test:
+    """Around each change of the map, by a client that hears of it and by one that does not."""
+    for mark in (
+        pytest.mark.parametrize("hears", [True, False], ids=["that hears", "that does not hear"]),
+        pytest.mark.parametrize("when", ["before", "after"]),
+        pytest.mark.parametrize("at", [JOINED, OPENED]),
+    ):
+        test = mark(test)
+    return test
+
+
+@while_a_shard_joins
 @pytest.mark.parametrize("paused", [True, False], ids=["paused", "resumed"])
 async def test_what_is_paused_or_resumed_while_a_shard_joins_is_so_there(
     own: Servers,
@@ -234,9 +242,7 @@ async def test_what_is_paused_or_resumed_while_a_shard_joins_is_so_there(
         assert bool(await queue.pop_many(9, timeout=0)) is not paused
 
 
-@pytest.mark.parametrize("hears", [True, False], ids=["that hears", "that does not hear"])
-@pytest.mark.parametrize("when", ["before", "after"])
-@pytest.mark.parametrize("at", [JOINED, OPENED])
+@while_a_shard_joins
 async def test_limits_that_are_declared_while_a_shard_joins_hold_there(
     own: Servers,
     early: TestCluster,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 from collections.abc import AsyncGenerator, Sequence
-from contextlib import asynccontextmanager, suppress
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -41,10 +41,8 @@ async def own() -> AsyncGenerator[Servers]:
         yield running
 
 
-@asynccontextmanager
-async def connect(own: Servers) -> AsyncGenerator[TestCluster]:
-    async with own.connect(first=2) as cluster:
-        yield cluster
+def connect(own: Servers) -> TestCluster:
+    return own.connect(first=2)
 
 
 @pytest.fixture

@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from zkrq.base import clock
 from zkrq.base.checks import check_group, check_id, check_rate
 from zkrq.base.errors import Changes, ConfigError, OutcomeUnknown
+from zkrq.client.declaring import read_shared
 from zkrq.client.finding import Finding
-from zkrq.client.inspection import Groups, History, Limits, read_statistics
+from zkrq.client.inspection import Groups, History, Limits
 from zkrq.protocol import calls
 from zkrq.protocol.clocks import PUT_WINDOW_MS
 from zkrq.protocol.records import REQUEUED, State, unpack
@@ -73,7 +74,7 @@ class Administration(Finding[T]):
         await replicas.decide(calls.Pause(self.name, state.value, _new_call()))
 
     async def _is_paused(self, replicas: Replicas) -> State:
-        return State.PAUSED if (await read_statistics(replicas, self.name)).paused else State.GONE
+        return State.PAUSED if (await read_shared(replicas, self.name)).paused else State.GONE
 
     async def set_limits(self, limits: Limits) -> None:
         """Give the queue these limits, over all workers and processes; ``Limits()`` removes them.
@@ -166,8 +167,7 @@ class Administration(Finding[T]):
         return changes.made
 
     async def _has_limits(self, shard: Shard) -> bool:
-        told = await read_statistics(shard.replicas, self.name)
-        return bool(told.limits.settings or told.group_limits.settings)
+        return (await read_shared(shard.replicas, self.name)).needs_home
 
     async def _empty(self, replicas: Replicas, changes: Changes) -> None:
         """Remove all items of a shard."""

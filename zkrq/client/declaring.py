@@ -3,8 +3,9 @@
 They are a record of the queue (``lua/_limits.lua``), in a section for each kind.  A client whose program gives the
 option declares its section once, before its first push or claim there.  The last declaration holds for all.
 
-A limit is exact because one server decides.  So in a namespace of several shards every item of such a queue goes to its
-home, whoever pushes it: the map names the queue (``ShardMap.homed``).  In this order:
+A limit is exact because one server decides.  In a namespace of several shards, every item of such a queue is therefore
+pushed to the queue's home, also by programs without the option: the map names the queue (``ShardMap.homed``).  In this
+order:
 
 1. The map names the queue.
 2. The servers of all shards ask for that map.  Without it a client with the map of before pushes elsewhere.
@@ -166,7 +167,7 @@ class _Declaration:
         if len(shards.map.shards) == 1:
             return True
         is_changed, self._is_changed = self._is_changed, False
-        return await shards.stays_at_home(queue) if is_changed else queue in (await shards.refresh()).homed
+        return await shards.confirm_home(queue) if is_changed else queue in (await shards.refresh()).homed
 
     async def _has_limits(self, shard: Shard) -> bool:
         return (await read_shared(shard.replicas, self._queue)).needs_home

@@ -296,7 +296,10 @@ def shards_left_out(figures: Iterable[Statistics], shards: Mapping[str, ShardSta
 
 
 def _add_statistics(found: Sequence[Statistics]) -> Statistics:
-    """Add up the statistics of a queue in several shards, of which the one that is told of limits first comes first."""
+    """Add up the statistics of a queue in several shards.
+
+    ``found``: of the first shard first, whose limits are told if no shard has items.
+    """
     if len(found) == 1:
         return found[0]
     home = max(found, key=lambda each: each.sizes)

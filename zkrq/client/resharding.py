@@ -238,9 +238,9 @@ class Resharding:
     async def _share(self, shard: Shard, map: ShardMap) -> None:
         """Give the queues on a new shard the pause and the limits that they have on the first one, and no others.
 
-        First its servers are told of the new shard.  So what they take later is by a client that knows of it, and
-        changes the map: then the shard is not opened by this one (see ``renewed``).  It is not, either, if queues with
-        limits were not homed before, since that changes the map, too.
+        First its servers are told of the new shard.  A later pause, or a later limit, is therefore by a client that
+        knows of the shard; it changes the map, and so keeps this one from opening the shard (see ``renewed``).  Naming
+        the queues that have limits changes the map as well, if it did not name them before.
 
         Another client may open the shard meanwhile, and then a queue may be paused there as well: first on the first
         shard, then on this one.  So this one is read before the first one, or a pause that was taken in between would
@@ -248,8 +248,8 @@ class Resharding:
         """
         if not map.shards[shard.name].is_new:
             return  # it had items before, so who pauses a queue tells its servers
-        first, new = self._shards.first.replicas, shard.replicas
         await self._ask_for_map(self._shards.first)
+        first, new = self._shards.first.replicas, shard.replicas
         limited = set[str]()
         for queue in {*await first.names(calls.Queues()), *await new.names(calls.Queues())}:
             for _ in range(SHARE_TRIES):
@@ -261,8 +261,8 @@ class Resharding:
                 raise Unavailable(f"the settings of queue {queue!r} are changed all the time: add the shard again")
             if wanted.needs_home:
                 limited.add(queue)
-        if new := limited - map.homed.keys():
-            await self._shards.keep_at_home(new)
+        if spread := limited - map.homed.keys():
+            await self._shards.keep_at_home(spread)
 
     async def _ask_for_map(self, shard: Shard) -> None:
         """Have a shard's servers refuse pushes that were placed by an older map than the present one."""
@@ -282,8 +282,7 @@ class Resharding:
         if entry.state is ShardState.CLOSED:
             await self._rejoin(shard)
         await self._change(drained, name, entry.register)
-        # Before the moment that is noted: later pushes do not go there.
-        await self._ask_for_map(shard)
+        await self._ask_for_map(shard)  # before the moment that is noted: later pushes do not go there
         await self._change(partial(heard, now_ms=clock.now_ms()), name, entry.register, prepare=self._settle)
 
     async def remove(self, name: ShardName, *, force: bool) -> None:

@@ -166,7 +166,7 @@ class Shards:
         return used
 
     async def keep_at_home(self, queues: Collection[str]) -> None:
-        """Have every item of these queues go home, whoever pushes it; it does when this returns.
+        """Have every item of these queues go to its queue's home.  When this returns, no client pushes elsewhere.
 
         Raises ``ConfigError`` if there are too many such queues, ``Unavailable``.
         """
@@ -175,9 +175,11 @@ class Shards:
         for shard in await self.all_used():
             await shard.replicas.ask_for_map(number)
 
-    async def stays_at_home(self, queue: str) -> bool:
-        """Tell whether every item of a queue, which was given limits, goes home, and nobody who has seen none before
-        changes that.  Raises ``Unavailable``."""
+    async def confirm_home(self, queue: str) -> bool:
+        """Return whether every item of a queue goes home, after it was given limits: see ``confirmed``.
+
+        Raises ``Unavailable``.
+        """
         return queue in (await self.change(partial(confirmed, queue=queue))).homed
 
     async def home(self, queue: str) -> Shard:
