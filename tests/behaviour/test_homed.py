@@ -71,7 +71,7 @@ async def there(cluster: zkrq.Cluster, name: str, shard: str) -> int:
 async def all_now(queue: zkrq.Queue[Any]) -> list[zkrq.Claim[Any]]:
     """What can be claimed, of all shards; held."""
     claims = list[zkrq.Claim[Any]]()
-    while more := await queue.pop_many(100, timeout=0.05):
+    while more := await queue.pop_many(100, timeout=0):  # which every shard has to answer
         claims += more
     return claims
 
