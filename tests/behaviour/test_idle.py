@@ -114,6 +114,29 @@ async def test_a_wake_up_for_a_queue_at_rest_is_passed_on(cluster: TestCluster) 
             await asyncio.sleep(0)
 
 
+async def test_a_consumer_of_a_queue_at_rest_asks(cluster: TestCluster) -> None:
+    """Whatever the last request has left on the server: its wake-up may be lost."""
+    queue = cluster.queue("asked")
+    await queue.push(1)
+    async with queue.pop(prefetch=2) as stream:
+        await (await anext(stream)).ack()
+    parts = client_of(cluster).queues["asked"].parts
+    (supplier,) = [shard.supplier for shard in parts.shards]
+    assert supplier.covered
+    async with asyncio.timeout(HANG):
+        while not parts.rest():
+            await asyncio.sleep(0)
+    looks = supplier.looks
+    waiting = asyncio.ensure_future(queue.pop_one())
+    async with asyncio.timeout(HANG):
+        while supplier.looks == looks:
+            await asyncio.sleep(0)
+    await queue.push(2)
+    claim = await waiting
+    assert claim is not None
+    await claim.ack()
+
+
 async def test_many_names_at_once_are_bounded(cluster: TestCluster, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(client, "IDLE_MAX", 10)
     monkeypatch.setattr(client_of(cluster), "_crowded", 10)

@@ -144,6 +144,31 @@ async def test_a_loop_that_waits_while_its_claims_are_acked_elsewhere_is_not_ask
         await asyncio.wait([following])
 
 
+async def test_a_loop_that_got_less_than_it_asked_for_waits_without_asking(
+    queue: zkrq.Queue[Any], decisions: list[str]
+) -> None:
+    """The request that brought the last item has left a wake-up channel."""
+    async with queue.pop(prefetch=2) as stream:
+        for item in range(3):
+            following = asyncio.ensure_future(anext(stream))
+            await settled(lambda: _waits(queue))
+            await queue.push(item)
+            await following
+    assert decisions == ["claim"] * 4, "the first looks, the others follow a wake-up"
+
+
+async def test_a_call_with_a_time_limit_asks_although_nothing_is_there(
+    queue: zkrq.Queue[Any], decisions: list[str]
+) -> None:
+    """Or an empty queue would look like servers that do not answer."""
+    await queue.push("one")
+    async with queue.pop(prefetch=2) as stream:
+        await (await anext(stream)).ack()
+        decisions.clear()
+        assert await queue.pop_one(timeout=0.2) is None
+    assert "claim" in decisions
+
+
 async def test_a_loop_without_prefetch_claims_nothing_with_its_ack(
     queue: zkrq.Queue[Any], decisions: list[str]
 ) -> None:

@@ -142,6 +142,22 @@ def test_no_more_than_the_prefetch_count_is_held(connection: Connection, jobs: s
     until(lambda: jobs.size().ready == 0)
 
 
+def test_a_lone_message_is_handed_over_before_more_is_asked_for(
+    connection: Connection, jobs: sync.Queue[bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is there is handed over without a pause."""
+    monkeypatch.setattr("zkrq.kombu.HAND_OVER_SECONDS", 10 * HANG)
+    for number in range(20):
+        publish(connection, number)
+    consumer = Consumer(connection)
+    with consumer.consumer:
+        consumer.drain(20)
+        publish(connection, 20)
+        assert consumer.is_quiet(), "it would wait for the rest of the pause"
+    with consumer.consumer:
+        assert consumer.drain(21) == list(range(21)), "a consumer that was cancelled meanwhile can begin anew"
+
+
 def test_what_becomes_of_messages_that_are_not_acked(
     options: dict[str, Any], connection: Connection, jobs: sync.Queue[bytes]
 ) -> None:

@@ -159,7 +159,7 @@ class Line(Generic[T]):
         drawn = self.draw_many(want) or await self.take(want, patient=patient)
         # A shard that had nothing left when it was last asked is not asked for the rest: that request was made with the
         # last ack, and another one would double the cost of a queue that has less than a batch.
-        if not drawn or len(drawn) == want or not (within or self._has_more):
+        if not drawn or len(drawn) == want or not (within or self.has_more):
             return drawn
         # If the session may be over, a claim that waits here may be another client's by the time (``Supplier.draw``).
         if not self._identity.is_certain():
@@ -170,7 +170,7 @@ class Line(Generic[T]):
         for claim in drawn:
             lease_of(claim).take_back()
         try:
-            while len(drawn) < want and (self._has_more or until > loop.time()):
+            while len(drawn) < want and (self.has_more or until > loop.time()):
                 was_late = until <= loop.time()
                 some = await self._take_more(want - len(drawn), until)
                 for claim in some:
@@ -204,7 +204,7 @@ class Line(Generic[T]):
             return []
 
     @property
-    def _has_more(self) -> bool:
+    def has_more(self) -> bool:
         """Whether a shard had more items than it was last asked for."""
         return any(not supplier.standing.is_dry for supplier in self._suppliers)
 
@@ -237,9 +237,8 @@ class Line(Generic[T]):
         waiter = Waiter(want, patient, loop.create_future())
         self._waiters.append(waiter)
         for supplier in self._suppliers:
-            if patient and supplier.covered:  # the last request has asked for this consumer, too
-                supplier.covered -= 1
-            elif not supplier.is_looking:
+            # One that has nothing will wake this process.  A call with a time limit asks, to learn whether it answers.
+            if not supplier.is_looking and not (supplier.covered and patient and timeout is None):
                 supplier.look()
         # Whether a request was answered in time tells "nothing is ready" from "nobody answers".
         looks = 0 if timeout is None else self.looks
@@ -343,7 +342,7 @@ class Line(Generic[T]):
         is_certain = self._identity.is_certain()
         self.pace.adapt(now, is_certain=is_certain)
         away = max(0, self.pace.eager - len(self._waiters))
-        supplier.covered, supplier.expected = 0, min(returning, away) if is_certain else 0
+        supplier.covered, supplier.expected = False, min(returning, away) if is_certain else 0
         count, supplier.probed = self._wanted_of(supplier), 0
         # A process that was woken alone makes a request even if nobody waits here any more: the request wakes the
         # next process that waits.  Without it the item would lie there until the next sweep.
@@ -366,16 +365,15 @@ class Line(Generic[T]):
         was_empty = self.ahead == report.items
         self.pace.note_claimed(now, items=report.items, size=report.size, buffer_was_empty=was_empty)
         asking = self._asking.pop(supplier, ())
+        # A wake-up may arrive before the next consumer waits here.  It leads to the next order, which covers nobody.
+        supplier.covered = is_dry and report.listening
+        self._serve(supplier, fresh=True)
         if not report.listening and self._waiters and next_ms:
             next_ms = POLL_MS if next_ms < 0 else min(next_ms, POLL_MS)
-        self._serve(supplier, fresh=True)
         if self.pace.limited:
             supplier.release(max(0, len(supplier.buffer) - supplier.expected))
         self.hand_back()
         self._note(supplier, is_dry=is_dry)
-        # A wake-up may arrive before those consumers wait here.  It leads to the next order, which covers nobody.
-        if is_dry and report.listening:
-            supplier.covered = -(-supplier.expected // self.pace.at_once)
         supplier.expected = 0
         # An item that is left will come with the next request.  Only an empty shard is an answer for callers that do
         # not wait.

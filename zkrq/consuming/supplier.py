@@ -88,7 +88,7 @@ class Report(NamedTuple):
     size: int = 0
     """Bytes of the payloads."""
     listening: bool = False
-    """Whether a wake-up channel was left."""
+    """Whether a wake-up channel was left: not where all that was asked for was there."""
 
     @property
     def is_dry(self) -> bool:
@@ -185,9 +185,9 @@ class Supplier(Generic[T]):
         """Requests that were answered."""
         self.expected = 0
         """Consumers for whom the request in flight asks although they do not wait yet."""
-        self.covered = 0
-        """Consumers for whom the last request has found nothing and left a wake-up channel before they came to wait:
-        they need not ask again."""
+        self.covered = False
+        """Whether the last request has left nothing ready, and a wake-up channel: until that wakes this process, or the
+        next order is due, another request would find nothing."""
         leases.join_with(self.join)
 
     # -- running -------------------------------------------------------------------------------------------------------
@@ -220,7 +220,7 @@ class Supplier(Generic[T]):
                 return False
             self._runner.cancel()
             self._runner = None
-            self._is_waiting = False
+            self._is_waiting = self.covered = False  # nobody hears the channel
             self._alarm.stop()
         return True
 
@@ -266,7 +266,8 @@ class Supplier(Generic[T]):
                 lease.delivered = True
                 drawn.append(claim)
         self._pace.taken += len(drawn)
-        if len(self.buffer) < self.low and not self.is_looking:
+        # What a shard without items is asked for, it has not; the others may have it.
+        if len(self.buffer) < self.low and not self.is_looking and (not self.covered or self._demand.has_others):
             self._demand.look()
         return drawn
 
@@ -474,7 +475,8 @@ class Supplier(Generic[T]):
         next_ms, dropped = decided.reply.next_ms, decided.reply.dropped_letters
         if dropped:
             context.events.tell(DeadLettersDropped(context.cluster, context.queue, dropped), logging.WARNING)
-        return Report(next_ms, items, size, bool(request.call.waiter))
+        is_short = sum(decided.reply.handed[2::4]) < request.call.count
+        return Report(next_ms, items, size, is_short and bool(request.call.waiter))
 
     def _admit(self, decided: Answered, request: Request) -> tuple[int, int]:
         """Put the result of the request into the buffer.  Return the number of items, and the bytes of their payloads.

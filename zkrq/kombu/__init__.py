@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from zkrq.base.errors import Closed, ConfigError, NotEnoughReplicas, Receipt, Unavailable, WrongLoop, ZkrqError
 from zkrq.base.version import __version__
-from zkrq.client.queue import Queue
+from zkrq.client.queue import Queue, parts_of
 from zkrq.consuming.claims import Claim
 from zkrq.sync.portal import Opened, Portal
 from zkrq.working.delivery import settle_while_held
@@ -68,6 +68,9 @@ KEY, KEY_WINDOW = "zkrq_key", "zkrq_key_window"
 
 WINDOW = 100
 """Messages claimed for a consumer without a prefetch count that it has not been given yet."""
+
+HAND_OVER_SECONDS = 0.001
+"""Seconds that the consumer's thread has to take a claim before the cluster's thread asks for more."""
 
 CLOSE_SECONDS = 10.0
 """Seconds that closing a channel waits for the acks in flight."""
@@ -209,7 +212,7 @@ class Feed:
             self._opened.call(stop)
 
     async def _run(self, queues: Sequence[Queue[Message]]) -> None:
-        received = 0
+        received, lines = 0, [parts_of(queue).line for queue in queues]
         async with self._opened.cluster.pop(*queues) as claims:
             while True:
                 while received >= self._limit:
@@ -224,6 +227,10 @@ class Feed:
                 if received < self._limit:
                     received += 1
                     self._receive(claim)
+                    # Both threads need the interpreter's lock, and asking where there is no more would keep it from the
+                    # one that was just woken to begin with this claim.
+                    if received < self._limit and not any(line.ahead or line.has_more for line in lines):
+                        await asyncio.sleep(HAND_OVER_SECONDS)
                 else:  # the limit was lowered meanwhile
                     with suppress(ZkrqError):
                         await claim.release()
