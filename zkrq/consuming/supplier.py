@@ -368,15 +368,15 @@ class Supplier(Generic[T]):
             return None
         was_due = self._is_due
         order = self._next_order(returning)
-        hears = not order.listens or self._wakeups.hears(self._replicas.primary(self._context.queue), owner)
-        # The loop makes what is left: a request that has to begin to listen, or one that passes a wake-up on.
-        if not (order.wanted and hears):
+        if not order.wanted:  # the loop makes a request that only passes a wake-up on
             self._is_due, self._woken_alone = was_due, self._passes_on
             return None
+        # Without a channel, whoever comes back to find nothing asks again, and begins to listen then.
+        hears = order.listens and self._wakeups.hears(self._replicas.primary(self._context.queue), owner)
         # The loop takes over in its next turn.  From now on nothing else is asked for, and a cancellation that is heard
         # of is remembered.
         answer: asyncio.Future[Answered] = asyncio.get_running_loop().create_future()
-        self._joined = self._make(owner, order, self._wakeups.channel if order.listens else "")._replace(answer=answer)
+        self._joined = self._make(owner, order, self._wakeups.channel if hears else "")._replace(answer=answer)
         self._leases.expect(self._joined.token)
         self._alarm.ring()
         return self._joined
