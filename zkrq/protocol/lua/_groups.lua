@@ -33,6 +33,11 @@ do
     return line
   end
 
+  -- Tell whether an entry is no longer due, or no longer queued.
+  local function has_left(line, place)
+    return line.left ~= EMPTY and line.left[places.entry_in(place)] == place
+  end
+
   -- Return a table of a line's own.
   local function own(line, name)
     if line[name] == EMPTY then line[name] = {} end
@@ -108,7 +113,7 @@ do
     local first
     for _, member in ipairs(found) do
       local place = string.sub(member, #line.group + 2)
-      if line.left[places.entry_in(place)] ~= place then
+      if not has_left(line, place) then
         if first then return first, true end
         first = place
       end
@@ -124,7 +129,7 @@ do
       has_more = best ~= nil
     end
     for _, place in ipairs(line.came) do
-      if line.left[places.entry_in(place)] ~= place and place ~= best and (not best or is_before(place, best)) then
+      if not has_left(line, place) and place ~= best and (not best or is_before(place, best)) then
         best, may_have = place, has_more
       end
     end
@@ -200,7 +205,7 @@ do
     end
     local moves = best and best ~= first
     for _, place in ipairs(line.came) do
-      if line.left[places.entry_in(place)] == place then
+      if has_left(line, place) then
         -- neither due nor queued any more
       elseif place == best then
         moves = true -- to the end of the line, if it was the first before and had its turn
