@@ -39,9 +39,12 @@ def pytest_configure(config: pytest.Config) -> None:
         config.args[:] = map(str, folders[first:] + folders[:first])
 
 
+@pytest.hookimpl(trylast=True)  # after pytest has put together what shares a fixture
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Files in their places; within one, first what needs no cluster of the module's: what moves the clock of the event
+    loop would take such a cluster along, which then does in a moment what it does in so many minutes."""
     places = _places({item.path for item in items})
-    items.sort(key=lambda item: places[item.path])
+    items.sort(key=lambda item: (places[item.path], "backend" in getattr(item, "fixturenames", ())))
 
 
 def _places(files: set[Path]) -> dict[Path, tuple[float, Path]]:
