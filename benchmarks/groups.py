@@ -20,7 +20,7 @@ COST = Topic(
     "Groups",
     f"{load.TASKS} tasks push each item, under an id, so that it is in no bundle, into one of this many groups, then "
     f"{load.LOOPS} loops claim and ack batches of {load.BATCH}. Processor time of one server per item, divided by that "
-    "without groups in the same repetition; the limits are so high that nothing waits for them.",
+    "of as many items without groups in the same repetition; the limits are so high that nothing waits for them.",
     "times",
     "groups",
 )
@@ -33,20 +33,24 @@ RESTING = Topic(
     "beside",
 )
 
-GROUPS: Mapping[str, tuple[int, zkrq.Groups | None]] = {
-    "none": (0, None),
-    "1": (1, None),
-    "1,000": (1_000, None),
-    "100,000, of one item each": (100_000, None),
-    "1,000, concurrency": (1_000, zkrq.Groups(100)),
-    "1,000, rate": (1_000, zkrq.Groups(rate=(1_000_000, 1.0))),
-    "100,000, of one item each, rate": (100_000, zkrq.Groups(rate=(1_000_000, 1.0))),
-    "1,000, ordered": (1_000, zkrq.Groups(ordered=True)),
-    "1,000, ordered, rate": (1_000, zkrq.Groups(ordered=True, rate=(1_000_000, 1.0))),
+FEW, MANY = 10_000, 100_000
+"""Items of a row."""
+
+GROUPS: Mapping[str, tuple[int, int, zkrq.Groups | None]] = {
+    "none": (FEW, 0, None),
+    "1": (FEW, 1, None),
+    "1,000": (FEW, 1_000, None),
+    "1,000, concurrency": (FEW, 1_000, zkrq.Groups(100)),
+    "1,000, rate": (FEW, 1_000, zkrq.Groups(rate=(1_000_000, 1.0))),
+    "1,000, ordered": (FEW, 1_000, zkrq.Groups(ordered=True)),
+    "1,000, ordered, rate": (FEW, 1_000, zkrq.Groups(ordered=True, rate=(1_000_000, 1.0))),
+    "none, 100,000 items": (MANY, 0, None),
+    "100,000, of one item each": (MANY, MANY, None),
+    "100,000, of one item each, rate": (MANY, MANY, zkrq.Groups(rate=(1_000_000, 1.0))),
 }
+"""Items, groups and limits of each row."""
 
 NAMESPACE = "groups"
-ITEMS = 10_000
 RESTING_GROUPS, ITEMS_OF_EACH = 100_000, 10
 AT_ONCE = 100
 """Calls of ``push_many`` at the same time while filling."""
@@ -65,15 +69,14 @@ async def run(plan: Plan, sheet: Sheet) -> None:
 
 
 async def _costs(plan: Plan, sheet: Sheet, meter: load.Meter, cluster: Cluster, repetition: int) -> None:
-    usual = 0.0
-    for number, (row, (groups, limits)) in enumerate(GROUPS.items()):
+    usual: dict[int, float] = {}  # a long queue costs more, with and without groups
+    for number, (row, (some, groups, limits)) in enumerate(GROUPS.items()):
         queue = cluster.queue(f"groups-{number}-{repetition}", groups=limits)
-        items = plan.items(max(ITEMS, groups))
+        items = plan.items(some)
         await queue.push("warm-up", group="warm-up" if groups else None)
         cost = await meter.cost(_push(queue, items, groups)) + await meter.cost(load.consume_batches(queue))
         each = cost.each(items).servers
-        usual = usual or each
-        sheet.add(COST, row, processor_time=each / usual)
+        sheet.add(COST, row, processor_time=each / usual.setdefault(items, each))
 
 
 async def _push(queue: zkrq.Queue[Any], items: int, groups: int) -> None:

@@ -85,7 +85,7 @@ class Real:
         return answer
 
     def hash(self, name: str) -> Mapping[bytes, bytes]:
-        return cast("Mapping[bytes, bytes]", self.redis.content().get(key(NAMESPACE, QUEUE, name).encode(), {}))
+        return cast("Mapping[bytes, bytes]", self.redis.value(key(NAMESPACE, QUEUE, name).encode()) or {})
 
     @property
     def content(self) -> object:

@@ -1057,7 +1057,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "ordered-place-stays-in-members",
         _LUA + "_index.lua",
-        "(b.group or r.group) and b.standing ~= standing_of(r) and",
+        "(b.group or r.group) and (b.group ~= r.group or b.standing ~= standing_of(r)) and",
         "b.group ~= r.group and",
         "a push that is decided again may get another order",
         Suite("tests/lua/test_ordered.py"),

@@ -177,8 +177,9 @@ def _is_unfinished(copies: Sequence[Bundle]) -> bool:
 
 
 def _content(world: World, lane: Lane, server: str, name: str) -> dict[bytes, object]:
-    content = world.servers[server].redis.content()
-    return cast("dict[bytes, object]", content.get(key(NAMESPACE, lane.name, name).encode(), {}))
+    return cast(
+        "dict[bytes, object]", world.servers[server].redis.value(key(NAMESPACE, lane.name, name).encode()) or {}
+    )
 
 
 def _records(world: World, lane: Lane, server: str) -> dict[bytes, Stored]:

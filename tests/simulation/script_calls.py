@@ -71,8 +71,7 @@ class Load:
         return draw()
 
     def _held(self, name: str) -> dict[bytes, bytes]:
-        held = self._mini.content().get(key(NAMESPACE, self.queue, name).encode(), {})
-        return cast("dict[bytes, bytes]", held)
+        return cast("dict[bytes, bytes]", self._mini.value(key(NAMESPACE, self.queue, name).encode()) or {})
 
     def _packed(self) -> bytes | None:
         stored = self._held("records").get(self._id.encode())

@@ -352,8 +352,8 @@ class Line(Generic[T]):
         # Only consumers that wait now, because an answer that was decided before a consumer came says nothing about
         # what is ready for it.
         self._asking[supplier] = tuple(self._waiters)
-        listens = supplier.expected > 0 or any(map(_PATIENT, self._waiters))
-        return Order(True, count, listens)
+        is_awaited = any(map(_PATIENT, self._waiters))
+        return Order(True, count, is_awaited or supplier.expected > 0, is_awaited)
 
     def late(self, supplier: Supplier[T]) -> None:
         """Let the others see what a late request is about."""

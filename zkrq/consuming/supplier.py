@@ -73,7 +73,10 @@ class Order(NamedTuple):
     wanted: int = 0
     """Items to claim."""
     listens: bool = False
-    """Whether to leave a wake-up channel where nothing is ready, because a consumer waits until there is something."""
+    """Whether to leave a wake-up channel where nothing is ready, because a consumer waits until there is something, or
+    may come back to."""
+    is_awaited: bool = False
+    """Whether such a consumer waits already."""
     pause: float = 0.0
     """Seconds until the next order if no request is made and no wake-up arrives."""
 
@@ -368,15 +371,16 @@ class Supplier(Generic[T]):
             return None
         was_due = self._is_due
         order = self._next_order(returning)
-        hears = not order.listens or self._wakeups.hears(self._replicas.primary(self._context.queue), owner)
-        # The loop makes what is left: a request that has to begin to listen, or one that passes a wake-up on.
-        if not (order.wanted and hears):
+        hears = order.listens and self._wakeups.hears(self._replicas.primary(self._context.queue), owner)
+        # The loop makes what is left: a request that has to begin to listen, or one that passes a wake-up on.  Whoever
+        # only comes back asks again if nothing is ready, and begins to listen then.
+        if not order.wanted or (order.is_awaited and not hears):
             self._is_due, self._woken_alone = was_due, self._passes_on
             return None
         # The loop takes over in its next turn.  From now on nothing else is asked for, and a cancellation that is heard
         # of is remembered.
         answer: asyncio.Future[Answered] = asyncio.get_running_loop().create_future()
-        self._joined = self._make(owner, order, self._wakeups.channel if order.listens else "")._replace(answer=answer)
+        self._joined = self._make(owner, order, self._wakeups.channel if hears else "")._replace(answer=answer)
         self._leases.expect(self._joined.token)
         self._alarm.ring()
         return self._joined

@@ -229,12 +229,11 @@ end
 
 -- -- decisions -----------------------------------------------------------------------------------------------------
 
--- Return how an entry of a group begins in members (_groups.lua): the group, a zero byte, priority and order, which no
--- clock of a server changes; of unordered items the moment of the push is the order.  nil without a group.
+-- Return how the rank of an entry in its group begins (_groups.lua): priority and order, which no clock of a server changes;
+-- of unordered items the moment of the push is the order.  nil without a group.
 local function standing_of(r)
   if r.group and not r.standing then
-    local order = r.order ~= 0 and math.abs(r.order) or r.pushed_at
-    r.standing = r.group .. '\0' .. string.char(9 - r.priority) .. struct.pack('>d', order)
+    r.standing = struct.pack('>Bd', 9 - r.priority, r.order ~= 0 and math.abs(r.order) or r.pushed_at)
   end
   return r.standing
 end

@@ -16,10 +16,12 @@
 -- records.  A call notes what comes and leaves, and line_up (in commit) writes what follows from it once for each group.
 local grouping = {} -- one name for all, because Lua allows 200 in a library
 do
+  local EMPTY = {} -- what nothing is in yet: most calls do one thing to each of many groups, and tables are what costs
+
   local function line_of(group)
     local line = lines.of[group]
     if not line then
-      line = {group = group, came = {}, waits = {}, left = {}, left_count = 0, claims = 0, begun = 0}
+      line = {group = group, came = EMPTY, waits = EMPTY, left = EMPTY, claims = 0, begun = 0}
       lines.of[group], lines[#lines + 1] = line, line
     end
     return line
@@ -27,27 +29,38 @@ do
 
   local function line_with(r)
     local line = line_of(r.group)
-    line.keeps_order = line.keeps_order or places.is_ordered(r)
+    if places.is_ordered(r) then line.keeps_order = true end
     return line
+  end
+
+  -- Tell whether an entry is no longer due, or no longer queued.
+  local function has_left(line, place)
+    return line.left ~= EMPTY and line.left[places.entry_in(place)] == place
+  end
+
+  -- Return a table of a line's own.
+  local function own(line, name)
+    if line[name] == EMPTY then line[name] = {} end
+    return line[name]
   end
 
   -- Return rank and entry.
   local function placed(r, entry)
     local kind = string.byte(entry, #entry - 1) == 0 and '\0' or '\1'
-    return string.sub(standing_of(r), #r.group + 2) .. kind .. entry
+    return standing_of(r) .. kind .. entry
   end
 
   -- An entry is due and queued, wherever it was before; or it waits (waits: true), and holds its group.
   function grouping.join(r, entry, waits)
     local line = line_with(r)
-    line.came[#line.came + 1], line.waits[entry] = placed(r, entry), waits or false
+    local came = own(line, 'came')
+    came[#came + 1] = placed(r, entry)
+    if waits or line.waits ~= EMPTY then own(line, 'waits')[entry] = waits or false end
   end
 
   -- An entry is no longer due, or no longer queued.
   function grouping.leave(r, entry)
-    local line = line_of(r.group)
-    if not line.left[entry] then line.left_count = line.left_count + 1 end
-    line.left[entry] = placed(r, entry)
+    own(line_of(r.group), 'left')[entry] = placed(r, entry)
   end
 
   -- The same, written immediately; b: the bundle as it was.
@@ -94,12 +107,13 @@ do
 
   -- Return the first entry of a group in members that stays there, and whether another one does.
   local function first_member(line)
-    local found = redis.call('ZRANGEBYLEX', members, '[' .. line.group .. '\0', '(' .. line.group .. '\1', 'LIMIT', 0,
-      line.left_count + 2)
+    local most = 2
+    for _ in pairs(line.left) do most = most + 1 end
+    local found = redis.call('ZRANGEBYLEX', members, '[' .. line.group .. '\0', '(' .. line.group .. '\1', 'LIMIT', 0, most)
     local first
     for _, member in ipairs(found) do
       local place = string.sub(member, #line.group + 2)
-      if line.left[places.entry_in(place)] ~= place then
+      if not has_left(line, place) then
         if first then return first, true end
         first = place
       end
@@ -115,7 +129,7 @@ do
       has_more = best ~= nil
     end
     for _, place in ipairs(line.came) do
-      if line.left[places.entry_in(place)] ~= place and place ~= best and (not best or is_before(place, best)) then
+      if not has_left(line, place) and place ~= best and (not best or is_before(place, best)) then
         best, may_have = place, has_more
       end
     end
@@ -126,6 +140,9 @@ do
   local function waits(line, place)
     local entry = places.entry_in(place)
     if line.waits[entry] ~= nil then return line.waits[entry] end
+    for _, came in ipairs(line.came) do
+      if came == place then return false end
+    end
     return redis.call('ZSCORE', scheduled, entry) and true or false
   end
 
@@ -188,7 +205,7 @@ do
     end
     local moves = best and best ~= first
     for _, place in ipairs(line.came) do
-      if line.left[places.entry_in(place)] == place then
+      if has_left(line, place) then
         -- neither due nor queued any more
       elseif place == best then
         moves = true -- to the end of the line, if it was the first before and had its turn
@@ -283,9 +300,10 @@ do
   function grouping.is_first_and_only(r)
     local claims, _, first_placed = places.read_state(redis.call('HGET', groups, r.group))
     local standing = standing_of(r)
-    local is_behind = first_placed and is_before(first_placed, string.sub(standing, #r.group + 2))
+    local is_behind = first_placed and is_before(first_placed, standing)
+    local group = r.group .. '\0'
     return claims == 1 and not is_behind
-      and not redis.call('ZRANGEBYLEX', members, '[' .. r.group .. '\0', '(' .. standing, 'LIMIT', 0, 1)[1]
+      and not redis.call('ZRANGEBYLEX', members, '[' .. group, '(' .. group .. standing, 'LIMIT', 0, 1)[1]
   end
 
   local function is_queued(group, entry)
@@ -325,9 +343,9 @@ do
     local next_one = has_members and open((read_entry(places.entry_of_member(has_members))))
     line.keeps_order = next_one and next_one.group == group and places.is_ordered(next_one)
     if stays then
-      line.came[1] = first
+      own(line, 'came')[1] = first
     elseif entry then
-      line.left[entry], line.left_count = first, 1
+      own(line, 'left')[entry] = first
     end
     return true
   end

@@ -204,7 +204,7 @@ do
   -- Write all that follows from the difference between a bundle as it is stored and as it is now.
   function place(r)
     local b, began, ended, has_turn = r.before or NOTHING, {}, {}, false
-    r.is_elsewhere = (b.group or r.group) and b.standing ~= standing_of(r) and string.find(b.states, '[QR]')
+    r.is_elsewhere = (b.group or r.group) and (b.group ~= r.group or b.standing ~= standing_of(r)) and string.find(b.states, '[QR]')
     if r.is_elsewhere then change_group(b, r) end
     local is_ordered = places.is_ordered(r)
     if is_ordered then

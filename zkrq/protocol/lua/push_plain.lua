@@ -25,6 +25,15 @@ local function tell(told, position, n, gone)
 end
 
 local MARKED_AT, COUNT_AT, PUSHED_AT = 10, 11, 12 -- in a record
+local GROUPED_FORMAT, GROUPED = 3, 4 * MARK -- of what is in a group and has no other mark (_record.lua)
+local GROUP_AT = 47 -- in a new record of that kind, beside four bytes for each item
+
+-- Read a new record with marks: in a group only what its place in line follows from, because all takes several times as long.
+local function read_marked(record, marked, size, pushed_at, shift)
+  if marked - marked % MARK ~= GROUPED or string.byte(record) ~= GROUPED_FORMAT then return read_record(record, shift) end
+  local group, order = struct.unpack('<Bc0d', record, GROUP_AT + 4 * size)
+  return {priority = marked % MARK, marks = GROUPED / MARK, pushed_at = pushed_at, shift = shift, group = group, order = order}
+end
 
 local function operation(queue, put_window_ms, cuts)
   local ids, late, told = {}, {}, {}
@@ -52,7 +61,7 @@ local function operation(queue, put_window_ms, cuts)
       seen[id] = true
       local marked, shift = string.byte(record, MARKED_AT), due_us > 0 and now_us or oldest_us + position
       if marked >= MARK then
-        local r = read_record(record, shift)
+        local r = read_marked(record, marked, size, pushed_at, shift)
         r.bundle = id
         if has_tail(r) then look_after(r) end
         enter(r, id, stands_at(r, due_us))

@@ -114,6 +114,11 @@ class MiniRedis:
         """Return every key's value: bytes, dict for a hash, list, sorted tuple for a set, dict member -> score."""
         return {key: plain(value) for key, value in self._data.items()}
 
+    def value(self, key: bytes) -> object:
+        """Return one key's value as ``content`` has it, None if it does not exist."""
+        value = self._data.get(key)
+        return None if value is None else plain(value)
+
     # -- execution ---------------------------------------------------------------------------------------------------
 
     def _execute(self, words: Sequence[bytes], script: _Run | None) -> object:
