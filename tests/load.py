@@ -13,11 +13,15 @@ from zkrq.client.cluster import Cluster
 
 QUEUE = "jobs"
 
+PAUSE = 0.02
+"""Seconds between the pushes of a producer: eight push some hundreds of items a second.  Without a rest a test would
+cost as much as it waits."""
+
 
 class Load:
     """Producers and consumers that go on whatever happens, and what they saw."""
 
-    def __init__(self, cluster: Cluster, pause: float = 0.0) -> None:
+    def __init__(self, cluster: Cluster, pause: float = PAUSE) -> None:
         """``pause``: seconds between the pushes of a producer."""
         self._queue = cluster.queue(QUEUE)
         self._pause = pause

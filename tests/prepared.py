@@ -21,6 +21,8 @@ FILES = (0, 1, 2)
 MAX_REQUEST = 1 << 20
 """Bytes of arguments and environment."""
 NUMBER_BYTES = 4
+LATE = ("anyio._backends._asyncio", "uvloop")
+"""What every command imports when it begins to work, where it is installed."""
 PASSED_ON = (signal.SIGHUP, signal.SIGINT, signal.SIGTERM)
 
 
@@ -51,8 +53,13 @@ def serve(path: str) -> None:
     import socketserver
     import threading
     from contextlib import suppress
+    from importlib import import_module
 
     from zkrq.cli import main
+
+    for name in LATE:
+        with suppress(ImportError):
+            import_module(name)
 
     class Command(socketserver.BaseRequestHandler):
         request: socket.socket

@@ -58,6 +58,7 @@ class Pace:
     whole: within which every server must be back in the view.  drain: within which the queue must be empty.
     once: whether one fault is enough.
     backlog: items that lie in a further queue, where a fault asks for one.
+    rest: what a producer rests on average between two pushes.
     """
 
     seconds: float
@@ -75,6 +76,7 @@ class Pace:
     drain: float
     once: bool = False
     backlog: int = 20_000
+    rest: float = 0.025
 
 
 LONG = Pace(
@@ -109,6 +111,7 @@ SHORT = Pace(
     drain=30,
     once=True,
     backlog=2_000,
+    rest=0.15,
 )
 """For one fault in the least time."""
 
@@ -380,6 +383,7 @@ async def set_stage(
                 long_work=pace.long_work,
                 pauses=pauses,
                 filling=filling,
+                pause=pace.rest,
             )
             errors = directory / f"{name}.stderr"
             client = ClientProcess(orders, await _spawn(orders, errors, release), proxies, errors)

@@ -16,11 +16,13 @@ import pytest
 from celery import Celery, chain, chord, group  # pyright: ignore[reportAttributeAccessIssue]
 from celery.exceptions import TaskRevokedError
 from celery.exceptions import TimeoutError as CeleryTimeout
+from kombu.utils.uuid import uuid
 
 import zkrq
 from tests.frameworks.workers import Stage
 from tests.harness import HANG, over_zookeeper
 from zkrq import local
+from zkrq.base.limits import RESULT_BYTES
 from zkrq.kombu import BROKER_URL
 
 pytestmark = pytest.mark.anyio
@@ -29,8 +31,11 @@ R = TypeVar("R")
 
 COMMAND = ["celery", "-A", "tests.frameworks.celery_flows", "worker", "--concurrency=2", "--loglevel=info"]
 
-CHORD_SIZE = 1000
-"""Members of a large chord; its group is kept in several parts."""
+CHORD_SIZE, LARGEST_CHORD_SIZE = 200, 1000
+"""Members of a large chord, in a test run and in the long one."""
+
+GROUP_SIZE = 1000
+"""Members of a group that is kept in several parts."""
 
 
 @pytest.fixture
@@ -95,14 +100,29 @@ async def test_results_of_every_kind(stage: Stage, app: Any) -> None:
         await apart(use)
 
 
-async def test_a_large_chord(stage: Stage, app: Any) -> None:
+@pytest.mark.parametrize("size", [CHORD_SIZE, pytest.param(LARGEST_CHORD_SIZE, marks=pytest.mark.chaos)])
+async def test_a_large_chord(stage: Stage, app: Any, size: int) -> None:
     add, total = app.tasks["add"], app.tasks["total"]
 
     def use() -> int:
-        return chord([add.s(n, 0) for n in range(CHORD_SIZE)], total.s()).delay().get(timeout=3 * HANG)
+        return chord([add.s(n, 0) for n in range(size)], total.s()).delay().get(timeout=3 * HANG)
 
     async with stage.worker([*COMMAND, "-n", "celery@one"], "one"):
-        assert await apart(use) == sum(range(CHORD_SIZE))
+        assert await apart(use) == sum(range(size))
+
+
+async def test_a_large_group_is_kept_in_parts(app: Any) -> None:
+    ids = [uuid() for _ in range(GROUP_SIZE)]
+
+    def use() -> list[str]:
+        group = app.GroupResult(uuid(), [app.AsyncResult(id) for id in ids])
+        assert len(app.backend.encode(group.as_tuple())) > RESULT_BYTES
+        group.save()
+        restored = app.GroupResult.restore(group.id)
+        assert restored.id == group.id
+        return [member.id for member in restored]
+
+    assert await apart(use) == ids
 
 
 async def test_workers_that_prefetch_nothing_share_fairly(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import AsyncGenerator, Callable, Generator
+from collections.abc import AsyncGenerator, Callable, Generator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -185,7 +185,20 @@ async def test_a_curve_tells_its_value_under_the_pointer(browser: Browser, stage
     assert await do(browser.complaints) == []
 
 
-async def test_it_fits_a_phone_and_has_names_and_contrast(browser: Browser, stage: Stage) -> None:
+PHONE, DESK = 390, 1280
+"""Widths, in pixels."""
+
+
+@pytest.mark.parametrize(
+    "looks",
+    [
+        pytest.param(((PHONE, True), (DESK, False)), id="each width, each scheme"),
+        pytest.param(((PHONE, False), (DESK, True)), id="the other ones", marks=pytest.mark.chaos),
+    ],
+)
+async def test_it_fits_a_phone_and_has_names_and_contrast(
+    browser: Browser, stage: Stage, looks: Sequence[tuple[int, bool]]
+) -> None:
     """In light and dark; with names, ids and texts as long as they may be."""
     long = "q" * 128
     queue = stage.cluster.queue(long)
@@ -200,7 +213,7 @@ async def test_it_fits_a_phone_and_has_names_and_contrast(browser: Browser, stag
         (f"/queues/{long}/item?id={'i' * 128}", "#history"),
         (f"/queues/{long}/find?text=i", "#found"),
     ):
-        for width, dark in ((390, False), (390, True), (1280, False), (1280, True)):
+        for width, dark in looks:
             await do(browser.open, f"{stage.http.url}{path}", width=width, dark=dark)
             await do(browser.wait, partial(browser.text, shown))
             assert await do(browser.script, "return document.documentElement.scrollWidth") <= width

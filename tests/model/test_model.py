@@ -29,7 +29,7 @@ from tests.model.rules import (
 from tests.model.schedule import Fault, Schedule
 from tests.model.trace import narrate
 
-SCHEDULES = 120
+SCHEDULES = 60
 """In every run of the tests; 100,000 in the chaos run."""
 
 JOBS = 2
@@ -160,7 +160,7 @@ WITH_RESULTS = {Rule.RESULT_IS_EVERYWHERE: 172, Rule.RESULT_IS_COMPLETED: 24}
 
 BROKEN_PROMISES = {Rule.DENIAL_NEEDS_OTHERS: Promise.EVICTED_FOR_ONE, Rule.DENIAL_IS_ACCUSED: Promise.HALTED}
 
-SHARD_SCHEDULES = 40
+SHARD_SCHEDULES = 20
 """With several shards, in every run of the tests; 10,000 in the chaos run."""
 
 SHARDS_SOON = 2
@@ -258,7 +258,7 @@ def test_what_the_deadline_covers(rule: Rule, first: int) -> None:
 
 @pytest.fixture(scope="module")
 def links() -> Findings:
-    return explore(range(SCHEDULES // 4), links=True)
+    return explore(range(SCHEDULES // 2), links=True)
 
 
 def test_a_client_that_others_contradict_does_not_evict_again(links: Findings) -> None:
@@ -477,7 +477,7 @@ def test_reasons_still_hold(rule: Rule) -> None:
 
 @pytest.mark.parametrize(
     ("off", "kind", "seeds"),
-    [([], {}, 20), ([Rule.CLAIM_IS_EVERYWHERE], {}, 20), ([], {"shards": True}, 3), ([], {"turns": True}, 20)],
+    [([], {}, 8), ([Rule.CLAIM_IS_EVERYWHERE], {}, 8), ([], {"shards": True}, 3), ([], {"turns": True}, 8)],
     ids=["all rules", "one off", "shards", "turns"],
 )
 def test_a_seed_has_one_trace(off: Collection[Rule], kind: Mapping[str, bool], seeds: int) -> None:
