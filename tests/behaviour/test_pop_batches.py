@@ -7,7 +7,7 @@ import itertools
 import logging
 import math
 from collections import Counter
-from collections.abc import AsyncGenerator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from typing import Any
 
@@ -19,6 +19,7 @@ from tests.behaviour.helpers import FEW_ATTEMPTS, Outcomes, are_sizes, is_empty,
 from tests.harness import HANG, settled, stolen, take, until
 from zkrq.consuming.claims import lease_of
 from zkrq.consuming.identity import Identity
+from zkrq.consuming.line import Line
 from zkrq.working.outcomes import Ending
 
 pytestmark = pytest.mark.anyio
@@ -102,17 +103,22 @@ async def test_a_batch_that_waited_while_its_session_may_have_ended_goes_back(
     queue: zkrq.Queue[Any], pass_time: PassTime, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Another client may have fenced this process, and others may have been given its items."""
+    identity = queue._parts.context.identity  # pyright: ignore[reportPrivateUsage]
+    take_more: Callable[..., Awaitable[list[zkrq.Claim[Any]]]] = getattr(Line, "_take_more")  # noqa: B009
+
+    async def doubt(*args: Any) -> list[zkrq.Claim[Any]]:
+        """The batch has begun to wait for more."""
+        monkeypatch.setattr(identity, "certain_until", -math.inf)
+        monkeypatch.setattr(Identity, "is_certain", never)
+        return await take_more(*args)
+
+    monkeypatch.setattr(Line, "_take_more", doubt)
     await queue.push("x")
     async with queue.pop_batches(2, within=0.2) as batches:
         waiting = asyncio.ensure_future(anext(batches))
-        await until(lambda: queue.held == 1)
-        identity = queue._parts.context.identity  # pyright: ignore[reportPrivateUsage]
-        monkeypatch.setattr(identity, "certain_until", -math.inf)
-        monkeypatch.setattr(Identity, "is_certain", never)
-        batch = None
-        while batch is None:
+        while not waiting.done():
             await pass_time(0.3)
-            batch = await waiting if waiting.done() else None
+        batch = await waiting
         assert batch.items == ["x"]
         assert batch[0].attempts == 1, "the claim that waited does not count"
         assert batch[0].token[1] > 2, "and this is another one"

@@ -505,6 +505,7 @@ async def test_a_task_of_celery(code: str, servers: local.Servers, founded: str)
     async with zkrq.connect(list(servers.redis_urls.values()), servers.zookeeper_hosts) as cluster:
         assert (await cluster.queue("celery").size()).ready == 1
     await asyncio.to_thread(known["app"].close)
+    await asyncio.to_thread(import_module("kombu.pools").reset)
 
 
 @runs("celery.md", '# settings.py, with app.config_from_object("django.conf:settings", namespace="CELERY")')
@@ -537,6 +538,7 @@ async def test_chain_group_chord_retry_and_beat_of_celery(
     app = known["app"]
 
     def work() -> object:
+        backend = app.backend  # one for all threads if it is there before they are, else perhaps one for each
         done = threading.Event()
         known["report"].run = lambda: done.set()
         with testing.start_worker(app, pool="solo", perform_ping_check=False, shutdown_timeout=30):
@@ -546,6 +548,7 @@ async def test_chain_group_chord_retry_and_beat_of_celery(
                 return [*(result.get(timeout=60) for result in known["run"]()), done.wait(60)]
             finally:
                 beat.stop()
+                backend.close()
 
     # A worker configures logging for its whole process, which is that of the other tests, unless the program does.
     signals.setup_logging.connect(_leave_logging_alone)
@@ -553,7 +556,6 @@ async def test_chain_group_chord_retry_and_beat_of_celery(
         assert await asyncio.to_thread(work) == [6, [0, 2, 4], 6, 7, True]
     finally:
         signals.setup_logging.disconnect(_leave_logging_alone)
-    await asyncio.to_thread(app.backend.close)
     await asyncio.to_thread(pools.reset)  # Celery leaves its connections open until the process ends
     await asyncio.to_thread(app.close)
 
