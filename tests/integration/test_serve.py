@@ -539,14 +539,16 @@ async def test_clients_may_name_any_number_of_queues(
 
 
 async def test_ended_claims_are_remembered_within_bounds(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(holding, "ENDED_MAX", 1)
+    most = 10  # claims of other tests may end meanwhile, too
+    monkeypatch.setattr(holding, "ENDED_MAX", most)
     tokens: list[str] = []
-    for n in range(2):
+    for n in range(most + 2):
         await stage.push(n)
         tokens.append((await stage.claim())["claim"])
         assert (await stage.http.post(f"/claims/{tokens[-1]}/ack")).status_code == 200
     await asyncio.sleep(0)
-    assert [(await stage.http.post(f"/claims/{token}/ack")).status_code for token in tokens] == [410, 200]
+    first, last = [(await stage.http.post(f"/claims/{token}/ack")).status_code for token in (tokens[0], tokens[-1])]
+    assert (first, last) == (410, 200)
 
 
 async def test_what_does_not_exist_is_told_in_json(stage: Stage) -> None:

@@ -72,9 +72,14 @@ def test_a_dead_letter_is_named_as_one_that_is_there(server: OneServer) -> None:
 
 def test_a_window_ends_and_the_next_item_begins_another(server: OneServer) -> None:
     for id in ("a", "b", "c"):
+        began = time.monotonic()
         assert push(server, id, SHORT_MS)[0] == "+"
         settled(server, "ack")
-        assert push(server, "x", SHORT_MS)[0] == f"W{id}", "which does not prolong it"
+        told = push(server, f"{id} again", SHORT_MS)[0]
+        if time.monotonic() - began < SHORT_MS / 1000:
+            assert told == f"W{id}", "which does not prolong it"
+        elif told == "+":  # a machine that stood still
+            settled(server, "ack")
         time.sleep(SHORT_MS / 1000)
 
 

@@ -54,6 +54,41 @@ def test_a_repeated_call_changes_nothing(server: OneServer) -> None:
     assert again.note == "done"
 
 
+def test_a_first_try_that_is_executed_late_changes_nothing(server: OneServer) -> None:
+    """Its repetition was executed before, and others have stored or forgotten since."""
+    first = row("a", "old")
+    server.store(first)
+    for later in ("second", "third", "new"):
+        server.store(row("a", later))
+    assert server.store(first)[0] == [1], "it was kept once"
+    assert server.stored("a")[0] == [("A", "new")]
+    forgetting = row("a", how="forget", call="forgetting")
+    server.store(forgetting)
+    server.store(row("a", "new"))
+    assert server.stored("a")[0] == [("Q", "")], "what was forgotten stays so"
+    server.store(row("a", "again"))
+    server.store(forgetting)
+    assert server.stored("a")[0] == [("A", "again")]
+    assert server.contents().faults == []
+
+
+def test_a_late_first_try_names_no_parts_that_are_gone(server: OneServer) -> None:
+    parts = [row(f"part-{'61' * 16}-{at}", "x") for at in range(2)]
+    server.store(*parts)
+    head = StoredRow("a", "in parts", f"set {TTL_MS} 1", b"\1\2\0\0\0" + b"a" * 16)
+    server.store(head)
+    server.store(row("a", "whole"))
+    assert server.stored(parts[0].id)[0] == [("Q", "")]
+    server.store(head, *parts)
+    assert server.stored("a", parts[0].id)[0] == [("A", "whole"), ("Q", "")]
+
+
+def test_calls_about_a_result_are_remembered_within_bounds(server: OneServer) -> None:
+    for number in range(20):
+        server.store(row("a", f"{number:2}"))
+    assert len(server.contents().bundles["a"].rows) == 4
+
+
 def test_it_ends_with_its_time(server: OneServer) -> None:
     server.store(row("a", "done", "set 1 1"))
     wait_ms(5)

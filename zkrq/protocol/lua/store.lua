@@ -1,7 +1,8 @@
 #!lua flags=allow-oom
 -- purpose: keep results that belong to no item of the queue, under ids of the caller's: a tombstone with a note, as the
 -- result of an item is (_results.lua), so it travels, merges and goes as that does.
--- call: id of this call, the row of the record.  A repetition finds it there, and changes nothing.
+-- call: id of this call, the row of the record.  A repetition finds it there, and changes nothing, even if others have
+-- stored or forgotten since: a first try whose connection broke may be executed seconds after its repetition.
 -- how: set and the milliseconds for which it is kept and its rank; text is the result, which replaces none of greater
 -- rank: 0 not the last one, 1 a failure, 2 a success; count and the milliseconds, text is the id of a counter: it is incremented if this result was
 -- not counted before, which the result remembers; forget.
@@ -14,6 +15,7 @@
 
 local COUNTED = 4
 local PARTS_MAX = 100 -- parts of results that are forgotten at once
+local CALLS_KEPT = 4 -- the last calls about a result, which its record remembers
 
 -- Return the record of an id, its text and its attempts; nil, 0 where nothing is kept.
 local function kept_of(id)
@@ -23,6 +25,29 @@ local function kept_of(id)
   if not removed_at or removed_at + r.shift + ttl_ms * 1000 <= now_us then return r, nil, 0 end
   -- What this call has written is not in Redis yet.
   return r, r.notes and r.notes[1][2] or redis.call('HGET', notes, entry_of(r, 1)) or '', attempts_at(r, 1)
+end
+
+-- Return the row of a call about a result, nil if it is not remembered.
+local function find_call(r, call)
+  for row = 1, r and #r.rows / ROW_BYTES or 0 do
+    if token_at(r, row) == call then return row end
+  end
+end
+
+-- Remember a call in place of the oldest one; return its row.
+local function remember_call(r, call)
+  local rows, row_owners, oldest = '', {}, #r.rows / ROW_BYTES - CALLS_KEPT + 2
+  for row = 1, #r.rows / ROW_BYTES do
+    local packed = string.sub(r.rows, (row - 1) * ROW_BYTES + 1, row * ROW_BYTES)
+    local owner = r.row_owners[string.byte(packed)]
+    if row >= oldest or string.sub(owner, 1, 1) == REPLACED then
+      row_owners[#row_owners + 1] = owner
+      rows = rows .. string.char(#row_owners) .. string.sub(packed, 2)
+    end
+  end
+  row_owners[#row_owners + 1] = call
+  r.rows, r.row_owners = rows .. struct.pack(ROW, #row_owners, 0, 0, 0), row_owners
+  return #row_owners
 end
 
 -- Write a result; return its record.
@@ -35,7 +60,7 @@ local function keep(r, id, call, ttl_ms, text, attempts)
   end
   touch(r)
   r.due, r.attempts = now_us, struct.pack('<H', attempts)
-  set(r, 1, 1, GONE, row_of_call(r, call))
+  set(r, 1, 1, GONE, remember_call(r, call))
   r.notes = nil
   results.keep(r, 1, 1, ttl_ms, text)
   if was_gone and number('awaited') > 0 then results.note_ended(r, 1, 1) end
@@ -58,12 +83,13 @@ local VERBS = {}
 -- Forget a result; return it, nil if there was none.
 local function forget(id, call)
   local r, kept = kept_of(id)
+  if find_call(r, call) then kept = nil end
   if kept then
     touch(r)
     drop_own(r, 1, 1)
     r.notes = nil
     r.attempts = '\0\0'
-    set(r, 1, 1, GONE, row_of_call(r, call))
+    set(r, 1, 1, GONE, remember_call(r, call))
   elseif r then
     tell_as_is(r)
   end
@@ -83,10 +109,9 @@ end
 
 function VERBS.set(id, call, text, ttl_ms, rank)
   local r, kept, attempts = kept_of(id)
-  local row = r and string.byte(r.named) - NONE or 0
-  local is_repeated = row > 0 and token_at(r, row) == call
-  if kept and (is_repeated or rank < attempts % COUNTED) then
-    tell_kept(r, kept)
+  local is_repeated = find_call(r, call) ~= nil
+  if is_repeated or kept and rank < attempts % COUNTED then
+    if kept then tell_kept(r, kept) else tell_as_is(r) end
     return is_repeated and 1 or 0
   end
   if kept ~= text then forget_parts(kept, call, PARTS_MAX) end -- a first try may come later than another call's count
