@@ -10,8 +10,9 @@ from typing import Any
 
 import zkrq
 from tests.simulation.ledger import Item, Outcome, Push
-from tests.simulation.world import CALL_LIMIT, Client, Ended, Lane
+from tests.simulation.world import CALL_LIMIT, OPERATION_TIMEOUT, Client, Ended, Lane
 from zkrq import ConfigError, OutcomeUnknown, Queue, Receipt, Receipts, ZkrqError
+from zkrq.producing.bundling import chunks
 
 FOR_EVER = 100_000.0
 """Seconds to live that no run lasts."""
@@ -163,8 +164,11 @@ class Producer:
     async def _push_many(self, queue: Queue[Any]) -> int:
         options, items = self._several(many=True)
         pushes = [self._ledger.begin_push(item) for item in items]
-        work = queue.push_many([self._packed(item) for item in items], **_with_group(options, items[0]))
-        ended = await self._client.do("push_many", work, CALL_LIMIT)
+        packed = [self._packed(item) for item in items]
+        work = queue.push_many(packed, **_with_group(options, items[0]))
+        # Batches of an ordered queue leave one after the other, each with a time of its own.
+        batches = len(list(chunks(text.encode() for text in packed))) if self._setting.ordered else 1
+        ended = await self._client.do("push_many", work, CALL_LIMIT + (batches - 1) * OPERATION_TIMEOUT)
         await self._end_several(options, pushes, self._outcomes(ended, len(items)))
         return len(items)
 

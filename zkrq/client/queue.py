@@ -124,7 +124,9 @@ class Queue(Administration[T]):
         500 at a time, so a million items need little memory; it ends at the first bad item, and so do the ``outcomes``
         of the error.  If some items cannot be pushed, the others still are, and then the worst error is raised: its
         ``outcomes`` tell the result of each item, and the ``ids`` of an ``OutcomeUnknown`` name the items that may or
-        may not have been pushed.  If the call is cancelled in the middle, the first items have been pushed.
+        may not have been pushed.  If the call is cancelled in the middle, the first items have been pushed.  Each batch
+        of 500 items, or of a mebibyte, may take ``operation_timeout``: in a queue that keeps the order of its groups
+        one after the other.
         """
         self._own_loop.check()
         if self._declaration:
