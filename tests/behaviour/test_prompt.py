@@ -150,3 +150,57 @@ async def test_no_item_waits_that_a_free_worker_could_begin(
     for seed in seeds:
         for settled in SETTLED:
             await Walk(seed, settled).run()
+
+
+async def leave_a_channel(cluster: TestCluster, queue: zkrq.Queue[Any], other: zkrq.Queue[Any]) -> None:
+    """Have the last request of a process leave its channel, and no consumer wait."""
+    taking = asyncio.ensure_future(queue.pop_many(2))
+    await cluster.clock.advance(0.01)
+    await other.push("first")
+    await cluster.clock.advance(0.01)
+    (claim,) = await taking
+    await claim.ack()
+    await cluster.clock.advance(0.01)
+
+
+@pytest.mark.parametrize("waits", ["already", "later"])
+@pytest.mark.parametrize("rest", [0.0, 2.0], ids=["soon", "after a while"])
+async def test_who_waits_is_woken_though_the_session_was_lost(waits: str, rest: float) -> None:
+    """A new session has another channel, and the former one is removed from the servers."""
+    async with servers(1) as own, own.connect() as cluster, own.connect() as other:
+        queue, theirs = cluster.queue("jobs"), other.queue("jobs")
+        taking = None
+        if waits == "already":
+            taking = asyncio.ensure_future(queue.pop_one())
+            await cluster.clock.advance(0.05)
+        else:
+            await leave_a_channel(cluster, queue, theirs)
+        cluster.lose_session()
+        await cluster.clock.advance(0.05)
+        elsewhere = asyncio.ensure_future(cluster.queue("elsewhere").pop_one())  # this begins the next channel
+        await cluster.clock.advance(0.05 + rest)
+        taking = taking or asyncio.ensure_future(queue.pop_one())
+        await cluster.clock.advance(0.05)
+        await theirs.push("x")
+        await cluster.clock.advance(0.05)
+        assert taking.done()
+        claim = await taking
+        assert claim is not None
+        await claim.ack()
+        elsewhere.cancel()
+
+
+async def test_a_consumer_asks_where_a_rate_had_stopped_the_last_request() -> None:
+    """That left no channel, and the rate may be another one by now."""
+    async with servers(1) as own, own.connect() as cluster, own.connect() as other:
+        queue = cluster.queue("jobs", limits=zkrq.Limits(rate=(1, 60.0)))
+        await queue.push_many(range(5))
+        taken = await queue.pop_many(3)
+        assert len(taken) == 1
+        await other.queue("jobs").set_limits(zkrq.Limits())
+        taking = asyncio.ensure_future(queue.pop_one())
+        await cluster.clock.advance(0.05)
+        assert taking.done()
+        for claim in (*taken, await taking):
+            assert claim is not None
+            await claim.ack()

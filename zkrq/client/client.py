@@ -442,6 +442,9 @@ class Client:
         for opened in self.queues.values():
             for leases in opened.parts.leases:
                 leases.lose_all(owner, reason)
+        # Others may have removed this owner's channel from the servers: who waits has to listen on that of the next.
+        for shard in self.shards.open.values():
+            shard.wakeups.wake_all()
 
 
 def _remember(dropped: dict[str, T], name: str, value: T) -> None:

@@ -238,7 +238,7 @@ class Line(Generic[T]):
         self._waiters.append(waiter)
         for supplier in self._suppliers:
             # One that has nothing will wake this process.  A call with a time limit asks, to learn whether it answers.
-            if not supplier.is_looking and not (supplier.covered and patient and timeout is None):
+            if not supplier.is_looking and not (patient and timeout is None and supplier.is_covered):
                 supplier.look()
         # Whether a request was answered in time tells "nothing is ready" from "nobody answers".
         looks = 0 if timeout is None else self.looks
@@ -366,7 +366,8 @@ class Line(Generic[T]):
         self.pace.note_claimed(now, items=report.items, size=report.size, buffer_was_empty=was_empty)
         asking = self._asking.pop(supplier, ())
         # A wake-up may arrive before the next consumer waits here.  It leads to the next order, which covers nobody.
-        supplier.covered = is_dry and report.listening
+        # Where a rate has stopped the request, no channel was left.
+        supplier.covered = is_dry and report.listening and not self.pace.limited
         self._serve(supplier, fresh=True)
         if not report.listening and self._waiters and next_ms:
             next_ms = POLL_MS if next_ms < 0 else min(next_ms, POLL_MS)
