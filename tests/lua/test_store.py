@@ -72,6 +72,20 @@ def test_a_first_try_that_is_executed_late_changes_nothing(server: OneServer) ->
     assert server.contents().faults == []
 
 
+def test_a_late_first_try_to_forget_tells_the_result_under_a_new_epoch_with_its_text(
+    server: OneServer, follower: OneServer
+) -> None:
+    forgetting = row("a", how="forget", call="forgetting")
+    for each in (row("a", "old"), forgetting, row("a", "new")):
+        server.store(each)
+    server.epoch = 2
+    (decided,) = server.store(forgetting)[1].values()
+    assert decided.record.version > (2, 0)
+    follower.epoch = 2
+    follower.apply(decided.apply())
+    assert follower.stored("a")[0] == [("A", "new")]
+
+
 def test_a_late_first_try_names_no_parts_that_are_gone(server: OneServer) -> None:
     parts = [row(f"part-{'61' * 16}-{at}", "x") for at in range(2)]
     server.store(*parts)

@@ -129,12 +129,16 @@ do
   end
 end
 
--- Return the row that names a call which is not a claim (_calls.lua).
-local function row_of_call(r, token)
+-- Return the row of a request or a call, nil if there is none.
+local function find_row(r, token)
   for row = 1, #r.rows / ROW_BYTES do
     if token_at(r, row) == token then return row end
   end
-  return add_row(r, token, 0, 0, 0)
+end
+
+-- Return the row that names a call which is not a claim (_calls.lua).
+local function row_of_call(r, token)
+  return find_row(r, token) or add_row(r, token, 0, 0, 0)
 end
 
 local function set_row(r, row, lease_ms, deadline)

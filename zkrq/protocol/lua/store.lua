@@ -27,13 +27,6 @@ local function kept_of(id)
   return r, r.notes and r.notes[1][2] or redis.call('HGET', notes, entry_of(r, 1)) or '', attempts_at(r, 1)
 end
 
--- Return the row of a call about a result, nil if it is not remembered.
-local function find_call(r, call)
-  for row = 1, r and #r.rows / ROW_BYTES or 0 do
-    if token_at(r, row) == call then return row end
-  end
-end
-
 -- Remember a call in place of the oldest one; return its row.
 local function remember_call(r, call)
   local rows, row_owners, oldest = '', {}, #r.rows / ROW_BYTES - CALLS_KEPT + 2
@@ -83,7 +76,10 @@ local VERBS = {}
 -- Forget a result; return it, nil if there was none.
 local function forget(id, call)
   local r, kept = kept_of(id)
-  if find_call(r, call) then kept = nil end
+  if kept and find_row(r, call) then -- it was executed, and another result was stored since
+    tell_kept(r, kept)
+    return nil
+  end
   if kept then
     touch(r)
     drop_own(r, 1, 1)
@@ -109,7 +105,7 @@ end
 
 function VERBS.set(id, call, text, ttl_ms, rank)
   local r, kept, attempts = kept_of(id)
-  local is_repeated = find_call(r, call) ~= nil
+  local is_repeated = r ~= nil and find_row(r, call) ~= nil
   if is_repeated or kept and rank < attempts % COUNTED then
     if kept then tell_kept(r, kept) else tell_as_is(r) end
     return is_repeated and 1 or 0
