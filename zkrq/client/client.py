@@ -442,7 +442,8 @@ class Client:
         for opened in self.queues.values():
             for leases in opened.parts.leases:
                 leases.lose_all(owner, reason)
-        # Others may have removed this owner's channel from the servers: who waits has to listen on that of the next.
+        # Others may have removed this owner's channel from the servers.  Consumers that wait have to listen on the
+        # channel of the next owner.
         for shard in self.shards.open.values():
             shard.wakeups.wake_all()
 

@@ -238,9 +238,9 @@ class Resharding:
     async def _share(self, shard: Shard, map: ShardMap) -> None:
         """Give the queues on a new shard the pause and the limits that they have on the first one, and no others.
 
-        First its servers are told of the new shard.  A later pause, or a later limit, is therefore by a client that
-        knows of the shard; it changes the map, and so keeps this one from opening the shard (see ``renewed``).  Naming
-        the queues that have limits changes the map as well, if it did not name them before.
+        Before that, the servers of the first shard are told of the new one.  A client that pauses a queue afterwards,
+        or gives it limits, knows of the new shard and changes the map, which keeps this client from opening the shard
+        (see ``renewed``).  Queues that have limits are named in the map, if they were not before; that changes it, too.
 
         Another client may open the shard meanwhile, and then a queue may be paused there as well: first on the first
         shard, then on this one.  So this one is read before the first one, or a pause that was taken in between would

@@ -238,7 +238,7 @@ class Line(Generic[T]):
         self._waiters.append(waiter)
         for supplier in self._suppliers:
             # One that has nothing will wake this process.  A call with a time limit asks, to learn whether it answers.
-            if not supplier.is_looking and not (patient and timeout is None and supplier.is_covered):
+            if not supplier.is_looking and not (supplier.covered and patient and timeout is None):
                 supplier.look()
         # Whether a request was answered in time tells "nothing is ready" from "nobody answers".
         looks = 0 if timeout is None else self.looks

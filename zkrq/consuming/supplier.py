@@ -189,7 +189,8 @@ class Supplier(Generic[T]):
         self.expected = 0
         """Consumers for whom the request in flight asks although they do not wait yet."""
         self.covered = False
-        """Whether the last request has left nothing ready, and a wake-up channel; see ``is_covered``."""
+        """Whether the last request has left nothing ready, and a wake-up channel: until that wakes this process, or the
+        next order is due, another request would find nothing."""
         leases.join_with(self.join)
 
     # -- running -------------------------------------------------------------------------------------------------------
@@ -234,19 +235,6 @@ class Supplier(Generic[T]):
             self._runner.cancel()
 
     @property
-    def is_covered(self) -> bool:
-        """Whether another request would find nothing, until a wake-up arrives or the next order is due.
-
-        False for a channel of an owner who is no more: a new session has another one, and nobody hears the former.
-        """
-        owner = self._identity.owner
-        return (
-            self.covered
-            and owner is not None
-            and self._wakeups.hears(self._replicas.primary(self._context.queue), owner)
-        )
-
-    @property
     def is_in_trouble(self) -> bool:
         """Whether the last request failed, or the next one will."""
         return self._trouble is not None or self._away() is not None
@@ -282,7 +270,7 @@ class Supplier(Generic[T]):
                 drawn.append(claim)
         self._pace.taken += len(drawn)
         # What a shard without items is asked for, it has not; the others may have it.
-        if len(self.buffer) < self.low and not self.is_looking and (not self.is_covered or self._demand.has_others):
+        if len(self.buffer) < self.low and not self.is_looking and (not self.covered or self._demand.has_others):
             self._demand.look()
         return drawn
 
@@ -385,8 +373,9 @@ class Supplier(Generic[T]):
         was_due = self._is_due
         order = self._next_order(returning)
         hears = order.listens and self._wakeups.hears(self._replicas.primary(self._context.queue), owner)
-        # The loop makes what is left: a request that has to begin to listen, or one that passes a wake-up on.  Whoever
-        # only comes back asks again if nothing is ready, and begins to listen then.
+        # Two kinds of request are left to the loop: one that has to begin to listen for a consumer that waits already,
+        # and one that only passes a wake-up on.  A consumer that comes back and finds nothing asks again, and the loop
+        # begins to listen then.
         if not order.wanted or (order.is_awaited and not hears):
             self._is_due, self._woken_alone = was_due, self._passes_on
             return None

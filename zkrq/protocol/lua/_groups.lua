@@ -39,7 +39,7 @@ do
   end
 
   -- Return a table of a line's own.
-  local function own(line, name)
+  local function table_of(line, name)
     if line[name] == EMPTY then line[name] = {} end
     return line[name]
   end
@@ -53,14 +53,14 @@ do
   -- An entry is due and queued, wherever it was before; or it waits (waits: true), and holds its group.
   function grouping.join(r, entry, waits)
     local line = line_with(r)
-    local came = own(line, 'came')
+    local came = table_of(line, 'came')
     came[#came + 1] = placed(r, entry)
-    if waits or line.waits ~= EMPTY then own(line, 'waits')[entry] = waits or false end
+    if waits or line.waits ~= EMPTY then table_of(line, 'waits')[entry] = waits or false end
   end
 
   -- An entry is no longer due, or no longer queued.
   function grouping.leave(r, entry)
-    own(line_of(r.group), 'left')[entry] = placed(r, entry)
+    table_of(line_of(r.group), 'left')[entry] = placed(r, entry)
   end
 
   -- The same, written immediately; b: the bundle as it was.
@@ -343,9 +343,9 @@ do
     local next_one = has_members and open((read_entry(places.entry_of_member(has_members))))
     line.keeps_order = next_one and next_one.group == group and places.is_ordered(next_one)
     if stays then
-      own(line, 'came')[1] = first
+      table_of(line, 'came')[1] = first
     elseif entry then
-      own(line, 'left')[entry] = first
+      table_of(line, 'left')[entry] = first
     end
     return true
   end
