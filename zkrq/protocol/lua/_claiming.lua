@@ -1,24 +1,23 @@
 -- purpose: claim items for an owner: what claim.lua does, in steps that another operation may take as well.
-local CLAIM_MAX = 500 -- items handed out in one call
-
--- Read a claim request.  What is handed out is added to it: handed is the list of the reply; is_cut: there was more than
--- one reply may have.  most: how many of the items that it asks for it may have.
-local function claim_request(owner, seq, count, lease_ms, put_window_ms, max_attempts, expired)
-  count = math.min(tonumber(count), CLAIM_MAX)
-  return {
-    owner = owner, token = owner .. '/' .. seq, seq = tonumber(seq), count = count, most = count,
-    lease_ms = tonumber(lease_ms), put_window_ms = put_window_ms, max_attempts = tonumber(max_attempts), expired = expired,
-    last_seq = tonumber(redis.call('HGET', owners, owner) or 0), has_large = number('large') > 0,
-    handed = {}, handed_count = 0, handed_bytes = 0, is_cut = false, removed_count = 0,
-  }
-end
-
-local claim_items
+local claim_request, claim_items
 do
+  local CLAIM_MAX = 500 -- items handed out in one call
   local RUNS_MAX = 300 -- runs of items: each costs as much as an item that is in no bundle
   local REMOVED_MAX = 200 -- items that are not handed out, but dropped or buried, and groups that leave the line because their
   -- limit was lowered, in one call; the rest waits for the next one
   local PAGE_LEAST = 8 -- entries of the index read at first; then twice as many each time
+
+  -- Read a claim request.  What is handed out is added to it: handed is the list of the reply; is_cut: there was more than
+  -- one reply may have.  most: how many of the items that it asks for it may have.
+  function claim_request(owner, seq, count, lease_ms, put_window_ms, max_attempts, expired)
+    count = math.min(tonumber(count), CLAIM_MAX)
+    return {
+      owner = owner, token = owner .. '/' .. seq, seq = tonumber(seq), count = count, most = count,
+      lease_ms = tonumber(lease_ms), put_window_ms = put_window_ms, max_attempts = tonumber(max_attempts), expired = expired,
+      last_seq = tonumber(redis.call('HGET', owners, owner) or 0), has_large = number('large') > 0,
+      handed = {}, handed_count = 0, handed_bytes = 0, is_cut = false, removed_count = 0,
+    }
+  end
 
   local function hand(request, r, from, to)
     local part = payloads_between(r.whole, from, to)

@@ -26,7 +26,7 @@ end
 
 local MARKED_AT, COUNT_AT, PUSHED_AT = 10, 11, 12 -- in a record
 local GROUPED_FORMAT, GROUPED = 3, 4 * MARK -- of what is in a group and has no other mark (_record.lua)
-local GROUP_AT = 47 -- in a new record of that kind, beside four bytes for each item
+local GROUP_AT = 47 -- where a new record names its group, with four bytes more for each item
 
 -- Read a new record with marks: in a group only what its place in line follows from, because all takes several times as long.
 local function read_marked(record, marked, size, pushed_at, shift)
