@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from tests.every import every
 from tests.lua.one_server import Listener, OneServer, wait_ms
 from zkrq.protocol import calls
@@ -70,6 +72,25 @@ def test_a_first_try_that_is_executed_late_changes_nothing(server: OneServer) ->
     server.store(forgetting)
     assert server.stored("a")[0] == [("A", "again")]
     assert server.contents().faults == []
+
+
+@pytest.mark.parametrize("before", ["nothing", "what was forgotten", "what is over"])
+def test_a_late_first_try_to_forget_what_was_not_there_forgets_nothing_newer(
+    server: OneServer, follower: OneServer, before: str
+) -> None:
+    if before == "what was forgotten":
+        server.store(row("a", "old"))
+        server.store(row("a", how="forget", call="other"))
+    elif before == "what is over":
+        server.store(row("a", "old", "set 1 1"))
+        wait_ms(5)
+    forgetting = row("a", how="forget", call="forgetting")
+    decided = [server.store(each)[1]["a"] for each in (forgetting, row("a", "new"), forgetting)]
+    assert server.stored("a")[0] == [("A", "new")]
+    for each in decided:
+        follower.apply(each.apply())
+    assert follower.stored("a")[0] == [("A", "new")]
+    assert server.contents().faults == follower.contents().faults == []
 
 
 def test_a_late_first_try_to_forget_tells_the_result_under_a_new_epoch_with_its_text(
@@ -202,6 +223,13 @@ def test_a_result_that_one_call_gives_twice_is_one_end(server: OneServer) -> Non
     server.stored("a", "b", "c", waiter="mine")
     server.store(started("a", "started"), row("a", "done"))
     assert server.command("HGET", server.key("lead"), "awaited") == b"2"
+
+
+def test_a_late_first_try_to_count_does_not_count_what_was_forgotten_since(server: OneServer) -> None:
+    server.store(row("a", "done"), counted("a"), row("a", how="forget"), row("b", "done"), counted("b"))
+    assert server.store(counted("a"))[0] == [2]
+    assert server.stored("a", "all")[0] == [("Q", ""), ("P", "2")]
+    assert server.contents().faults == []
 
 
 def test_a_first_try_that_comes_after_a_count_forgets_no_part_of_its_own(server: OneServer) -> None:

@@ -43,9 +43,8 @@ local function remember_call(r, call)
   return #row_owners
 end
 
--- Write a result; return its record.
-local function keep(r, id, call, ttl_ms, text, attempts)
-  -- Ends of items are noted where a state changes (place).  This one may be gone before and after.
+-- Change what is kept under an id by a call, which is remembered; return its record, and whether it was gone before.
+local function begin_call(r, id, call, attempts)
   local was_gone = r ~= nil
   if not r then
     r = begin_itself(id)
@@ -55,13 +54,20 @@ local function keep(r, id, call, ttl_ms, text, attempts)
   r.due, r.attempts = now_us, struct.pack('<H', attempts)
   set(r, 1, 1, GONE, remember_call(r, call))
   r.notes = nil
-  results.keep(r, 1, 1, ttl_ms, text)
-  if was_gone and number('awaited') > 0 then results.note_ended(r, 1, 1) end
+  return r, was_gone
 end
 
--- Every server must have what is reported, and its text with it.
+-- Write a result.
+local function keep(r, id, call, ttl_ms, text, attempts)
+  -- Ends of items are noted where a state changes (place).  This one may be gone before and after.
+  local kept, was_gone = begin_call(r, id, call, attempts)
+  results.keep(kept, 1, 1, ttl_ms, text)
+  if was_gone and number('awaited') > 0 then results.note_ended(kept, 1, 1) end
+end
+
+-- Every server must have what is reported, and its text with it; text is nil where nothing is kept.
 local function tell_kept(r, text)
-  if not r.notes then note(r, 1, text) end
+  if text and not r.notes then note(r, 1, text) end
   tell_as_is(r)
 end
 
@@ -73,22 +79,16 @@ end
 
 local VERBS = {}
 
--- Forget a result; return it, nil if there was none.
+-- Forget a result; return it, nil if there was none.  Also where there is none the call is remembered: its first try may
+-- be executed late, when another call has stored one.
 local function forget(id, call)
   local r, kept = kept_of(id)
-  if kept and find_row(r, call) then -- it was executed, and another result was stored since
+  if r and find_row(r, call) then -- it was executed, and others may have stored since
     tell_kept(r, kept)
     return nil
   end
-  if kept then
-    touch(r)
-    drop_own(r, 1, 1)
-    r.notes = nil
-    r.attempts = '\0\0'
-    set(r, 1, 1, GONE, remember_call(r, call))
-  elseif r then
-    tell_as_is(r)
-  end
+  r = begin_call(r, id, call, 0)
+  drop_own(r, 1, 1)
   return kept
 end
 
@@ -107,7 +107,7 @@ function VERBS.set(id, call, text, ttl_ms, rank)
   local r, kept, attempts = kept_of(id)
   local is_repeated = r ~= nil and find_row(r, call) ~= nil
   if is_repeated or kept and rank < attempts % COUNTED then
-    if kept then tell_kept(r, kept) else tell_as_is(r) end
+    tell_kept(r, kept)
     return is_repeated and 1 or 0
   end
   if kept ~= text then forget_parts(kept, call, PARTS_MAX) end -- a first try may come later than another call's count
@@ -119,7 +119,7 @@ function VERBS.count(id, call, counter, ttl_ms)
   local r, kept, attempts = kept_of(id)
   local c, counted = kept_of(counter)
   local value = tonumber(counted or '') or 0
-  if attempts < COUNTED then
+  if attempts < COUNTED and not (r and find_row(r, call)) then -- it may have been counted, and forgotten since
     value = value + 1
     keep(r, id, call, ttl_ms, kept or '', attempts + COUNTED)
     keep(c, counter, call, ttl_ms, string.format('%.0f', value), 0)
