@@ -10,6 +10,7 @@ import pytest
 
 import zkrq
 from tests.behaviour.helpers import working
+from zkrq.replication.batching import MAX_BATCH
 
 pytestmark = pytest.mark.anyio
 
@@ -37,6 +38,23 @@ async def test_items_come_in_order_and_one_at_a_time(queue: zkrq.Queue[Any]) -> 
             tokens[str(claim.group)].append(claim.token)
         assert await queue.ack_many(claims) == []
     assert all(each == sorted(set(each)) for each in tokens.values())
+
+
+async def test_nothing_is_pushed_after_what_was_not(cluster: zkrq.Cluster, name: str) -> None:
+    queue = cluster.queue(name, groups=zkrq.Groups(ordered=True), max_size=MAX_BATCH + 1)
+    with pytest.raises(zkrq.QueueFull) as raised:
+        await queue.push_many(range(2 * MAX_BATCH + 2))
+    outcomes = raised.value.outcomes
+    assert outcomes is not None
+    errors = [type(error) for error in outcomes.errors]
+    assert errors == [zkrq.QueueFull] * (MAX_BATCH - 1) + [zkrq.Unavailable] * 2
+    assert len(outcomes) == 2 * MAX_BATCH + 2
+    assert "an item before it" in str(outcomes.errors[-1])
+    with pytest.raises(zkrq.QueueFull) as raised:
+        await queue.push_many(iter(range(2 * MAX_BATCH)))
+    assert raised.value.outcomes is not None
+    assert len(raised.value.outcomes) == MAX_BATCH, "those of a generator end with the batch"
+    assert await queue.clear() == MAX_BATCH + 1
 
 
 async def test_a_failing_item_holds_its_group_until_it_is_a_dead_letter(cluster: zkrq.Cluster, name: str) -> None:

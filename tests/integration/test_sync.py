@@ -22,6 +22,7 @@ from tests.harness import HANG, SESSION_TIMEOUT, new_namespace
 from zkrq import local, sync
 from zkrq.consuming.claims import Verb
 from zkrq.sync.portal import Opened
+from zkrq.sync.queue import TAKEN_AT_ONCE
 
 ROOT = Path(__file__).parents[2]
 
@@ -130,6 +131,15 @@ def test_a_claim_is_settled_by_its_calls(queue: sync.Queue[Any]) -> None:
     assert queue.size() == (1, 1, 0, 1)
     assert [letter.item for letter in queue.dead_letters()] == ["bury"]
     assert [item.item for item in queue.peek(state="scheduled")] == ["nack"]
+
+
+def test_an_ordered_queue_takes_no_more_of_a_generator_than_its_order_allows(cluster: sync.Cluster) -> None:
+    queue = cluster.queue("in-order", groups=zkrq.Groups(ordered=True), max_size=TAKEN_AT_ONCE - 1)
+    with pytest.raises(zkrq.QueueFull) as raised:
+        queue.push_many(iter(range(2 * TAKEN_AT_ONCE)))
+    assert raised.value.outcomes is not None
+    assert len(raised.value.outcomes) == TAKEN_AT_ONCE
+    assert queue.clear() == TAKEN_AT_ONCE - 1
 
 
 def test_many_are_acked_together(queue: sync.Queue[Any]) -> None:

@@ -125,8 +125,11 @@ class Queue(Administration[T]):
         of the error.  If some items cannot be pushed, the others still are, and then the worst error is raised: its
         ``outcomes`` tell the result of each item, and the ``ids`` of an ``OutcomeUnknown`` name the items that may or
         may not have been pushed.  If the call is cancelled in the middle, the first items have been pushed.  Each batch
-        of 500 items, or of a mebibyte, may take ``operation_timeout``: in a queue that keeps the order of its groups
-        one after the other.
+        of 500 items, or of a mebibyte, may take ``operation_timeout``.
+
+        In a queue that keeps the order of its groups, batches leave one after the other, and none after one of which
+        an item was not pushed: the ``outcomes`` of later items of a list are ``Unavailable``, those of a generator end
+        there.
         """
         self._own_loop.check()
         if self._declaration:

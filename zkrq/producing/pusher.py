@@ -19,7 +19,16 @@ from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar, cast
 
 from zkrq.base import clock
-from zkrq.base.errors import Closed, CodecError, OutcomeUnknown, PayloadTooLarge, Receipt, Receipts, ZkrqError
+from zkrq.base.errors import (
+    Closed,
+    CodecError,
+    OutcomeUnknown,
+    PayloadTooLarge,
+    Receipt,
+    Receipts,
+    Unavailable,
+    ZkrqError,
+)
 from zkrq.base.ids import check_push_id
 from zkrq.producing.bundling import PUT_BYTES, Push, bundles_of, chunks, put_of, puts_of_many
 from zkrq.producing.receipts import PackedReceipts, Results, results_of
@@ -69,8 +78,8 @@ class Pusher(Generic[T]):
         self._tasks = context.tasks
         self._max_payload = context.settings.max_payload_bytes
         self._groups = groups = context.settings.groups
-        self._is_ordered = groups is not None and groups.ordered
-        self._is_decided = bool(context.settings.max_size) or self._is_ordered
+        self.is_ordered: Final = groups is not None and groups.ordered
+        self._is_decided = bool(context.settings.max_size) or self.is_ordered
         self._check = placement.check
         self._closed = False
         batcher = partial(
@@ -155,8 +164,10 @@ class Pusher(Generic[T]):
         try:
             for some in chunks(payloads):
                 # In order, or a batch that is tried again would come behind the next one.
-                if len(in_flight) >= (1 if self._is_ordered else MAX_IN_FLIGHT):
+                if len(in_flight) >= (1 if self.is_ordered else MAX_IN_FLIGHT):
                     await land()
+                    if self.is_ordered and receipts.errors:
+                        break
                 chunk = Chunk(some, options, [("",)] * len(some))
                 in_flight.append((chunk, self._tasks.start(self._send(chunk), f"push many to {self._queue}")))
         except Exception as error:  # an item cannot be encoded, or the generator of the items failed
@@ -168,7 +179,10 @@ class Pusher(Generic[T]):
         while in_flight:
             await land()
         if receipts.errors:
-            raise _worst(receipts)
+            error = _worst(receipts)
+            if isinstance(payloads, list) and (left := len(payloads) - len(receipts)):
+                receipts.add([""] * left, [_out_of_turn()] * left)
+            raise error
         return receipts
 
     async def _send(self, chunk: Chunk) -> Sequence[Results]:
@@ -269,6 +283,13 @@ _how = attrgetter("duplicate", "done", "new")
 
 def _interrupted(id: str) -> OutcomeUnknown:
     return OutcomeUnknown("closed in the middle", ids=(id,))
+
+
+def _out_of_turn() -> Unavailable:
+    return Unavailable(
+        "not pushed, since an item before it was not: it would have come out of order; nothing was written, push it "
+        "again after that one"
+    )
 
 
 def _worst(receipts: Receipts) -> ZkrqError:

@@ -48,6 +48,10 @@ class Queue(Generic[T]):
     def _call(self, act: Callable[[queue.Queue[T]], Awaitable[R]]) -> R:
         return self._portal.call(lambda cluster: act(self._find(cluster)))
 
+    def _is_ordered(self) -> bool:
+        opened = self._portal.open()
+        return opened.read(lambda: self._find(opened.cluster)._pusher.is_ordered)  # pyright: ignore[reportPrivateUsage]
+
     # -- push ----------------------------------------------------------------------------------------------------------
 
     push = blocking(queue.Queue[T].push)
@@ -86,8 +90,8 @@ class Queue(Generic[T]):
                 errors.append(error)
                 if error.outcomes is not None:
                     receipts.add(error.outcomes)
-                if error.outcomes is None or len(error.outcomes) < len(some):  # a bad item ends it
-                    break
+                if error.outcomes is None or len(error.outcomes) < len(some) or self._is_ordered():
+                    break  # a bad item ends it; where the order is kept, any that was not pushed does
         if errors:
             error = join_errors(errors)
             error.outcomes = receipts
