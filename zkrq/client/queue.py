@@ -127,9 +127,9 @@ class Queue(Administration[T]):
         may not have been pushed.  If the call is cancelled in the middle, the first items have been pushed.  Each batch
         of 500 items, or of a mebibyte, may take ``operation_timeout``.
 
-        In a queue that keeps the order of its groups, batches leave one after the other, and none after one of which
-        an item was not pushed: the ``outcomes`` of later items of a list are ``Unavailable``, those of a generator end
-        there.
+        In a queue that keeps the order of its groups, batches leave one after the other, and none follows a batch that
+        was not pushed whole: the ``outcomes`` of later items of a list are ``Unavailable``.  Those of a generator end
+        there, although more of it may have been taken: push again from item ``len(outcomes)`` on.
         """
         self._own_loop.check()
         if self._declaration:

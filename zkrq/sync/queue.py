@@ -48,10 +48,6 @@ class Queue(Generic[T]):
     def _call(self, act: Callable[[queue.Queue[T]], Awaitable[R]]) -> R:
         return self._portal.call(lambda cluster: act(self._find(cluster)))
 
-    def _is_ordered(self) -> bool:
-        opened = self._portal.open()
-        return opened.read(lambda: self._find(opened.cluster)._pusher.is_ordered)  # pyright: ignore[reportPrivateUsage]
-
     # -- push ----------------------------------------------------------------------------------------------------------
 
     push = blocking(queue.Queue[T].push)
@@ -73,12 +69,17 @@ class Queue(Generic[T]):
         connection of that thread.  Otherwise as ``zkrq.Queue.push_many``.
         """
 
+        is_ordered = False
+
         def push(some: Iterable[T]) -> Receipts:
-            return self._call(
-                lambda queue: queue.push_many(
+            def act(queue: queue.Queue[T]) -> Awaitable[Receipts]:
+                nonlocal is_ordered
+                is_ordered = queue._pusher.is_ordered  # pyright: ignore[reportPrivateUsage]
+                return queue.push_many(
                     some, delay=delay, at=at, priority=priority, ttl=ttl, headers=headers, group=group
                 )
-            )
+
+            return self._call(act)
 
         if isinstance(items, Sequence):
             return push(items)
@@ -90,7 +91,7 @@ class Queue(Generic[T]):
                 errors.append(error)
                 if error.outcomes is not None:
                     receipts.add(error.outcomes)
-                if error.outcomes is None or len(error.outcomes) < len(some) or self._is_ordered():
+                if error.outcomes is None or len(error.outcomes) < len(some) or is_ordered:
                     break  # a bad item ends it; where the order is kept, any that was not pushed does
         if errors:
             error = join_errors(errors)

@@ -125,7 +125,7 @@ function VERBS.count(id, call, counter, ttl_ms)
     keep(c, counter, call, ttl_ms, string.format('%.0f', value), 0)
   else
     tell_kept(r, kept)
-    if counted then tell_kept(c, counted) end
+    if c then tell_kept(c, counted) end
   end
   return value
 end
