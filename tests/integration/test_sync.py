@@ -21,7 +21,7 @@ import zkrq
 from tests.harness import HANG, SESSION_TIMEOUT, new_namespace
 from zkrq import local, sync
 from zkrq.consuming.claims import Verb
-from zkrq.sync.portal import Opened
+from zkrq.sync.portal import Opened, Portal
 from zkrq.sync.queue import TAKEN_AT_ONCE
 
 ROOT = Path(__file__).parents[2]
@@ -131,15 +131,6 @@ def test_a_claim_is_settled_by_its_calls(queue: sync.Queue[Any]) -> None:
     assert queue.size() == (1, 1, 0, 1)
     assert [letter.item for letter in queue.dead_letters()] == ["bury"]
     assert [item.item for item in queue.peek(state="scheduled")] == ["nack"]
-
-
-def test_an_ordered_queue_takes_no_more_of_a_generator_than_its_order_allows(cluster: sync.Cluster) -> None:
-    queue = cluster.queue("in-order", groups=zkrq.Groups(ordered=True), max_size=TAKEN_AT_ONCE - 1)
-    with pytest.raises(zkrq.QueueFull) as raised:
-        queue.push_many(iter(range(2 * TAKEN_AT_ONCE)))
-    assert raised.value.outcomes is not None
-    assert len(raised.value.outcomes) == TAKEN_AT_ONCE
-    assert queue.clear() == TAKEN_AT_ONCE - 1
 
 
 def test_many_are_acked_together(queue: sync.Queue[Any]) -> None:
@@ -275,6 +266,36 @@ def test_what_a_generator_yields_before_it_fails_is_pushed(queue: sync.Queue[Any
     with pytest.raises(LookupError):
         queue.push_many(items())
     assert queue.size().ready == 600
+
+
+def test_an_ordered_queue_takes_no_more_of_a_generator_than_its_order_allows(cluster: sync.Cluster) -> None:
+    queue = cluster.queue("in-order", groups=zkrq.Groups(ordered=True), max_size=TAKEN_AT_ONCE - 1)
+    with pytest.raises(zkrq.QueueFull) as raised:
+        queue.push_many(iter(range(2 * TAKEN_AT_ONCE)))
+    assert raised.value.outcomes is not None
+    assert len(raised.value.outcomes) == TAKEN_AT_ONCE
+    assert queue.clear() == TAKEN_AT_ONCE - 1
+
+
+def test_what_became_of_a_generator_is_told_though_another_thread_closes_the_cluster(
+    connect: Callable[..., sync.Cluster], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    call = Portal.call
+
+    def call_and_close(portal: Portal, act: Callable[..., Any]) -> object:
+        try:
+            return call(portal, act)
+        except zkrq.QueueFull:
+            portal.close()
+            raise
+
+    with connect() as cluster:
+        queue = cluster.queue("small", max_size=TAKEN_AT_ONCE + 1)
+        monkeypatch.setattr(Portal, "call", call_and_close)
+        with pytest.raises(zkrq.QueueFull) as raised:
+            queue.push_many(iter(range(2 * TAKEN_AT_ONCE)))
+    assert raised.value.outcomes is not None
+    assert len(raised.value.outcomes) == 2 * TAKEN_AT_ONCE
 
 
 def test_items_that_a_full_queue_refuses_are_in_the_outcomes(cluster: sync.Cluster) -> None:

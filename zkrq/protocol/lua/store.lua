@@ -43,9 +43,13 @@ local function remember_call(r, call)
   return #row_owners
 end
 
--- Change what is kept under an id by a call, which is remembered; return its record, and whether it was gone before.
+-- Tell whether a call was executed before; others may have stored or forgotten since.
+local function is_repeated(r, call)
+  return r ~= nil and find_row(r, call) ~= nil
+end
+
+-- Begin to change what is kept under an id, and remember the call; return the record.
 local function begin_call(r, id, call, attempts)
-  local was_gone = r ~= nil
   if not r then
     r = begin_itself(id)
     r.states = 'X'
@@ -54,15 +58,16 @@ local function begin_call(r, id, call, attempts)
   r.due, r.attempts = now_us, struct.pack('<H', attempts)
   set(r, 1, 1, GONE, remember_call(r, call))
   r.notes = nil
-  return r, was_gone
+  return r
 end
 
 -- Write a result.
 local function keep(r, id, call, ttl_ms, text, attempts)
+  local was_gone = r ~= nil
+  r = begin_call(r, id, call, attempts)
+  results.keep(r, 1, 1, ttl_ms, text)
   -- Ends of items are noted where a state changes (place).  This one may be gone before and after.
-  local kept, was_gone = begin_call(r, id, call, attempts)
-  results.keep(kept, 1, 1, ttl_ms, text)
-  if was_gone and number('awaited') > 0 then results.note_ended(kept, 1, 1) end
+  if was_gone and number('awaited') > 0 then results.note_ended(r, 1, 1) end
 end
 
 -- Every server must have what is reported, and its text with it; text is nil where nothing is kept.
@@ -79,16 +84,15 @@ end
 
 local VERBS = {}
 
--- Forget a result; return it, nil if there was none.  Also where there is none the call is remembered: its first try may
--- be executed late, when another call has stored one.
+-- Forget a result; return it, nil if there was none.  The call is remembered also then: its first try may be executed
+-- late, when another call has stored one.
 local function forget(id, call)
   local r, kept = kept_of(id)
-  if r and find_row(r, call) then -- it was executed, and others may have stored since
+  if is_repeated(r, call) then
     tell_kept(r, kept)
     return nil
   end
-  r = begin_call(r, id, call, 0)
-  drop_own(r, 1, 1)
+  drop_own(begin_call(r, id, call, 0), 1, 1)
   return kept
 end
 
@@ -105,10 +109,10 @@ end
 
 function VERBS.set(id, call, text, ttl_ms, rank)
   local r, kept, attempts = kept_of(id)
-  local is_repeated = r ~= nil and find_row(r, call) ~= nil
-  if is_repeated or kept and rank < attempts % COUNTED then
+  local repeated = is_repeated(r, call)
+  if repeated or kept and rank < attempts % COUNTED then
     tell_kept(r, kept)
-    return is_repeated and 1 or 0
+    return repeated and 1 or 0
   end
   if kept ~= text then forget_parts(kept, call, PARTS_MAX) end -- a first try may come later than another call's count
   keep(r, id, call, ttl_ms, text, (attempts >= COUNTED and COUNTED or 0) + rank)
@@ -119,7 +123,7 @@ function VERBS.count(id, call, counter, ttl_ms)
   local r, kept, attempts = kept_of(id)
   local c, counted = kept_of(counter)
   local value = tonumber(counted or '') or 0
-  if attempts < COUNTED and not (r and find_row(r, call)) then -- it may have been counted, and forgotten since
+  if attempts < COUNTED and not is_repeated(r, call) then
     value = value + 1
     keep(r, id, call, ttl_ms, kept or '', attempts + COUNTED)
     keep(c, counter, call, ttl_ms, string.format('%.0f', value), 0)
