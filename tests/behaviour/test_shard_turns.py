@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import zkrq
-from tests.harness import until
+from tests.harness import HANG, until
 from zkrq.consuming.supplier import Supplier
 from zkrq.consuming.turns import LATE_SECONDS, PROBE_SECONDS
 from zkrq.protocol.shards import FIRST, ShardName, shard_of
@@ -45,7 +45,8 @@ def supplier(queue: zkrq.Queue[Any], name: ShardName) -> Supplier[Any]:
 
 @pytest.fixture
 def requests(queue: zkrq.Queue[Any], monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, int]]:
-    """The claim requests: to which shard, for how many items."""
+    """The claim requests: to which shard, for how many items.  None of them is late, however slow the machine is."""
+    monkeypatch.setattr("zkrq.consuming.supplier.LATE_SECONDS", HANG)
     made = list[tuple[str, int]]()
     for name in (FIRST, SECOND):
         begin = supplier(queue, name)._begin_asking  # pyright: ignore[reportPrivateUsage]
