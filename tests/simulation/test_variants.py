@@ -8,7 +8,7 @@ import pytest
 
 from tests.history import has_history
 from tests.simulation.command import printed
-from tests.simulation.variants import VARIANTS
+from tests.simulation.variants import VARIANTS, broken
 
 SEEDS = 150
 """Within so many seeds, from the variant's first one on, it is found out."""
@@ -24,6 +24,13 @@ QUICK = (
     "a_level_keeps_the_epoch",
 )
 """Found out within about a second each."""
+
+
+def test_every_variant_breaks_what_is_there() -> None:
+    """Finding most of them out takes minutes and is left to long runs; a line that was rewritten is told at once."""
+    for name in VARIANTS:
+        with broken(name):
+            pass
 
 
 @pytest.mark.parametrize(

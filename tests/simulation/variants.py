@@ -165,12 +165,14 @@ def more_are_claimed_than_the_limit() -> AbstractContextManager[object]:
 
 def more_of_a_group_are_claimed_than_its_limit() -> AbstractContextManager[object]:
     """No more items of a group are claimed at once than its limit."""
-    return _rewritten({"if claims < most then best": "if true then best", "grouping.slots_of(r)))": "math.huge))"})
+    return _rewritten(
+        {"claims < most and starts > 0": "starts > 0", "local slots = grouping.slots_of(r)": "local slots = math.huge"}
+    )
 
 
 def more_claims_begin_than_the_rate() -> AbstractContextManager[object]:
     """No more claims begin in a time than the limit of the queue."""
-    return _rewritten({"return slots, most - sum_of(counts), ": "return slots, math.huge, "})
+    return _rewritten({"return slots, most - limits.sum_of(counts), ": "return slots, math.huge, "})
 
 
 def what_has_expired_is_handed_out() -> AbstractContextManager[object]:
@@ -255,7 +257,7 @@ def an_ordered_group_goes_on_while_one_is_claimed() -> AbstractContextManager[ob
     return _rewritten(
         {
             "if keeps_order and not has_both then most = 1 end": "most = math.huge",
-            "local most = places.is_ordered(r) and 1 or limits.of_each_group()": "local most = math.huge",
+            "if places.is_ordered(r) then most = 1 end": "most = math.huge",
         }
     )
 
@@ -272,7 +274,7 @@ def tokens_of_a_group_do_not_grow() -> AbstractContextManager[object]:
 
 def a_failure_replaces_a_success() -> AbstractContextManager[object]:
     """A stored result replaces none of greater rank."""
-    return _rewritten({" or rank < attempts % COUNTED": ""}, "store")
+    return _rewritten({" or kept and rank < attempts % COUNTED": ""}, "store")
 
 
 def a_level_keeps_the_epoch() -> AbstractContextManager[object]:
