@@ -1,21 +1,26 @@
-"""Connections to the HTTP API that send no request, over real sockets: they are closed in time, and keep nobody out."""
+"""Connections to the HTTP API that send no whole request, over real sockets: they are closed, and keep nobody out."""
 
 from __future__ import annotations
 
 import asyncio
 import socket
+import ssl
 from collections.abc import AsyncGenerator, Generator
 from contextlib import ExitStack, closing, contextmanager
 from http.client import HTTPConnection
+from pathlib import Path
+from typing import Any
 
+import httpx
 import pytest
 
 import zkrq
-from tests.harness import in_process, new_namespace
+from tests.harness import HANG, in_process, new_namespace
+from tests.security import certificates
 from tests.serving import Serving, serving
 from zkrq import local
 from zkrq.coordination.memory import Hub
-from zkrq.serve import connections
+from zkrq.serve import connections, guard
 from zkrq.serve.connections import CONNECTIONS_MAX, DESCRIPTORS_KEPT, connections_max
 
 pytestmark = pytest.mark.anyio
@@ -29,6 +34,28 @@ async def http(shared_servers: local.Servers, monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(connections, "CONNECTIONS_MAX", MOST)
     async with serving(in_process(shared_servers, new_namespace(), Hub())) as http:
         yield http
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> certificates.Certificates:
+    if not certificates.AVAILABLE:
+        pytest.skip("not installed: openssl")
+    return certificates.make(tmp_path_factory.mktemp("certificates"))
+
+
+@pytest.fixture
+def trust(made: certificates.Certificates) -> ssl.SSLContext:
+    return ssl.create_default_context(cafile=made("ca"))
+
+
+@pytest.fixture
+async def https(
+    shared_servers: local.Servers, monkeypatch: pytest.MonkeyPatch, made: certificates.Certificates
+) -> AsyncGenerator[Serving]:
+    monkeypatch.setattr(connections, "CONNECTIONS_MAX", MOST)
+    files: dict[str, Any] = {"certificate": Path(made("server")), "key": Path(made.key("server"))}
+    async with serving(in_process(shared_servers, new_namespace(), Hub()), **files) as https:
+        yield https
 
 
 @contextmanager
@@ -55,6 +82,17 @@ async def wait_closed(connection: socket.socket, *, begun: bytes = b"") -> None:
         return
 
 
+def is_closed(connection: socket.socket) -> bool:
+    """Tell whether the server has closed a connection on which it has sent nothing."""
+    connection.setblocking(False)
+    try:
+        return not connection.recv(1)
+    except BlockingIOError:
+        return False
+    except ConnectionError:
+        return True
+
+
 @pytest.mark.parametrize("head", [b"", b"GET /livez HTTP/1.1\r\nHost: ", REQUEST + b"GET /li"])
 @pytest.mark.parametrize("more", [b"", b"x"])
 async def test_a_connection_without_a_whole_head_is_closed(
@@ -73,6 +111,38 @@ async def test_strangers_who_hold_connections_keep_nobody_out(http: Serving) -> 
         for _ in range(2):
             assert (await http.client.get("/livez", headers={"Connection": "close"})).status_code == 200
         await wait_closed(slow[0])  # the one that has waited for longest
+
+
+@pytest.mark.parametrize("line", [b"POST /login", b"GET /livez"])
+async def test_strangers_who_send_no_body_keep_nobody_out(
+    http: Serving, monkeypatch: pytest.MonkeyPatch, line: bytes
+) -> None:
+    """Nor do their requests count among those that are answered at one time."""
+    monkeypatch.setattr(guard, "REQUESTS_MAX", 1)
+    head = line + b" HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: 100\r\n\r\n"
+    with strangers(http, 3 * MOST) as slow:
+        for each in slow:
+            each.sendall(head)
+        for _ in range(2):
+            assert (await http.client.get("/livez", headers={"Connection": "close"})).status_code == 200
+        await wait_closed(slow[0])
+
+
+async def test_strangers_who_begin_no_handshake_keep_nobody_out(https: Serving, trust: ssl.SSLContext) -> None:
+    with strangers(https, 3 * MOST) as silent:
+        async with httpx.AsyncClient(verify=trust, timeout=HANG, trust_env=False) as client:
+            for _ in range(2):
+                url = f"https://127.0.0.1:{https.server.port}/livez"
+                assert (await client.get(url, headers={"Connection": "close"})).status_code == 200
+        assert is_closed(silent[0])  # at once, for one that came later
+
+
+async def test_a_connection_without_a_whole_handshake_is_closed(
+    https: Serving, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(connections, "HEAD_SECONDS", 0.3)
+    with strangers(https, 1) as (silent,):
+        await wait_closed(silent)
 
 
 async def test_a_request_that_is_being_answered_keeps_its_place(http: Serving) -> None:

@@ -1,21 +1,30 @@
 """Bound the connections of the server: their number, and the time until each has sent the head of a request.
 
 Uvicorn closes a connection that has been idle since a request, but neither one that has never sent anything nor one
-that has sent half a head.  Where all places are taken, the connection that has waited for a head for longest loses its
-own.  So strangers who hold connections open keep no other client out, and leave descriptors for Redis and ZooKeeper.
+that has sent half a head.  Where all places are taken, the connection loses its own that has waited for longest, for a
+handshake, a request, or the rest of a body.  So strangers who hold connections open keep no other client out, and leave
+descriptors for Redis and ZooKeeper.
 """
 
 from __future__ import annotations
 
 import asyncio
-from typing import Any, Final
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
 
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from zkrq.base.errors import ConfigError
 
+if TYPE_CHECKING:
+    import socket
+    import ssl
+
+    from zkrq.base.tasks import Tasks
+
 HEAD_SECONDS = 10.0
-"""Seconds for the head of a request: of the first one from the opening of the connection, else from its first byte."""
+"""Seconds for a TLS handshake, and for the head of a request: of the first one from the opening of the connection, else
+from its first byte."""
 
 CONNECTIONS_MAX = 2_000
 """Greatest number of open connections, if the process may have that many descriptors."""
@@ -42,26 +51,38 @@ def connections_max() -> int:
 
 
 class Places:
-    """The places of a server's connections.  Of those without a request, the one that waits for longest comes first."""
+    """The places of a server's connections.  One that waits for its client can lose its own to a new connection."""
 
     def __init__(self, most: int) -> None:
-        self.most: Final = most
+        self._most = most
+        self._held = set[Connection]()
         self._waiting = dict[Connection, None]()
 
-    def wait(self, connection: Connection) -> None:
-        """Note that a connection has no request to answer."""
-        self._waiting.setdefault(connection)
+    def take(self, connection: Connection) -> bool:
+        """Give a connection a place, if need be that of the one that has waited for longest; False: none waits."""
+        if connection in self._held:
+            return True
+        if len(self._held) >= self._most:
+            if not self._waiting:
+                return False
+            next(iter(self._waiting)).give_up()
+        self._held.add(connection)
+        self.wait(connection)
+        return True
 
-    def no_longer(self, connection: Connection) -> None:
-        """Note that a connection has a request to answer, or is closed."""
+    def wait(self, connection: Connection) -> None:
+        """Note that a connection waits for a handshake, or a request, or the rest of one."""
+        if connection in self._held:
+            self._waiting.setdefault(connection)
+
+    def answer(self, connection: Connection) -> None:
+        """Note that a connection has a whole request to answer."""
         self._waiting.pop(connection, None)
 
-    def free_one(self) -> bool:
-        """Close the connection that has waited for longest.  False: every one has a request to answer."""
-        for connection in self._waiting:
-            connection.give_up()
-            return True
-        return False
+    def leave(self, connection: Connection) -> None:
+        """Give a place back."""
+        self._held.discard(connection)
+        self._waiting.pop(connection, None)
 
 
 class Connection(H11Protocol):
@@ -71,14 +92,15 @@ class Connection(H11Protocol):
         super().__init__(*args, **options)
         self._places = places
         self._head_due: asyncio.TimerHandle | None = None
+        self._handshake: asyncio.Task[None] | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
-        if len(self.connections) > self._places.most and not self._places.free_one():
+        if self._places.take(self):
+            self._note(has_begun=True)
+        else:
             transport.write(BUSY)
             transport.close()
-        else:
-            self._note(has_begun=True)
 
     def data_received(self, data: bytes) -> None:
         super().data_received(data)
@@ -89,27 +111,87 @@ class Connection(H11Protocol):
         self._note(has_begun=bool(self.conn.trailing_data[0]))
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._forget()
+        self._expect_no_head()
+        self._places.leave(self)
         super().connection_lost(exc)
 
     def _note(self, *, has_begun: bool) -> None:
-        """Follow whether a request is expected; ``has_begun``: its head is due."""
+        """Follow what is expected; ``has_begun``: unless it is here already, the head of a request is due."""
         if self.headers and not self.cycle.response_complete:  # uvicorn sets both with the first request
-            self._forget()
+            self._expect_no_head()
+            if not self.cycle.more_body:
+                self._places.answer(self)
             return
         self._places.wait(self)
         if has_begun and self._head_due is None:
             self._head_due = self.loop.call_later(HEAD_SECONDS, self.give_up)
 
-    def _forget(self) -> None:
-        """Wait for no head."""
-        self._places.no_longer(self)
+    def _expect_no_head(self) -> None:
         if self._head_due:
             self._head_due.cancel()
             self._head_due = None
 
+    async def shake_hands(self, accepted: socket.socket, tls: ssl.SSLContext) -> None:
+        """Begin TLS on an accepted connection.  If this fails, takes too long, or is cancelled, it is closed."""
+        self._handshake = asyncio.current_task()
+        try:
+            await self.loop.connect_accepted_socket(lambda: self, accepted, ssl=tls, ssl_handshake_timeout=HEAD_SECONDS)
+        except OSError:
+            pass
+        finally:
+            self._handshake = None
+            if not self.transport:
+                self._places.leave(self)
+
     def give_up(self) -> None:
         """Close: the head of a request has not come, or another connection needs the place."""
-        self._forget()
+        self._expect_no_head()
+        self._places.leave(self)
         self.connections.discard(self)
-        self.transport.abort()
+        if self.transport:
+            self.transport.abort()
+        elif self._handshake:
+            self._handshake.cancel()
+
+
+class TlsServer(asyncio.AbstractServer):
+    """Accept connections, and give each its place before its handshake.
+
+    asyncio's own servers show a connection to nobody until its handshake is over, so those whose is not would be
+    without number.
+    """
+
+    def __init__(
+        self,
+        make: Callable[[], Connection],
+        listener: socket.socket,
+        tls: ssl.SSLContext,
+        places: Places,
+        tasks: Tasks,
+    ) -> None:
+        """``tasks`` owns the handshakes, and what accepts connections until ``close``."""
+        self._make = make
+        self._listener = listener
+        self._tls = tls
+        self._places = places
+        self._tasks = tasks
+        listener.setblocking(False)
+        self._accepting = tasks.supervise(self._accept, "accept connections")
+
+    async def _accept(self) -> None:
+        loop = asyncio.get_running_loop()
+        while True:
+            accepted, _ = await loop.sock_accept(self._listener)
+            connection = self._make()
+            if self._places.take(connection):
+                self._tasks.start(connection.shake_hands(accepted, self._tls), "a TLS handshake")
+                await asyncio.sleep(0)  # until it has begun: before, nobody could end it
+            else:
+                accepted.close()
+
+    def close(self) -> None:
+        """Accept no more."""
+        self._accepting.cancel()
+
+    async def wait_closed(self) -> None:
+        """Nothing is left to wait for: ``tasks`` ends the handshakes."""

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncGenerator, Generator
+from contextlib import asynccontextmanager, contextmanager
 from http.cookies import CookieError, SimpleCookie
 
 from starlette.datastructures import MutableHeaders
@@ -44,7 +44,7 @@ BODY_SECONDS = 30.0
 """Seconds for a body to arrive."""
 
 REQUESTS_MAX = 1_000
-"""Requests at one time, those that wait for items among them."""
+"""Requests that are answered at one time, those that wait for items among them."""
 
 HEADERS = {
     "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; "
@@ -86,26 +86,32 @@ class Guard:
             await send(message)
 
         asked = _asked(scope)
-        self._requests += 1
         try:
-            self._check(asked)
+            if refusal := judge(self._policy, asked, time.time()):
+                raise _Refused(refusal.kind, refusal.message)
             async with self._body(asked, receive) as body:
-                await self._app(scope, _replay(body, receive), send_with_headers)
+                with self._counted():
+                    await self._app(scope, _replay(body, receive), send_with_headers)
         except _Refused as refused:
             await _answer(asked, refused)(scope, receive, send_with_headers)
         except ZkrqError as error:
             await _answer(asked, _Refused(kind_of(error), str(error)))(scope, receive, send_with_headers)
         except ClientDisconnect:
             pass
+
+    @contextmanager
+    def _counted(self) -> Generator[None]:
+        """Count a request while it is answered; raises ``Busy``.
+
+        Not before its body has arrived: strangers could send heads alone, and everybody else would be refused.
+        """
+        if self._requests == REQUESTS_MAX:
+            raise Busy
+        self._requests += 1
+        try:
+            yield
         finally:
             self._requests -= 1
-
-    def _check(self, asked: Asked) -> None:
-        """Raise ``_Refused``, or ``Busy``, for a request that is not let in."""
-        if refusal := judge(self._policy, asked, time.time()):
-            raise _Refused(refusal.kind, refusal.message)
-        if self._requests > REQUESTS_MAX:
-            raise Busy
 
     @asynccontextmanager
     async def _body(self, asked: Asked, receive: Receive) -> AsyncGenerator[bytes]:

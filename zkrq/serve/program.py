@@ -22,9 +22,9 @@ import uvicorn
 from starlette.types import ASGIApp
 
 from zkrq.base.errors import ConfigError
-from zkrq.base.tasks import see_through
+from zkrq.base.tasks import Tasks, see_through
 from zkrq.serve.app import make_app
-from zkrq.serve.connections import HEAD_SECONDS, Connection, Places, connections_max
+from zkrq.serve.connections import Connection, Places, TlsServer, connections_max
 from zkrq.serve.holding import Holding
 from zkrq.serve.queues import Queues
 from zkrq.serve.security import Policy, policy_for
@@ -168,23 +168,20 @@ def _configuration(app: ASGIApp, options: Options) -> uvicorn.Config:
 class _Uvicorn(uvicorn.Server):
     """Uvicorn with bounded connections, and without signal handlers: the program has its own."""
 
+    async def serve(self, sockets: list[socket.socket] | None = None) -> None:
+        """Serve until told to exit."""
+        async with Tasks("zkrq serve") as self._tasks:
+            await super().serve(sockets)
+
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Listen on one socket that is open."""
         (listener,) = sockets or []
-        make = partial(
-            Connection,
-            config=self.config,
-            server_state=self.server_state,
-            app_state={},
-            places=Places(connections_max()),
-        )
-        limit = HEAD_SECONDS if self.config.ssl else None
-        loop = asyncio.get_running_loop()
-        self.servers = [
-            await loop.create_server(
-                make, sock=listener, ssl=self.config.ssl, ssl_handshake_timeout=limit, backlog=BACKLOG
-            )
-        ]
+        places = Places(connections_max())
+        make = partial(Connection, config=self.config, server_state=self.server_state, app_state={}, places=places)
+        if self.config.ssl:
+            self.servers = [TlsServer(make, listener, self.config.ssl, places, self._tasks)]  # type: ignore[list-item]
+        else:
+            self.servers = [await asyncio.get_running_loop().create_server(make, sock=listener, backlog=BACKLOG)]
         self.started = True
 
     @contextmanager
