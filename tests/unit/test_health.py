@@ -135,6 +135,24 @@ async def test_the_command_names_the_shard() -> None:
 
 
 @pytest.mark.anyio
+async def test_the_cause_of_an_eviction_is_known_with_it() -> None:
+    """Before this client, or another one, has tried to bring the server back."""
+    known: list[str | None] = []
+
+    def note(event: zkrq.Event) -> None:
+        if isinstance(event, zkrq.ServerEvicted):
+            known.append(cluster.health().servers[event.server].reason)
+
+    async with zkrq.testing.cluster(on_event=note) as cluster:
+        await cluster.queue("jobs").push(1)
+        cluster.servers.kill("redis-2")
+        cluster.servers.start("redis-2")
+        cluster.servers._find("redis-2").redis.maxmemory_policy = "allkeys-lru"  # pyright: ignore[reportPrivateUsage]
+        await cluster.queue("jobs").push(2)
+    assert known == ["maxmemory-policy is 'allkeys-lru', must be 'noeviction': Redis would drop items"]
+
+
+@pytest.mark.anyio
 async def test_a_known_cause_is_named_instead_of_only_retry_later() -> None:
     """A server that evicts keys is not brought back: the errors of pushes say so, to this client and to new ones."""
     async with zkrq.testing.cluster(min_replicas=3) as cluster:

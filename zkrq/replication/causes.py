@@ -1,7 +1,7 @@
 """Remember why servers are not in sync, as far as this client knows, so that errors can name the cause and the next
 step.
 
-The repair of this client writes it; the errors of operations and ``health()`` show it.
+The repair of this client writes it, and who evicts a server; the errors of operations and ``health()`` show it.
 """
 
 from __future__ import annotations

@@ -167,7 +167,7 @@ class Runner:
         settings: Settings,
         events: Events,
         cutter: Cutter,
-        causes: Causes = UNKNOWN,
+        causes: Causes,
     ) -> None:
         """``cutter`` gets the items that every server of the view knows to be gone.  ``causes``: what errors say about
         servers that are not in sync."""
@@ -271,6 +271,7 @@ class Runner:
 
     def _tell_evicted(self, step: Evicted, running: _Running) -> None:
         for id, answer in sorted(step.failed.items()):
+            self._causes.outside[id] = answer.reason  # until a repair has looked, too
             self._events.tell(ServerEvicted(self._namespace, id, answer.reason, step.epoch), logging.WARNING)
 
     async def _write(self, step: WriteRegister) -> None:
