@@ -1,7 +1,8 @@
-"""Make the scheme ``zkrq://`` known to kombu, in every program where zkrq is installed.
+"""Make the scheme ``zkrq://`` known to kombu, in every program that uses Celery where zkrq is installed.
 
-kombu has no entry point for transports, but loads those of ``kombu.serializers`` when it is imported.  So there is one,
-which names this module.  It imports nothing of zkrq, and the serializer is plain JSON under a name of its own.
+kombu has no entry point for transports, but loads those of ``kombu.serializers`` with its serializers, which Celery
+imports.  So there is one, which names this module.  It imports nothing of zkrq, and the serializer is plain JSON under
+a name of its own.  A program that uses kombu alone imports ``zkrq.kombu``.
 """
 
 from __future__ import annotations
