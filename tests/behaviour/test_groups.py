@@ -229,6 +229,11 @@ def test_bad_rates_of_groups_are_refused(rate: Any) -> None:
         zkrq.Groups(rate=rate)
 
 
+def test_an_order_is_asked_for_by_a_truth_value() -> None:
+    with pytest.raises(zkrq.ConfigError, match="ordered must be a bool, not str"):
+        zkrq.Groups(ordered="no")  # pyright: ignore[reportArgumentType]
+
+
 @pytest.mark.parametrize(
     "groups",
     [

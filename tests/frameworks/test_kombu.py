@@ -476,6 +476,9 @@ def test_celery_sends_one_of_a_key_in_a_window(
     with caplog.at_level(logging.INFO, "zkrq.kombu"):
         again = digest.apply_async(headers=headers)
     assert f"task {again.id} was not queued: item {item.id} has its key 'ann'" in caplog.text
+    for wrong in ({"zkrq_group": ""}, {"zkrq_group": 0}, {"zkrq_key": ""}):
+        with pytest.raises(zkrq.ConfigError, match=r"must (not be empty|be a str|be printable)"):
+            digest.apply_async(headers=wrong)
     with pytest.raises(zkrq.ConfigError, match="zkrq_key_window is '1h', must be seconds"):
         digest.apply_async(headers={"zkrq_key": "eve", "zkrq_key_window": "1h"})
     digest.apply_async(headers=headers, retries=1)

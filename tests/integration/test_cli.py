@@ -657,6 +657,8 @@ async def test_an_item_of_a_group_that_rests_waits_for_its_rate(shell: Shell, se
         assert "waits" not in (await shell.run("get", "rated", first))[1]
         await (await take(rated)).ack()
         (told,) = await shell.value("get", "rated", second)
+        _, out, _ = await shell.run("groups", "rated")
+        assert out.startswith("a  blocked by its rate  1 wait")
         assert told["waits"] == ["perhaps the rate of its group (1 in 3600 s in each group): 1 group blocked"]
 
 

@@ -242,6 +242,8 @@ async def test_groups_keep_their_order(stage: Stage) -> None:
             await http.push(ORDERED, state, group=group)
     message = await refused(await http.post(f"/queues/{ORDERED}/push", {"item": 1, "delay": 1}), 400, "BadRequest")
     assert "contradict the order" in message
+    many = {"items": [{"item": 1, "group": "a"}, {"item": 2, "group": "a", "priority": 1}]}
+    await refused(await http.post(f"/queues/{ORDERED}/push-many", many), 400, "BadRequest", "nothing")
     seen: list[tuple[str, str, int]] = []
     while len(seen) < 5:
         claim = await http.claim(ORDERED)
@@ -726,6 +728,9 @@ async def test_a_queue_is_limited(stage: Stage) -> None:
     assert figures["limited"] == "limited: 1 of 1 claimed"
     for wrong in ({"concurrency": 0}, {"concurrency": True}, {"rate": 1, "seconds": 4000}, {"rate": -1}, {"more": 1}):
         assert (await client.put(path, json=wrong)).status_code == 400
+    for wrong in ({"concurrency": 1_000_001}, {"rate": 1_000_001}):
+        assert (await client.put(path, json=wrong)).status_code == 400
+        assert (await client.put(f"{path}/groups", json=wrong)).status_code == 400
     refused = await client.put(path, json={"seconds": 5})
     said = "body: seconds is the time of a rate: give rate too, or {} to remove the limits"
     assert (refused.status_code, refused.json()["message"]) == (400, said)

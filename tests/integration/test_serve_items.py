@@ -328,15 +328,23 @@ async def test_largest_groups_are_told_and_which_claims_block_them(stage: Stage)
     for number in range(3):
         await queue.push(number, group="tenant <7>", id=f"tenant-{number}")
     claim = await take(queue)
+    blocked = r"tenant <7> 2 1 [\d.]+ s ago blocked by its claims tenant-\d by worker <1> for [\d.]+ s"
+
+    async def is_told() -> bool:
+        """Whether the page has looked at the consumers since, too."""
+        return bool(re.search(blocked, await page(stage, "/queues/tenants?tab=groups")))
+
+    await settled(is_told)
     text = await page(stage, "/queues/tenants?tab=groups")
     assert "1 group; 0 in line, 1 blocked (1 at once in each group)" in text
-    blocked = r"tenant <7> 2 1 [\d.]+ s ago blocked by its claims tenant-\d by worker <1> for [\d.]+ s"
-    assert re.search(blocked, text)
     (group,) = (await stage.http.client.get("/v1/queues/tenants/groups")).json()["groups"]
     assert (group["name"], group["waiting"], group["standing"]) == ("tenant <7>", 2, "blocked")
     item = (await stage.http.client.get(f"/v1/queues/tenants/items/{claim.id}")).json()
     assert item["held_for"] >= 0
     await claim.ack()
+    await stage.cluster.queue("rated", groups=zkrq.Groups(concurrency=2, rate=(1, 3600))).push_many([1, 2], group="a")
+    await (await take(stage.cluster.queue("rated"))).ack()
+    assert re.search(r"a 1 0 [\d.]+ s ago blocked by its rate", await page(stage, "/queues/rated?tab=groups"))
 
 
 async def test_all_that_was_found_is_removed_after_a_question(stage: Stage) -> None:

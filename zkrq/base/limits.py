@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass
 from typing import Any, Generic, TypeAlias, TypeVar, cast
 
-from zkrq.base.checks import Duration, check_count, check_duration, check_rate_in, in_seconds
+from zkrq.base.checks import Duration, check_count, check_duration, check_kind, check_rate_in, in_seconds
 from zkrq.base.codecs import JSON, Codec
 from zkrq.base.errors import CodecError, ConfigError, PayloadTooLarge
 
@@ -174,6 +174,7 @@ class Groups:
     rate: tuple[int, Duration] | None = None
 
     def __post_init__(self) -> None:
+        check_kind("ordered", self.ordered, bool)
         if self.concurrency is not None:
             check_count("concurrency", self.concurrency, least=1, most=CONCURRENCY_MAX)
             if self.ordered:

@@ -141,7 +141,9 @@ async def _groups(args: Namespace) -> Lines:
         queue = cluster.queue(args.queue)
         found, claimed = await queue.groups(args.count), await queue.peek(LOOKED_AT, "claimed")
         names = await describe_owners(cluster, claimed)
+        limits = (await queue.statistics()).group_limits
     for group in found.groups:
+        standing = "blocked by its rate" if group.is_held_by_rate(limits) else group.standing
         held = [item for item in claimed if item.group == group.name]
         oldest = "" if group.oldest is None else f", the next for {group.oldest:.1f} s"
         by = "; ".join(
@@ -149,7 +151,7 @@ async def _groups(args: Namespace) -> Lines:
             for item in held[:CLAIMS_SHOWN]
         )
         held_by = [{"id": item.id, "owner": item.owner, "held_for": item.held_for} for item in held]
-        text = f"{group.name}  {group.standing}  {group.waiting:,} wait{oldest}  {group.claimed:,} claimed"
+        text = f"{group.name}  {standing}  {group.waiting:,} wait{oldest}  {group.claimed:,} claimed"
         yield Line(f"{text}: {by}" if by else text, {**group._asdict(), "held": held_by})
     if not found.whole:
         yield Line(f"the largest of {found.looked:,} groups; there are more", {"looked": found.looked})

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 from zkrq.protocol import calls
 
 if TYPE_CHECKING:
+    from zkrq.base.limits import Groups
     from zkrq.replication.replicas import Replicas
 
 GROUPS_LOOKED = 10_000
@@ -28,9 +29,9 @@ class Group(NamedTuple):
 
     ``waiting``: its items that are due; of a group with more than some hundred an estimate where it has many that were
     pushed together.  ``claimed``: its items that are claimed.  ``standing``: ``in line`` for its turn; ``blocked`` by
-    the claims of its own items, because of its limit or its order; ``failed``: an item that keeps the order waits for
-    its next attempt, and all others for that; ``idle``: no item waits.  ``oldest``: seconds since the push of the item
-    that comes next, None without one.
+    the claims of its own items, because of its limit or its order, or by its rate; ``failed``: an item that keeps the
+    order waits for its next attempt, and all others for that; ``idle``: no item waits.  ``oldest``: seconds since the
+    push of the item that comes next, None without one.
     """
 
     name: str
@@ -38,6 +39,11 @@ class Group(NamedTuple):
     claimed: int
     standing: Standing
     oldest: float | None
+
+    def is_held_by_rate(self, limits: Groups) -> bool:
+        """Tell whether it waits for its rate, and not for claims of its own; ``limits``: the queue's, of each group."""
+        most = 1 if limits.ordered else limits.concurrency
+        return self.standing == "blocked" and limits.rate is not None and (most is None or self.claimed < most)
 
 
 class LargestGroups(NamedTuple):

@@ -343,10 +343,10 @@ class Channel(virtual.Channel):
             priority=self._get_message_priority(message),
             ttl=ttl,
             headers={TASK_ID: str(id)} if id else None,
-            group=headers.get(GROUP) or None,
+            group=headers.get(GROUP),
         )
         # The task that is retried still has its key.
-        key = None if headers.get("retries") else headers.get(KEY) or None
+        key = None if headers.get("retries") else headers.get(KEY)
         if key is not None:
             push = partial(push, key=key, key_window=_window_of(headers.get(KEY_WINDOW)))
         receipt: Receipt = self._client.call(queue, push)

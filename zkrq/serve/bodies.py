@@ -34,7 +34,16 @@ from zkrq.base.checks import (
 )
 from zkrq.base.codecs import JSON
 from zkrq.base.errors import REASON_MAX, CodecError, PayloadTooLarge, Receipt
-from zkrq.base.limits import RATE_SECONDS, RESULT_TTL_LEAST, RESULT_TTL_MAX, Groups, Limits, check_result
+from zkrq.base.limits import (
+    CONCURRENCY_MAX,
+    RATE_MAX,
+    RATE_SECONDS,
+    RESULT_TTL_LEAST,
+    RESULT_TTL_MAX,
+    Groups,
+    Limits,
+    check_result,
+)
 from zkrq.client.cursors import TEXT_MAX, Cursor
 from zkrq.client.inspection import GROUPS_MAX, Statistics
 from zkrq.client.items import EndState, FoundPage, Item, ItemState
@@ -512,8 +521,8 @@ class GroupFigures(BaseModel):
     waiting: int = Field(description="Items that are due; an estimate of large groups.")
     claimed: int
     standing: Literal["in line", "blocked", "failed", "idle"] = Field(
-        description="`blocked`: by its own claims; `failed`: its first item waits for its next attempt; `idle`: none "
-        "waits."
+        description="`blocked`: by its own claims, or by its rate; `failed`: its first item waits for its next "
+        "attempt; `idle`: none waits."
     )
     oldest: float | None = Field(description="Seconds since the push of the item that comes next.")
 
@@ -606,10 +615,10 @@ class AllLimits(QueueLimits):
 class SetLimits(_Request):
     """Limits that a queue is to have; those that are left out are taken away."""
 
-    concurrency: Annotated[int, Field(strict=True, ge=1)] | None = Field(
+    concurrency: Annotated[int, Field(strict=True, ge=1, le=CONCURRENCY_MAX)] | None = Field(
         None, description="Items claimed at once, at most; left out or null: no limit."
     )
-    rate: Annotated[int, Field(strict=True, ge=1)] | None = Field(
+    rate: Annotated[int, Field(strict=True, ge=1, le=RATE_MAX)] | None = Field(
         None, description="Claims begun within `seconds`, at most; left out or null: no limit."
     )
     seconds: Annotated[float, Field(ge=RATE_SECONDS[0], le=RATE_SECONDS[1], allow_inf_nan=False)] = Field(
