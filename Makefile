@@ -26,7 +26,7 @@ test: setup    ## ARGS="-k local" goes to pytest.
 chaos: setup   ## Every fault on real servers, about 25 minutes; a table and a picture in build/chaos.
 	$(PYTHON) -m tests.chaos $(ARGS)
 
-turns: setup   ## Groups and limits while workers and primaries are killed, about 10 minutes; ARGS="--seconds 600 --plans rate".
+turns: setup   ## Groups and limits while workers and primaries are killed, about 20 minutes; ARGS="--seconds 600 --plans rate".
 	$(PYTHON) -m tests.chaos.turns --seconds 180 $(ARGS)
 
 callers: setup ## Ten thousand callers wait for results while the primary is killed every ten seconds, 6 minutes.

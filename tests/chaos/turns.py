@@ -3,7 +3,7 @@
     python -m tests.chaos.turns --seconds 600
 
 Each promise has a run of its own: a limit of each group, a limit of the whole queue, the order of each group, a rate,
-and a rate of each group.
+the same where no worker dies, and a rate of each group.
 """
 
 from __future__ import annotations
@@ -51,6 +51,8 @@ class Plan:
     kill_primary: float = 10.0
 
 
+NEVER = 1e9
+
 GROUP_MOST, QUEUE_MOST, RATE_MOST = 2, 5, 50
 GROUP_RATE_MOST, GROUP_IN_FLIGHT = 10, 3
 
@@ -74,6 +76,14 @@ PLANS: Mapping[str, Plan] = {
             lambda entries, workers: check_rate(entries, RATE_MOST, 1.0, in_flight=workers),
             limits={"rate": [RATE_MOST, 1.0]},
             pace=60.0,
+        ),
+        Plan(
+            "failover",
+            lambda entries, workers: check_rate(entries, RATE_MOST, 1.0, in_flight=workers),
+            limits={"rate": [RATE_MOST, 1.0]},
+            pace=60.0,
+            kill_worker=NEVER,
+            kill_primary=15.0,
         ),
         Plan(
             "group-rate",

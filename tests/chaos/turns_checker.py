@@ -100,6 +100,8 @@ def check_rate(
             by_group[group_of(each.id) if of_each_group else ""].append(each.at)
     for group, moments in by_group.items():
         first = 0
+        if len(moments) > 1:
+            found.counts["in a second, on average"] += round((len(moments) - 1) / (moments[-1] - moments[0]))
         for number, moment in enumerate(moments):
             while moments[first] <= moment - seconds:
                 first += 1
