@@ -442,9 +442,10 @@ class Ledger:
         self.name(item, receipt.id)
         self._check_new(push, receipt)
         self._check_replaced(push, receipt)
-        # Pushed again after an unknown outcome it is known by its id, though by now it may have been delivered, or have
-        # expired, and another one may have been given the key.
-        rivals = () if item.deliveries or self._loop.now >= item.expires_at else self.still(push.rivals)
+        # Pushed again after an unknown outcome it is known by its id, though by now it may have been delivered or
+        # replaced, or have expired, and another one may have been given the key.
+        may_be_gone = item.deliveries or item.removals_begun or self._loop.now >= item.expires_at
+        rivals = () if may_be_gone else self.still(push.rivals)
         for rival in rivals:
             text = f"{item.label} ({receipt.id}), while {rival.label} ({', '.join(rival.ids)}) is there"
             self.violation(f"key given twice: {item.key} to {text}")
