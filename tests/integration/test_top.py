@@ -57,7 +57,8 @@ async def test_a_run_with_faults_is_shown(cluster: zkrq.testing.TestCluster) -> 
     cluster.servers.kill("redis-1")
     await jobs.push("y")
     text = as_text(show(await take_snapshot(cluster), None))
-    assert row(text, "redis-1") == ["redis-1", "out", "not", "connected"]
+    assert "redis-1 is not brought back: connection refused" in text
+    assert row(text, "redis-1  ") == ["redis-1", "out", "not", "connected"]
     assert text.startswith("epoch 2, 2 in sync of 3")
     assert text.splitlines()[1].startswith("2 of 3 servers in sync; redis-1 out since ")
     learner = now._replace(
