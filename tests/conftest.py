@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from tests import prepared
+from tests.security import certificates
 from zkrq import local
 
 # Where the run was started with Ctrl-C ignored, as a shell does in the background, the processes that tests start and
@@ -111,6 +112,14 @@ async def servers(shared_servers: local.Servers) -> AsyncGenerator[local.Servers
     for server in shared_servers.all:
         server.resume()
     await shared_servers.start()
+
+
+@pytest.fixture(scope="session")
+def files(tmp_path_factory: pytest.TempPathFactory) -> certificates.Certificates:
+    """Certificates of servers and clients, and their keys."""
+    if not certificates.AVAILABLE:
+        pytest.skip("not installed: openssl")
+    return certificates.make(tmp_path_factory.mktemp("certificates"))
 
 
 @pytest.fixture(scope="session")

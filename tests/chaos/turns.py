@@ -52,9 +52,17 @@ class Plan:
 
 
 NEVER = 1e9
+"""Seconds between two faults that do not happen."""
 
 GROUP_MOST, QUEUE_MOST, RATE_MOST = 2, 5, 50
 GROUP_RATE_MOST, GROUP_IN_FLIGHT = 10, 3
+
+RATE = Plan(
+    "rate",
+    lambda entries, workers: check_rate(entries, RATE_MOST, 1.0, in_flight=workers),
+    limits={"rate": [RATE_MOST, 1.0]},
+    pace=60.0,
+)
 
 PLANS: Mapping[str, Plan] = {
     plan.name: plan
@@ -71,20 +79,8 @@ PLANS: Mapping[str, Plan] = {
             limits={"concurrency": QUEUE_MOST},
         ),
         Plan("ordered", lambda entries, _: check_order(entries), group_options={"ordered": True}, groups=40),
-        Plan(
-            "rate",
-            lambda entries, workers: check_rate(entries, RATE_MOST, 1.0, in_flight=workers),
-            limits={"rate": [RATE_MOST, 1.0]},
-            pace=60.0,
-        ),
-        Plan(
-            "failover",
-            lambda entries, workers: check_rate(entries, RATE_MOST, 1.0, in_flight=workers),
-            limits={"rate": [RATE_MOST, 1.0]},
-            pace=60.0,
-            kill_worker=NEVER,
-            kill_primary=15.0,
-        ),
+        RATE,
+        replace(RATE, name="failover", kill_worker=NEVER, kill_primary=15.0),
         Plan(
             "group-rate",
             lambda entries, _: check_rate(entries, GROUP_RATE_MOST, 1.0, in_flight=GROUP_IN_FLIGHT, of_each_group=True),

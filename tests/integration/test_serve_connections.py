@@ -16,7 +16,7 @@ import pytest
 
 import zkrq
 from tests.harness import HANG, in_process, new_namespace
-from tests.security import certificates
+from tests.security.certificates import Certificates
 from tests.serving import Serving, serving
 from zkrq import local
 from zkrq.coordination.memory import Hub
@@ -36,25 +36,18 @@ async def http(shared_servers: local.Servers, monkeypatch: pytest.MonkeyPatch) -
         yield http
 
 
-@pytest.fixture(scope="module")
-def made(tmp_path_factory: pytest.TempPathFactory) -> certificates.Certificates:
-    if not certificates.AVAILABLE:
-        pytest.skip("not installed: openssl")
-    return certificates.make(tmp_path_factory.mktemp("certificates"))
-
-
 @pytest.fixture
-def trust(made: certificates.Certificates) -> ssl.SSLContext:
-    return ssl.create_default_context(cafile=made("ca"))
+def trust(files: Certificates) -> ssl.SSLContext:
+    return ssl.create_default_context(cafile=files("ca"))
 
 
 @pytest.fixture
 async def https(
-    shared_servers: local.Servers, monkeypatch: pytest.MonkeyPatch, made: certificates.Certificates
+    shared_servers: local.Servers, monkeypatch: pytest.MonkeyPatch, files: Certificates
 ) -> AsyncGenerator[Serving]:
     monkeypatch.setattr(connections, "CONNECTIONS_MAX", MOST)
-    files: dict[str, Any] = {"certificate": Path(made("server")), "key": Path(made.key("server"))}
-    async with serving(in_process(shared_servers, new_namespace(), Hub()), **files) as https:
+    given: dict[str, Any] = {"certificate": Path(files("server")), "key": Path(files.key("server"))}
+    async with serving(in_process(shared_servers, new_namespace(), Hub()), **given) as https:
         yield https
 
 

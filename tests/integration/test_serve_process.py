@@ -24,7 +24,7 @@ from anyio.abc import Process
 
 import zkrq
 from tests.harness import HANG, in_process, new_namespace, over_zookeeper, settled, take
-from tests.security import certificates
+from tests.security.certificates import Certificates
 from tests.serving import refused, serving
 from zkrq import local
 from zkrq.coordination.memory import Hub
@@ -201,21 +201,18 @@ async def test_what_clients_do_not_settle_within_the_grace_goes_back_uncounted(s
         assert claim.attempts == 1
 
 
-async def test_https(servers: local.Servers, tmp_path: Path) -> None:
+async def test_https(servers: local.Servers, files: Certificates) -> None:
     """The cookie of a browser is for HTTPS alone then; a certificate that is no good is an error to correct."""
-    if not certificates.AVAILABLE:
-        pytest.skip("not installed: openssl")
-    made = certificates.make(tmp_path)
-    files: dict[str, Any] = {"certificate": Path(made("server")), "key": Path(made.key("server"))}
-    trust = ssl.create_default_context(cafile=made("ca"))
+    given: dict[str, Any] = {"certificate": Path(files("server")), "key": Path(files.key("server"))}
+    trust = ssl.create_default_context(cafile=files("ca"))
     async with (
-        serving(in_process(servers, new_namespace()), tokens=(TOKEN,), **files) as http,
+        serving(in_process(servers, new_namespace()), tokens=(TOKEN,), **given) as http,
         httpx.AsyncClient(verify=trust, timeout=HANG, trust_env=False) as client,
     ):
         reply = await client.post(f"https://127.0.0.1:{http.server.port}/login", data={"token": TOKEN})
         assert "Secure" in reply.headers["set-cookie"]
         assert (await client.get(f"https://127.0.0.1:{http.server.port}/")).status_code == 200
-    files["key"] = Path(made.key("ca"))
+    given["key"] = Path(files.key("ca"))
     with pytest.raises(zkrq.ConfigError, match="certificate"):
-        async with serving(in_process(servers, new_namespace()), tokens=(TOKEN,), **files):
+        async with serving(in_process(servers, new_namespace()), tokens=(TOKEN,), **given):
             pass

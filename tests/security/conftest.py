@@ -8,7 +8,6 @@ from dataclasses import dataclass
 
 import pytest
 
-from tests.security import certificates
 from tests.security.certificates import Certificates
 from zkrq import local
 from zkrq.base.errors import Unavailable
@@ -35,13 +34,6 @@ def free_port() -> int:
     with socket.socket() as found:
         found.bind(("127.0.0.1", 0))
         return found.getsockname()[1]
-
-
-@pytest.fixture(scope="session")
-def files(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
-    if not certificates.AVAILABLE:
-        pytest.skip("openssl is not installed")
-    return certificates.make(tmp_path_factory.mktemp("certificates"))
 
 
 @pytest.fixture(scope="module")

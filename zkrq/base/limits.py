@@ -192,6 +192,11 @@ class Groups:
         return ", ".join(said) + " in each group" if said else "no limits of groups"
 
     @property
+    def at_once(self) -> int | None:
+        """Items of each group that may be claimed at the same time; None: any number."""
+        return 1 if self.ordered else self.concurrency
+
+    @property
     def settings(self) -> str:
         """As they are stored (``lua/_limits.lua``)."""
         return ",".join(filter(None, ("ordered=1" if self.ordered else "", _settings(self.concurrency, self.rate))))

@@ -42,8 +42,8 @@ class Group(NamedTuple):
 
     def is_held_by_rate(self, limits: Groups) -> bool:
         """Tell whether it waits for its rate, and not for claims of its own; ``limits``: the queue's, of each group."""
-        most = 1 if limits.ordered else limits.concurrency
-        return self.standing == "blocked" and limits.rate is not None and (most is None or self.claimed < most)
+        is_full = limits.at_once is not None and self.claimed >= limits.at_once
+        return self.standing == "blocked" and limits.rate is not None and not is_full
 
 
 class LargestGroups(NamedTuple):
