@@ -105,7 +105,7 @@ async def test_a_recovery_that_was_left_in_the_middle_is_carried_on_though_the_v
         await asyncio.gather(*(server.start() for server in servers.redis))
         renewed = restored(view.members[ServerId("redis-1")])
         await command(servers.redis[0], "HSET", f"{{{namespace}}}:server", "generation", renewed)
-        later = evict(view, [ServerId("redis-3")], by="late")
+        later = evict(view, [ServerId("redis-3")], by="late", now_ms=7)
         assert hub.swap(VIEW, encode(later), hub.read(VIEW).version)
         async with in_process(servers, namespace, hub) as cluster:
             assert cluster.view.members[ServerId("redis-1")].generation == renewed

@@ -21,6 +21,7 @@ from zkrq.protocol.steps import (
     Look,
     Monotonic,
     Nonce,
+    Now,
     Operation,
     ReadRegister,
     Register,
@@ -98,6 +99,8 @@ class Hand:
                 return self.now
             case Nonce():
                 return f"nonce {self.nonces()}"
+            case Now():
+                return round(self.now * 1000)
             case Swap(view):
                 return self.swap(view)
             case Change(_, change):

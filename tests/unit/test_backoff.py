@@ -35,7 +35,7 @@ class Story:
         self.view = after
 
     def evict(self, *servers: ServerId) -> None:
-        self.change(evict(self.view, servers, by="me"))
+        self.change(evict(self.view, servers, by="me", now_ms=7))
 
     def admit(self, server: ServerId) -> None:
         self.change(admit(self.view, server, life_of(server), by="me"))
@@ -197,7 +197,7 @@ def test_changes_of_others_do_not_make_a_pause_longer() -> None:
 
 def test_whoever_did_not_come_back_from_a_recovery_waits() -> None:
     story = Story()
-    story.change(recover(story.view, {A: life_of(A), B: life_of(B)}, by="me"))
+    story.change(recover(story.view, {A: life_of(A), B: life_of(B)}, by="me", now_ms=7))
     assert story.pause(C) == about(FIRST_PAUSE)
     assert story.pause(A) == story.pause(B) == 0
 

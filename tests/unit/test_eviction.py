@@ -56,7 +56,7 @@ def test_a_silent_server_is_evicted() -> None:
 
 
 def test_a_view_that_is_newer_already_is_returned() -> None:
-    newer = evict(WHOLE, [C], by=OTHER)
+    newer = evict(WHOLE, [C], by=OTHER, now_ms=7)
     hand = Hand(newer)
     assert hand.run(client().evict(WHOLE, failing(c=TIMEOUT), {A, B})) is newer
     assert len(hand.steps) == 1
@@ -289,7 +289,7 @@ def test_an_eviction_for_silence_costs_standing_against_the_process() -> None:
 
 
 def test_a_lost_compare_and_set_evicts_nobody() -> None:
-    won = evict(WHOLE, [A], by=OTHER)
+    won = evict(WHOLE, [A], by=OTHER, now_ms=7)
     hand, evicting = Hand(WHOLE), client()
     hand.overtake = lambda: vars(hand).update(view=won, version=hand.version + 1)
     assert hand.run(evicting.evict(WHOLE, failing(c=TIMEOUT), {A, B})) is won
@@ -331,7 +331,7 @@ def test_an_accuser_withdraws_when_the_server_answers() -> None:
 
 def test_another_life_is_not_refuted() -> None:
     view = accuse(WHOLE, [C], client=OTHER)
-    later = accuse(admit(evict(view, [C], by=OTHER), C, life(C, 2), by=OTHER), [C], client=OTHER)
+    later = accuse(admit(evict(view, [C], by=OTHER, now_ms=7), C, life(C, 2), by=OTHER), [C], client=OTHER)
     hand = Hand(later)
     hand.run(client(later).refute(view, {C}))
     assert not hand.seen(Change)
@@ -357,8 +357,8 @@ def test_a_server_that_says_itself_that_it_is_out_of_sync_is_evicted() -> None:
 
 def test_what_a_view_asks_of_a_client() -> None:
     witness = client().witness
-    assert witness.follow(evict(WHOLE, [C], by=OTHER), 1.0) == (False, [])
-    admitted = admit(evict(WHOLE, [C], by=OTHER), C, life(C, 2), by=OTHER)
+    assert witness.follow(evict(WHOLE, [C], by=OTHER, now_ms=7), 1.0) == (False, [])
+    admitted = admit(evict(WHOLE, [C], by=OTHER, now_ms=7), C, life(C, 2), by=OTHER)
     assert witness.follow(admitted, 2.0) == (True, []), "a new life is to be met"
     assert witness.follow(admitted, 2.0) == (False, []), "once"
     mine = accuse(admitted, [C], client=ME)

@@ -82,9 +82,9 @@ def test_fields_of_a_later_release_are_kept_by_every_change(view: View, later: d
     one = next(iter(read.members))
     changes = [
         accuse(read, [one], client="me"),
-        recover(read, read.members, by="w"),
+        recover(read, read.members, by="w", now_ms=7),
         raise_level(read, 2, "0.2.0", by="w"),
-        *([evict(read, [one], by="w")] if len(read.members) > 1 else []),
+        *([evict(read, [one], by="w", now_ms=7)] if len(read.members) > 1 else []),
     ]
     for changed in changes:
         assert json.loads(encode(changed)).items() >= later.items()

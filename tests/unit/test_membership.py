@@ -62,7 +62,7 @@ async def membership(told: Told, coordinator: MemoryCoordinator) -> Membership:
 
 
 async def test_a_change_is_written_and_told(membership: Membership, told: Told) -> None:
-    view = await membership.change(WHOLE, partial(evict, failed=[C]))
+    view = await membership.change(WHOLE, partial(evict, failed=[C], now_ms=7))
     assert (view.epoch, view.members.keys()) == (WHOLE.epoch + 1, {A, B})
     assert await membership.read() == (view, 1)
     assert told.every == told.newer == [membership.view] == [view]
@@ -70,7 +70,7 @@ async def test_a_change_is_written_and_told(membership: Membership, told: Told) 
 
 
 async def test_a_view_below_min_replicas_is_told_once(membership: Membership, told: Told) -> None:
-    view = await membership.change(WHOLE, partial(evict, failed=[B, C]))
+    view = await membership.change(WHOLE, partial(evict, failed=[B, C], now_ms=7))
     await membership.change(view, partial(extend, server=C, url="redis://c"))
     assert [event for event in told.events if isinstance(event, NotWritable)] == [NotWritable("n", (A,), 2)]
 
@@ -82,23 +82,23 @@ async def test_a_change_that_changes_nothing_is_not_written(membership: Membersh
 
 
 async def test_a_change_of_an_old_view_is_not_written(membership: Membership) -> None:
-    newer = await membership.change(WHOLE, partial(evict, failed=[C]))
-    assert await membership.change(WHOLE, partial(evict, failed=[B])) is newer
+    newer = await membership.change(WHOLE, partial(evict, failed=[C], now_ms=7))
+    assert await membership.change(WHOLE, partial(evict, failed=[B], now_ms=7)) is newer
     assert await membership.refresh(WHOLE) is newer
 
 
 async def test_the_loser_of_a_compare_and_set_goes_on_with_the_view_that_won(
     membership: Membership, told: Told
 ) -> None:
-    won = evict(WHOLE, [A], by="another")
+    won = evict(WHOLE, [A], by="another", now_ms=7)
     await membership.write(won, 0)
-    assert await membership.change(WHOLE, partial(evict, failed=[C])) == won
+    assert await membership.change(WHOLE, partial(evict, failed=[C], now_ms=7)) == won
     assert told.newer == [won]
 
 
 async def test_changes_are_made_one_after_the_other(membership: Membership) -> None:
     """Many operations that meet the same dead server evict it once."""
-    views = await asyncio.gather(*[membership.change(WHOLE, partial(evict, failed=[C])) for _ in range(5)])
+    views = await asyncio.gather(*[membership.change(WHOLE, partial(evict, failed=[C], now_ms=7)) for _ in range(5)])
     assert {view.epoch for view in views} == {WHOLE.epoch + 1}
 
 
@@ -115,14 +115,14 @@ async def test_an_accusation_is_told_to_those_that_watch_all(membership: Members
 async def test_a_change_is_made_of_the_latest_accusations(membership: Membership) -> None:
     await membership.write(accuse(WHOLE, [B], client="another"), 0)
     await membership.refresh(WHOLE)
-    view = await membership.change(WHOLE, partial(evict, failed=[C]))
+    view = await membership.change(WHOLE, partial(evict, failed=[C], now_ms=7))
     assert view.accusations.keys() == {B}
 
 
 async def test_watching_ends(membership: Membership) -> None:
     seen: list[View] = []
     with membership.watching(seen.append):
-        view = await membership.change(WHOLE, partial(evict, failed=[C]))
+        view = await membership.change(WHOLE, partial(evict, failed=[C], now_ms=7))
     await membership.change(view, partial(extend, server=C, url="redis://c"))
     assert seen == [view]
 

@@ -129,13 +129,13 @@ def test_who_is_let_in_for_some_calls_only_does_not_accuse_at_each_of_the_others
 
 def test_an_accusation_goes_with_the_life_that_it_is_about() -> None:
     view = accuse(view_of("a", "b", "c", learners="d"), ids_of("bd"), client="me")
-    without = evict(view, ids_of("b"), by="me")
+    without = evict(view, ids_of("b"), by="me", now_ms=7)
     assert without.accusations.keys() == ids_of("d")
     again = admit(without, ServerId("b"), Life("run-b", "new"), by="me")
     assert again.accusations.keys() == ids_of("d")
     assert promote(again, ServerId("d"), view.learners[ServerId("d")], by="me").accusations.keys() == ids_of("d")
     assert not remove(view, ServerId("b"), by="me").accusations.keys() & ids_of("b")
-    assert not recover(view, {ServerId("b"): Life("run-b", "next")}, by="me").accusations
+    assert not recover(view, {ServerId("b"): Life("run-b", "next")}, by="me", now_ms=7).accusations
 
 
 @given(views(), st.data())
@@ -271,7 +271,7 @@ def test_primary_is_a_member_and_depends_on_nothing_else(view: View, queue: str)
 def test_only_queues_of_the_member_that_left_move(view: View, queues: list[str], data: st.DataObject) -> None:
     assume(len(view.members) > 1)
     gone = data.draw(st.sampled_from(sorted(view.members)))
-    after = evict(view, [gone], by="me")
+    after = evict(view, [gone], by="me", now_ms=7)
     for queue in queues:
         if view.primary(queue) != gone:
             assert after.primary(queue) == view.primary(queue)
@@ -308,7 +308,7 @@ def test_many_queues_are_not_remembered_for_ever() -> None:
 def test_evicted_view_is_the_next_one_without_the_failed(view: View, data: st.DataObject) -> None:
     failed = data.draw(st.sets(st.sampled_from(sorted(view.servers))))
     assume(view.members.keys() - failed)
-    after = evict(view, failed, by="nonce")
+    after = evict(view, failed, by="nonce", now_ms=7)
     assert (after.epoch, after.by) == (view.epoch + 1, "nonce")
     assert after.members == {id: life for id, life in view.members.items() if id not in failed}
     assert after.learners == {id: life for id, life in view.learners.items() if id not in failed}
@@ -318,12 +318,25 @@ def test_evicted_view_is_the_next_one_without_the_failed(view: View, data: st.Da
 @given(views())
 def test_last_member_is_never_evicted(view: View) -> None:
     with pytest.raises(ValueError, match="last member"):
-        evict(view, view.members, by="me")
+        evict(view, view.members, by="me", now_ms=7)
+
+
+def test_a_view_says_since_when_servers_are_out() -> None:
+    """Also to a client that connects later, until they are in sync again; whatever else is changed meanwhile."""
+    a, b, c = map(ServerId, "abc")
+    view = evict(view_of("a", "b", "c"), [c], by="me", now_ms=7)
+    assert decode(encode(view)).left_ms == {c: 7}
+    view = evict(admit(view, c, Life("again", "new"), by="me"), [b, c], by="me", now_ms=9)
+    assert view.left_ms == {b: 9, c: 7}, "a learner that fails was out already"
+    assert recover(view, {b: Life("b", "new")}, by="me", now_ms=11).left_ms == {a: 11, c: 7}
+    assert remove(view, c, by="me").left_ms == {b: 9}
+    view = promote(admit(view, b, Life("b", "new"), by="me"), b, Life("b", "new"), by="me")
+    assert view.left_ms == {c: 7}
 
 
 def test_evicting_leaves_the_old_view_as_it_was() -> None:
     view = view_of("a", "b", "c", learners="d")
-    evict(view, ids_of("ad"), by="other")
+    evict(view, ids_of("ad"), by="other", now_ms=7)
     assert view == view_of("a", "b", "c", learners="d")
 
 
@@ -340,7 +353,7 @@ def test_evicting_leaves_the_old_view_as_it_was() -> None:
     ],
 )
 def test_eligible_is_who_still_holds_every_pushed_item(before: View, failed: str, eligible: str) -> None:
-    after = evict(before, ids_of(failed), by="me")
+    after = evict(before, ids_of(failed), by="me", now_ms=7)
     assert set(after.eligible) == ids_of(eligible)
     assert all(life == Life(f"run-{id}", f"generation-{id}") for id, life in after.eligible.items())
 
@@ -349,7 +362,7 @@ def test_eligible_is_who_still_holds_every_pushed_item(before: View, failed: str
 def test_nobody_is_eligible_while_pushes_complete(view: View, data: st.DataObject) -> None:
     failed = data.draw(st.sets(st.sampled_from(sorted(view.servers))))
     assume(view.members.keys() - failed)
-    after = evict(view, failed, by="me")
+    after = evict(view, failed, by="me", now_ms=7)
     assert not (after.writable and after.eligible)
     assert not after.eligible.keys() & after.receivers.keys()
 
@@ -382,4 +395,4 @@ def test_what_is_not_impossible_can_be_done(view: View, data: st.DataObject) -> 
     weight = weigh_eviction(view, failed)
     assert (weight is Eviction.IMPOSSIBLE) == (not view.members.keys() - failed)
     if weight is Eviction.HARMLESS and view.writable:
-        assert evict(view, failed, by="me").writable
+        assert evict(view, failed, by="me", now_ms=7).writable

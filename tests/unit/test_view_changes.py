@@ -59,8 +59,10 @@ def changes(draw: st.DrawFn) -> Change:
     view, life = draw(views()), draw(lives)
     before, kept = deepcopy(view), draw(st.sampled_from(sorted(view.members)))
     possible: dict[str, Callable[[], View]] = {
-        "evict": lambda: evict(view, draw(st.sets(st.sampled_from(sorted(view.servers)))) - {kept}, by="nonce"),
-        "recover": lambda: recover(view, {kept: life}, by="nonce"),
+        "evict": lambda: evict(
+            view, draw(st.sets(st.sampled_from(sorted(view.servers)))) - {kept}, by="nonce", now_ms=7
+        ),
+        "recover": lambda: recover(view, {kept: life}, by="nonce", now_ms=7),
         "extend": lambda: extend(view, draw(ids), "redis://new", by="nonce"),
     }
     if outside(view):
@@ -176,13 +178,16 @@ def test_nobody_is_eligible_once_enough_members_have_answered() -> None:
 @given(views(), servers)
 def test_recovered_view_has_the_merged_servers_as_members(view: View, merged: dict[ServerId, Life]) -> None:
     """Recovery: new generations; nobody else holds what counts."""
-    after = recover(view, merged, by="me")
-    assert after == replace(view, epoch=view.epoch + 1, members=merged, learners={}, eligible={}, by="me")
+    after = recover(view, merged, by="me", now_ms=7)
+    left_ms = {id: moment for id, moment in after.left_ms.items() if id not in merged}
+    assert after == replace(
+        view, epoch=view.epoch + 1, members=merged, learners={}, eligible={}, left_ms=left_ms, by="me"
+    )
 
 
 def test_nothing_is_recovered_from_nobody() -> None:
     with pytest.raises(ValueError, match="without members"):
-        recover(view_of("a"), {}, by="me")
+        recover(view_of("a"), {}, by="me", now_ms=7)
 
 
 @given(lives, st.text(max_size=40))
@@ -204,7 +209,7 @@ def test_an_eligible_server_that_kept_everything_stays_eligible_until_it_is_a_me
     life = Life("run-b", restored(view.eligible[ServerId("b")]))
     learning = admit(view, ServerId("b"), life, by="me")
     assert learning.eligible == {**view.eligible, ServerId("b"): life}
-    assert evict(learning, [ServerId("b")], by="me").eligible == learning.eligible
+    assert evict(learning, [ServerId("b")], by="me", now_ms=7).eligible == learning.eligible
     assert promote(learning, ServerId("b"), life, by="me").eligible.keys() == {"c"}
 
 
@@ -244,6 +249,7 @@ def test_removing_takes_a_server_from_everywhere_and_changes_nothing_else(view: 
         "me",
         level=view.level,
         raised_by=view.raised_by,
+        left_ms={id: moment for id, moment in view.left_ms.items() if id != server},
         unknown=view.unknown,
     )
 

@@ -39,6 +39,7 @@ def views(draw: st.DrawFn) -> View:
         by=draw(st.text(max_size=16)),
         level=(level := draw(st.integers(*SPOKEN))),
         raised_by="" if level == FIRST_LEVEL else draw(st.text(max_size=8)),
+        left_ms=draw(st.dictionaries(st.sampled_from(sorted(everybody)), st.integers(0, 2**41), max_size=3)),
         unknown=draw(st.dictionaries(st.text(max_size=4).map("later-{}".format), st.integers(), max_size=2)),
     )
 

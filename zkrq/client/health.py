@@ -18,10 +18,10 @@ class ServerHealth(NamedTuple):
 
     ``place``: member, learner, eligible or out, as the view says.  ``connected``: whether this client has a connection
     to it.  ``catching_up``: the progress of the catch-up that this client runs for it, None without one.
-    ``shard``: the shard that it is in.  ``out_since``: when this client saw it leave the servers in sync, in UTC; None
-    if it is in sync, or had left before this client connected.  ``reason``: why it could not be brought back when this
-    client last tried, None if it did not try or does not know.  ``version``: of Redis, or of the one that Valkey says
-    it is like; empty while it is not connected.
+    ``shard``: the shard that it is in.  ``out_since``: when it left the servers in sync, in UTC, by the clock of the
+    client that evicted it; None if it is in sync, or has not been yet.  ``reason``: why it could not be brought back
+    when this client last tried, None if it did not try or does not know.  ``version``: of Redis, or of the one that
+    Valkey says it is like; empty while it is not connected.
     """
 
     place: str

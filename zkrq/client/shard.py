@@ -8,12 +8,11 @@ from __future__ import annotations
 import logging
 import secrets
 from collections.abc import Mapping
-from datetime import datetime
+from datetime import UTC, datetime
 from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Final, Self
 
-from zkrq.base import clock
 from zkrq.base.errors import Closed, Unavailable, ZkrqError
 from zkrq.base.tasks import Tasks
 from zkrq.client.health import ServerHealth, place_of
@@ -106,8 +105,6 @@ class Shard:
         )
         self.probe: Final = Probe(coordinator, self.replicas, cluster=namespace)
         self.roster: Final = Roster(self.membership, namespace=namespace)
-        self._members: frozenset[ServerId] = frozenset()
-        self._out_since: dict[ServerId, datetime] = {}
 
     @property
     def view(self) -> View:
@@ -200,10 +197,6 @@ class Shard:
 
     def _follow(self, view: View) -> None:
         """Adapt this client to a newer view."""
-        out, now = view.servers.keys() - view.members.keys(), clock.now()
-        left = dict.fromkeys(self._members & out, now)
-        self._out_since = left | {id: since for id, since in self._out_since.items() if id in out}
-        self._members = frozenset(view.members)
         self.wakeups.listen_only_to(frozenset(view.receivers))
         self.wakeups.wake_all()
         self.repairer.view_changed(view)
@@ -249,7 +242,7 @@ class Shard:
                 server.identity is not None,
                 progress.get(id),
                 self.name,
-                self._out_since.get(id),
+                datetime.fromtimestamp(view.left_ms[id] / 1000, UTC) if id in view.left_ms else None,
                 reasons.get(id),
                 ".".join(map(str, server.identity.version)) if server.identity else "",
             )

@@ -54,6 +54,7 @@ from zkrq.protocol.steps import (
     Monotonic,
     Nonce,
     NothingDone,
+    Now,
     Operation,
     Swap,
     check_let_in,
@@ -131,7 +132,7 @@ class Evicting:
             return view
         if weighed is Eviction.HALTING and now - failing_since < EVICTION_GRACE:
             return view
-        wanted = evict(view, failed, by=(yield from Nonce()))
+        wanted = evict(view, failed, by=(yield from Nonce()), now_ms=(yield from Now()))
         written = yield from Swap(wanted)
         if written is wanted:
             silent = [id for id in judgements if failed[id].status in IMPRESSIONS]

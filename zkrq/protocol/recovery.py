@@ -29,6 +29,7 @@ from zkrq.protocol.steps import (
     Look,
     Nonce,
     NotNow,
+    Now,
     Operation,
     Place,
     PlaceFailed,
@@ -168,7 +169,7 @@ class Recovery:
             raise NotNow(str(failure)) from failure
         for id, who in met.items():
             lives[id] = yield from self.renew(view, id, who)
-        changed = yield from Change(view, partial(recover, lives=lives))
+        changed = yield from Change(view, partial(recover, lives=lives, now_ms=(yield from Now())))
         if changed.members != lives:
             raise NotNow("the view moved meanwhile")
         return Recovered(changed, missing)

@@ -53,7 +53,10 @@ class View:
     fields that a later release has added within a level: they stay as they are when the view is written again.
 
     ``accusations`` has at most one per receiver, in its present life.  It does not change which servers are in sync, so
-    it changes without a new epoch: views of the same epoch differ in nothing else."""
+    it changes without a new epoch: views of the same epoch differ in nothing else.
+
+    ``left_ms``: when a server that is not in sync left, in milliseconds since 1970 by the clock of the client that
+    wrote so; a server that has never been in sync is not in it.  Only people are told."""
 
     epoch: int
     members: Mapping[ServerId, Life]
@@ -67,6 +70,7 @@ class View:
     accusations: Mapping[ServerId, Accusation] = field(default_factory=dict[ServerId, Accusation])
     level: int = FIRST_LEVEL
     raised_by: str = ""
+    left_ms: Mapping[ServerId, int] = field(default_factory=dict[ServerId, int])
     unknown: Mapping[str, Any] = field(default_factory=dict[str, Any])
     receivers: Mapping[ServerId, Life] = field(init=False, repr=False, compare=False)
     """All servers that get every write."""
@@ -82,6 +86,10 @@ class View:
                 if id in receivers and receivers[id].generation == accusation.generation
             }
             object.__setattr__(self, "accusations", present)
+        if self.left_ms:
+            absent = self.servers.keys() - self.members.keys()
+            left_ms = {id: moment for id, moment in self.left_ms.items() if id in absent}
+            object.__setattr__(self, "left_ms", left_ms)
 
     @property
     def writable(self) -> bool:
@@ -135,6 +143,8 @@ def encode(view: View) -> bytes:
         content["accusations"] = {id: _encode_accusation(each) for id, each in view.accusations.items()}
     if view.level != FIRST_LEVEL:
         content |= {"level": view.level, "raised_by": view.raised_by}
+    if view.left_ms:
+        content["left_ms"] = view.left_ms
     return json.dumps(content, separators=(",", ":")).encode()
 
 
@@ -160,6 +170,7 @@ def decode(data: bytes) -> View:
             accusations=_accusations(content.get("accusations", {})),
             level=int(content.get("level", FIRST_LEVEL)),
             raised_by=str(content.get("raised_by", "")),
+            left_ms={ServerId(server): int(moment) for server, moment in content.get("left_ms", {}).items()},
             unknown={name: value for name, value in content.items() if name not in _FIELDS},
         )
     except (NoView, OtherFormat, OtherLevel):
@@ -170,7 +181,7 @@ def decode(data: bytes) -> View:
 
 _FIELDS = {
     *("format", "epoch", "members", "learners", "eligible", "servers", "min_replicas", "nonce", "deployment", "map"),
-    *("accusations", "level", "raised_by"),
+    *("accusations", "level", "raised_by", "left_ms"),
 }
 """Fields of a view that this release knows."""
 
@@ -261,7 +272,7 @@ def weigh_eviction(view: View, failed: Iterable[ServerId]) -> Eviction:
     return Eviction.HARMLESS
 
 
-def evict(view: View, failed: Iterable[ServerId], *, by: str) -> View:
+def evict(view: View, failed: Iterable[ServerId], *, by: str, now_ms: int) -> View:
     """Return the view without ``failed``.  The caller has checked that every remaining member has just answered it."""
     gone = set(failed)
     members = {server: life for server, life in view.members.items() if server not in gone}
@@ -272,8 +283,19 @@ def evict(view: View, failed: Iterable[ServerId], *, by: str) -> View:
         eligible = {**view.eligible, **evicted}
     else:
         eligible = {}
-    learners = _without(view.learners, *gone)
-    return replace(view, epoch=view.epoch + 1, members=members, learners=learners, eligible=eligible, by=by)
+    return replace(
+        view,
+        epoch=view.epoch + 1,
+        members=members,
+        learners=_without(view.learners, *gone),
+        eligible=eligible,
+        left_ms=_departures(view, members, now_ms),
+        by=by,
+    )
+
+
+def _departures(view: View, members: Mapping[ServerId, Life], now_ms: int) -> dict[ServerId, int]:
+    return {**view.left_ms, **dict.fromkeys((id for id in view.members if id not in members), now_ms)}
 
 
 def _without(lives: Mapping[ServerId, Life], *servers: ServerId) -> dict[ServerId, Life]:
@@ -423,11 +445,12 @@ def restored(life: Life) -> str:
     return hashlib.blake2b(life.generation.encode(), digest_size=8).hexdigest()
 
 
-def recover(view: View, lives: Mapping[ServerId, Life], *, by: str) -> View:
+def recover(view: View, lives: Mapping[ServerId, Life], *, by: str, now_ms: int) -> View:
     """Return the view after all servers were restarted: ``lives`` hold the merged data of their disks."""
     if not lives:
         raise ValueError("a view without members")
-    return replace(view, epoch=view.epoch + 1, members=dict(lives), learners={}, eligible={}, by=by)
+    left_ms = _departures(view, lives, now_ms)
+    return replace(view, epoch=view.epoch + 1, members=dict(lives), learners={}, eligible={}, left_ms=left_ms, by=by)
 
 
 def extend(view: View, server: ServerId, url: str, *, by: str) -> View:
