@@ -37,4 +37,6 @@ def extract(folder: Path, *paths: str) -> None:
         archive = Path(beside) / "source.tar"
         subprocess.run(["git", "-C", ROOT, "archive", "-o", archive, COMMIT, *paths], check=True)
         with tarfile.open(archive) as packed:
-            packed.extractall(folder, filter="data")
+            if hasattr(tarfile, "data_filter"):  # Debian 12 has a Python from before it
+                packed.extraction_filter = tarfile.data_filter
+            packed.extractall(folder)

@@ -502,9 +502,8 @@ class Channel(virtual.Channel):
         if reader is None:
             self._start(claim, Claim[Message].release)
         elif not claim.lost:
-            message = self._hold(
-                tag, claim
-            )  # and only then `taken`, so that no other thread sees more room than there is
+            message = self._hold(tag, claim)
+        # After it is held, so that no other thread sees more room than there is.
         if self._feed is not None:
             self._feed.taken += 1
         try:

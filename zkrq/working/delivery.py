@@ -184,14 +184,18 @@ class Delivery:
 
     async def _within_limit(self, call: Callable[[object], Awaitable[object]], work: object, seconds: float) -> object:
         """Call the handler, and cancel it after these seconds.  Then raises ``TimeoutError``."""
-        limit = asyncio.timeout(seconds)
+        own: TimeoutError | None = None
         try:
-            async with limit:
-                return await call(work)
+            async with asyncio.timeout(seconds):
+                try:
+                    return await call(work)
+                except TimeoutError as error:
+                    own = error
+                    raise
         except TimeoutError as error:
-            if limit.expired() and error.__cause__ is not None:
-                raise TimeoutError(f"the handler was stopped at its time limit of {seconds:g} s") from None
-            raise
+            if error is own:
+                raise
+            raise TimeoutError(f"the handler was stopped at its time limit of {seconds:g} s") from None
 
     async def _call_in_thread(self, work: object) -> object:
         """Call the handler in a thread."""
