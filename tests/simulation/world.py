@@ -158,8 +158,17 @@ class Client:
 
     async def close(self) -> None:
         cluster, self.cluster = self.cluster, None
-        if cluster is not None:
-            await self.do("close", cluster.aclose(), 20.0)
+        if cluster is None:
+            return
+        is_called = False
+
+        async def close() -> None:
+            nonlocal is_called
+            is_called = True
+            await cluster.aclose()
+
+        while not is_called:  # by a task that was cancelled before it began
+            await self.do("close", close(), 20.0)
 
     def queue(self, lane: Lane | None = None) -> Queue[Any] | None:
         """A queue of the open cluster, None: the first one."""
