@@ -16,6 +16,7 @@ import logging
 import sqlite3
 import sys
 import time
+from contextlib import closing
 
 import zkrq
 
@@ -29,8 +30,8 @@ Item = dict[str, int]
 class Database:
     """A table with one row per parcel, fenced by tokens."""
 
-    def __init__(self) -> None:
-        self._db = sqlite3.connect(":memory:", isolation_level=None)
+    def __init__(self, db: sqlite3.Connection) -> None:
+        self._db = db
         self._db.execute("CREATE TABLE parcels (id TEXT PRIMARY KEY, number INT, by TEXT, epoch INT, n INT)")
 
     def write(self, claim: zkrq.Claim[Item], by: str) -> bool:
@@ -58,10 +59,9 @@ class Database:
         return self._db.execute("SELECT count(*), count(DISTINCT number) FROM parcels").fetchone()
 
 
-async def main() -> None:
+async def main(db: Database) -> None:
     # The loss of a claim is a warning in the log, shown here with the output.
     logging.basicConfig(stream=sys.stdout, format="  log of %(name)s: %(message)s")
-    db = Database()
     pushes = 0
     packed, shipped = set[int](), set[int]()
     all_packed, all_shipped = asyncio.Event(), asyncio.Event()
@@ -116,4 +116,5 @@ async def main() -> None:
 
 
 if __name__ == "__main__":
-    asyncio.run(main())
+    with closing(sqlite3.connect(":memory:", isolation_level=None)) as connection:
+        asyncio.run(main(Database(connection)))

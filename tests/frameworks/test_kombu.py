@@ -444,7 +444,7 @@ def test_a_fork_has_a_connection_of_its_own(connection: Connection, jobs: sync.Q
 def test_celery_sends_what_is_due_later(options: dict[str, Any], jobs: sync.Queue[bytes]) -> None:
     app = Celery("shop", broker=BROKER_URL, broker_transport_options=options, task_default_queue="jobs")
 
-    @app.task(name="remind")
+    @app.task(name="remind", shared=False)
     def remind(who: str) -> None: ...
 
     sent = remind.apply_async(("ann",), countdown=7 * 86400, priority=3)
@@ -465,7 +465,7 @@ def test_celery_sends_one_of_a_key_in_a_window(
 ) -> None:
     app = Celery("shop", broker=BROKER_URL, broker_transport_options=options, task_default_queue="jobs")
 
-    @app.task(name="digest")
+    @app.task(name="digest", shared=False)
     def digest() -> None: ...
 
     headers = {"zkrq_key": "ann", "zkrq_key_window": 60, "zkrq_group": "tenant-42"}
@@ -492,7 +492,7 @@ def test_options_by_the_name_of_the_queue(options: dict[str, Any]) -> None:
     groups = {"orders": zkrq.Groups(ordered=True)}
     app = Celery("shop", broker=BROKER_URL, broker_transport_options={**options, "groups": groups})
 
-    @app.task(name="change")
+    @app.task(name="change", shared=False)
     def change() -> None: ...
 
     with pytest.raises(zkrq.ConfigError, match="Groups\\(ordered=True\\)"):

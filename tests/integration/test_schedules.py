@@ -77,7 +77,7 @@ async def test_paused_it_pushes_nothing_and_resumed_only_what_comes(pair: Pair, 
         assert paused.next(now()) is None
         store = other._client.schedule_store  # pyright: ignore[reportPrivateUsage]
         await until(lambda: all(entry.paused for entry in store.known.entries.values()))
-        while claim := await queue.pop_one(timeout=0.3):
+        while claim := await queue.pop_one(timeout=1.0):
             await claim.ack()
         assert await queue.pop_one(timeout=A_WHILE) is None
         resumed = await schedules.resume("reports", "nightly")

@@ -497,6 +497,7 @@ async def test_an_observer(code: str, cluster: zkrq.testing.TestCluster, caplog:
     assert (await take(cluster.queue("later"))).headers == {}
 
 
+@pytest.mark.usefixtures("own_tasks")
 @runs("celery.md", "# tasks.py")
 async def test_a_task_of_celery(code: str, servers: local.Servers, founded: str) -> None:
     code = on(servers, founded, code).replace('"namespace": "shop"', f'"namespace": {founded!r}')
@@ -516,17 +517,22 @@ async def test_the_settings_of_celery_in_django(code: str) -> None:
     assert app.connection_for_write().transport_options["zookeeper"] == "zk1,zk2,zk3"
 
 
+@pytest.fixture
+def own_tasks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Celery adds the tasks of one app to all others of a process; these do not go to those of other tests, or come
+    from them."""
+    monkeypatch.setattr("celery._state._on_app_finalizers", set[object]())
+
+
 def _leave_logging_alone(**_: object) -> None:
     pass
 
 
+@pytest.mark.usefixtures("own_tasks")
 @runs("celery.md", "# flows.py")
 async def test_chain_group_chord_retry_and_beat_of_celery(
-    code: str, servers: local.Servers, founded: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    code: str, servers: local.Servers, founded: str, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(
-        "celery._state._on_app_finalizers", set[object]()
-    )  # where its tasks wait for the apps of other tests
     beats: Any = import_module("celery.beat")
     pools: Any = import_module("kombu.pools")
     signals: Any = import_module("celery.signals")
@@ -560,6 +566,7 @@ async def test_chain_group_chord_retry_and_beat_of_celery(
     await asyncio.to_thread(app.close)
 
 
+@pytest.mark.usefixtures("own_tasks")
 @runs("celery.md", "# orders.py")
 async def test_groups_of_celery_that_keep_their_order(code: str, servers: local.Servers, founded: str) -> None:
     pools: Any = import_module("kombu.pools")

@@ -32,8 +32,10 @@ def make(folder: Path) -> Certificates:
     def run(*words: str) -> None:
         subprocess.run(["openssl", *words], cwd=folder, check=True, capture_output=True)
 
+    signs = ("-addext", "keyUsage=critical,keyCertSign,cRLSign")  # which Python asks for since 3.13
     for name in ("ca", "other"):
-        run("req", "-x509", *KEY, "-keyout", f"{name}.key", "-out", f"{name}.pem", "-days", "2", "-subj", f"/CN={name}")
+        made = ("-keyout", f"{name}.key", "-out", f"{name}.pem", "-days", "2", "-subj", f"/CN={name}")
+        run("req", "-x509", *KEY, *made, *signs)
     for name, issuer, host, days in (
         ("server", "ca", "IP:127.0.0.1", "2"),
         ("elsewhere", "ca", "DNS:elsewhere.example.org", "2"),
