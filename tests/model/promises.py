@@ -224,8 +224,10 @@ class Ledger:
         if verb == "ack":
             self.maybe_acked[item].discard(token)
             self.refused_acks[item].add(token)
-        # What a lost answer has queued again another consumer may have by now.
-        if (verb in ("ack", "bury", "extend") or is_handed) and token not in self.lapsed:
+        # What a lost answer has queued again another consumer may have by now.  So has what it has buried, and a redrive
+        # has queued again.
+        is_final = verb in ("ack", "extend") or (verb == "bury" and item not in self.redriven)
+        if (is_final or is_handed) and token not in self.lapsed:
             raise Broken(Promise.ACK_REFUSED, f"item {item}, token {token}, {verb}")
 
     def withheld(self, item: Item, token: Token) -> None:
