@@ -224,8 +224,8 @@ class Ledger:
         if verb == "ack":
             self.maybe_acked[item].discard(token)
             self.refused_acks[item].add(token)
-        # What a lost answer has queued again another consumer may have by now.  So has what it has buried, and a redrive
-        # has queued again.
+        # What a lost answer has queued again another consumer may have by now.  So it is with what it has buried, if a
+        # redrive has queued that again.
         is_final = verb in ("ack", "extend") or (verb == "bury" and item not in self.redriven)
         if (is_final or is_handed) and token not in self.lapsed:
             raise Broken(Promise.ACK_REFUSED, f"item {item}, token {token}, {verb}")

@@ -650,13 +650,18 @@ def _calls_on(state: ShardState | None) -> tuple[str, ...]:
             return ("add shard", "drain shard", "remove shard", "remove shard")
 
 
+NO_VIEW = "knows no view of it"
+"""In the error about servers that hold something, and are in no view."""
+
+
 async def reshard_by(client: Client, call: str, *, force: bool = True) -> bool:
     """Make a call about the second shard; whether it returned.  What was removed by force may be pushed again."""
     world, cluster, shard = client.world, client.cluster, client.world.shards[-1]
     assert cluster is not None
     match call:
         case "add shard":
-            world.wash(shard)
+            if shard.entry is None:
+                world.wash(shard)
             urls = world.urls(shard)
             work = cluster.add_shard(shard.name, urls, min_replicas=shard.min_replicas)
         case "drain shard":
@@ -669,6 +674,8 @@ async def reshard_by(client: Client, call: str, *, force: bool = True) -> bool:
     ended = await client.do(call, work, RESHARD_LIMIT)
     if isinstance(ended.error, ConfigError):
         world.found.counts[f"{call}: {str(ended.error)[:45]}"] += 1
+        if NO_VIEW in str(ended.error):  # it was removed after the call had begun
+            world.wash(shard)
     return ended.outcome is Outcome.DONE
 
 

@@ -382,7 +382,7 @@ class World:
 
     def wash(self, shard: SimShard) -> None:
         """Before servers are to found a shard, they are flushed: they may have belonged to one that was removed."""
-        for name in shard.names if shard.entry is None else ():
+        for name in shard.names if shard.view is None else ():
             self.servers[name].redis.flush()
 
     def urls(self, shard: SimShard) -> dict[str, str]:

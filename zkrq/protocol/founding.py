@@ -182,7 +182,8 @@ class Founding:
             if who.queues or who.epoch > FOUNDING + 1:
                 raise Invalid(
                     f"server {id} holds items of namespace {self._namespace!r}, but ZooKeeper knows no view of it: "
-                    "wrong ZooKeeper or namespace, or ZooKeeper has lost its data; nothing was changed"
+                    "wrong ZooKeeper or namespace, or ZooKeeper has lost its data, or the server was of a shard that "
+                    "was removed, and was not flushed since; nothing was changed"
                 )
             lives[id] = Life(who.run_id, (yield from Nonce()))
         min_replicas = min(2, len(self._servers)) if self._min_replicas is None else self._min_replicas
