@@ -533,7 +533,7 @@ claim.ack()
 print(*codes)
 """
     # Python warns of forks beside threads; nothing but zkrq's own locks is at stake here.
-    output = run(servers, namespace, script, "-W", "ignore::DeprecationWarning")
+    output = run(servers, namespace, script, "-W", "ignore:This process (pid=:DeprecationWarning")
     *refusals, codes = output.splitlines()
     assert len(refusals) == 4
     assert all("before a fork" in line for line in refusals)
@@ -560,7 +560,7 @@ with zkrq.sync.embedded(1) as private:
     os.waitpid(child, 0)
     print(jobs.size().ready)
 """
-    output = run(servers, namespace, script, "-W", "ignore::DeprecationWarning")
+    output = run(servers, namespace, script, "-W", "ignore:This process (pid=:DeprecationWarning")
     refusal, ready = output.splitlines()
     assert "the private servers belong to process" in refusal
     assert ready == "1"

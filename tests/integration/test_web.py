@@ -97,7 +97,7 @@ def gunicorn(application: str, *options: str) -> list[str]:
 
 PREFORK = ("--workers", str(WORKERS), "--preload")
 SERVERS = {
-    "forks": [sys.executable, "-W", "ignore::DeprecationWarning", "-c", FORKING, "{port}"],
+    "forks": [sys.executable, "-W", "ignore:This process (pid=:DeprecationWarning", "-c", FORKING, "{port}"],
     "gunicorn, threads": gunicorn("plain", "--threads", "8"),
     "gunicorn, prefork": gunicorn("plain", *PREFORK),
     "gunicorn, flask, threads": gunicorn("view", "--threads", "8"),

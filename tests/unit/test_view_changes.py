@@ -179,7 +179,8 @@ def test_nobody_is_eligible_once_enough_members_have_answered() -> None:
 def test_recovered_view_has_the_merged_servers_as_members(view: View, merged: dict[ServerId, Life]) -> None:
     """Recovery: new generations; nobody else holds what counts."""
     after = recover(view, merged, by="me", now_ms=7)
-    left_ms = {id: moment for id, moment in after.left_ms.items() if id not in merged}
+    out = view.servers.keys() - merged.keys()
+    left_ms = {id: 7 if id in view.members else view.left_ms[id] for id in out & {*view.members, *view.left_ms}}
     assert after == replace(
         view, epoch=view.epoch + 1, members=merged, learners={}, eligible={}, left_ms=left_ms, by="me"
     )

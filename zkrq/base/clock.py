@@ -35,6 +35,11 @@ def now() -> datetime:
     return _EPOCH + timedelta(microseconds=_read_us())
 
 
+def at_ms(ms: float) -> datetime:
+    """Return the moment that is these milliseconds after 1970 began, in UTC."""
+    return datetime.fromtimestamp(ms / 1000, UTC)
+
+
 def go_by(read_us: Callable[[], int]) -> None:
     """Make everything in this process read another clock.  For tests."""
     global _read_us

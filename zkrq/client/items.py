@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Generic, Literal, NamedTuple, TypeVar, get_args
 
 from zkrq.base import clock
@@ -128,7 +128,7 @@ def _item(id: str, record: ItemRecord, note: str, since: float, payload: bytes, 
         priority=record.priority,
         attempts=record.attempts,
         failures=record.failures,
-        pushed_at=datetime.fromtimestamp(record.pushed_at_ms / 1000, UTC),
+        pushed_at=clock.at_ms(record.pushed_at_ms),
         seconds_left=left if state in ("scheduled", "claimed") else None,
         owner=record.token.rpartition("/")[0] or None if record.state is State.CLAIMED else None,
         reason=reason,

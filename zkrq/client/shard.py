@@ -8,11 +8,11 @@ from __future__ import annotations
 import logging
 import secrets
 from collections.abc import Mapping
-from datetime import UTC, datetime
 from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Final, Self
 
+from zkrq.base import clock
 from zkrq.base.errors import Closed, Unavailable, ZkrqError
 from zkrq.base.tasks import Tasks
 from zkrq.client.health import ServerHealth, place_of
@@ -242,7 +242,7 @@ class Shard:
                 server.identity is not None,
                 progress.get(id),
                 self.name,
-                datetime.fromtimestamp(view.left_ms[id] / 1000, UTC) if id in view.left_ms else None,
+                clock.at_ms(view.left_ms[id]) if id in view.left_ms else None,
                 reasons.get(id),
                 ".".join(map(str, server.identity.version)) if server.identity else "",
             )

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from operator import attrgetter
 from types import TracebackType
 from typing import Any, Generic, Self, TypeVar, cast
@@ -103,7 +103,7 @@ class Claim(Generic[T]):
     @property
     def pushed_at(self) -> datetime:
         """When the item was pushed, by the producer's clock."""
-        return datetime.fromtimestamp(self._lease.record.pushed_at_ms / 1000, UTC)
+        return clock.at_ms(self._lease.record.pushed_at_ms)
 
     @property
     def deadline(self) -> datetime:

@@ -184,16 +184,16 @@ class Delivery:
 
     async def _within_limit(self, call: Callable[[object], Awaitable[object]], work: object, seconds: float) -> object:
         """Call the handler, and cancel it after these seconds.  Then raises ``TimeoutError``."""
-        own: TimeoutError | None = None
+        is_own = False
         try:
             async with asyncio.timeout(seconds):
                 try:
                     return await call(work)
-                except TimeoutError as error:
-                    own = error
+                except TimeoutError:
+                    is_own = True
                     raise
-        except TimeoutError as error:
-            if error is own:
+        except TimeoutError:
+            if is_own:
                 raise
             raise TimeoutError(f"the handler was stopped at its time limit of {seconds:g} s") from None
 
