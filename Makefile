@@ -21,7 +21,7 @@ bench: setup   ## About 25 minutes, ARGS=--quick four; tables and pictures in bu
 	$(PYTHON) -m benchmarks $(ARGS)
 
 test: setup    ## ARGS="-k local" goes to pytest.
-	$(PYTHON) -m pytest -n 5 --dist loadfile --no-loadscope-reorder -m "not chaos" $(ARGS)
+	$(PYTHON) -m pytest -n 6 --dist loadfile --no-loadscope-reorder -m "not chaos" $(ARGS)
 
 chaos: setup   ## Every fault on real servers, about 25 minutes; a table and a picture in build/chaos.
 	$(PYTHON) -m tests.chaos $(ARGS)

@@ -521,7 +521,7 @@ for _ in range(4):
         try:
             claim.ack()
         except zkrq.WrongLoop as error:
-            print(error, flush=True)
+            os.write(1, f"{error}\\n".encode())  # at once: where nothing is buffered, `print` writes line ends apart
         sys.exit(7)
     children.append(child)
 codes = [os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in children]
