@@ -270,6 +270,9 @@ def _may_fail(kind: str, error: BaseException) -> bool:
     """
     if kind.startswith("pop") or kind == "handle, raise":
         return True
+    if isinstance(error, OutcomeUnknown) and error.outcomes is not None:  # of several pushes: raised because of these
+        unknown = [each for each in error.outcomes.errors if isinstance(each, OutcomeUnknown)]
+        return all(_may_fail(kind, each) for each in unknown)
     in_doubt = isinstance(error, OutcomeUnknown) and str(error).endswith(
         "may have happened; push again with the same id"
     )
