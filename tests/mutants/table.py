@@ -957,6 +957,14 @@ MUTANTS: tuple[Mutant, ...] = (
         Suite("tests/faults/test_sessions.py", "-k", "decided_on_the_primary_alone"),
     ),
     Mutant(
+        "plan-for-a-server-without-a-generation",
+        "zkrq/protocol/founding.py",
+        'if not (yield from self._enrol(id, who, FOUNDING, Life(who.run_id, generation), deployment="")):',
+        "if False:",
+        "who founds a namespace late vouches for no server that was flushed meanwhile",
+        Suite("tests/unit/test_founding.py"),
+    ),
+    Mutant(
         "refounding-merges-who-was-away",
         "zkrq/protocol/refounding.py",
         "holding[id].epoch != reached)",

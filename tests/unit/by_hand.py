@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import count
 from typing import Any, TypeVar
 
-from zkrq.protocol.calls import Call
+from zkrq.protocol.calls import Call, Enrol
 from zkrq.protocol.replies import Answer, Status
 from zkrq.protocol.server_info import ServerInfo
 from zkrq.protocol.steps import (
@@ -94,6 +94,8 @@ class Hand:
                 return self.view
             case Ask(lives=lives, call=call):
                 self.asked += [(id, call) for id in lives]
+                if isinstance(call, Enrol):
+                    return {id: self.enrol(id, life, call) for id, life in lives.items()}
                 return {id: self.answers.get(id, OK) for id in lives}
             case Monotonic():
                 return self.now
@@ -121,6 +123,15 @@ class Hand:
                 return None
             case _:
                 raise AssertionError(f"not expected: {step}")
+
+    def enrol(self, id: ServerId, life: Life, call: Enrol) -> Answer:
+        """Compare and set the generation of a server, if it is one of ``infos``."""
+        info, told = self.infos.get(id), self.answers.get(id, OK)
+        if told is OK and isinstance(info, ServerInfo) and info.generation != life.generation:
+            if info.generation != call.expected:
+                return answer(Status.MISMATCH)
+            self.infos[id] = replace(info, generation=life.generation)
+        return told
 
     def swap(self, view: View) -> View | None:
         before = self.version

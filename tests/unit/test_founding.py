@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -11,11 +12,22 @@ from tests.unit.by_hand import A, B, C, Hand, answer, life, view_of
 from zkrq.base.settings import Settings
 from zkrq.protocol.calls import Enrol
 from zkrq.protocol.clocks import CLOCK_WARNING, PUT_WINDOW
-from zkrq.protocol.founding import AHEAD_PAUSE, TRIES, Beginning, Founding, Location
+from zkrq.protocol.founding import AHEAD_PAUSE, TRIES, Beginning, Founding, Location, planned_after
 from zkrq.protocol.replies import Answer, Status
 from zkrq.protocol.server_info import ServerInfo
-from zkrq.protocol.steps import Failure, Invalid, Log, NoNamespace, NothingDone, Wait, WriteRegister
-from zkrq.protocol.view import FOUNDING, Life, ServerId, plan
+from zkrq.protocol.steps import (
+    Ask,
+    Failure,
+    Invalid,
+    Log,
+    NoNamespace,
+    NothingDone,
+    ReadRegister,
+    Step,
+    Wait,
+    WriteRegister,
+)
+from zkrq.protocol.view import FOUNDING, Life, ServerId, View, found, plan
 
 WHOLE = view_of(A, B, C)
 UNREACHABLE, UNFIT, DENIED = answer(Status.UNREACHABLE), answer(Status.UNFIT), answer(Status.DENIED)
@@ -71,7 +83,7 @@ def test_a_namespace_is_founded(servers: str, given: int | None, needed: int) ->
     assert view.members.keys() == identities.keys() == hand.infos.keys()
     assert view.servers == {id: f"redis://{id}" for id in hand.infos}
     assert [(id, call.deployment) for id, call in hand.asked if isinstance(call, Enrol)] == [
-        (id, view.deployment) for id in hand.infos
+        (id, deployment) for deployment in ("", view.deployment) for id in hand.infos
     ]
 
 
@@ -82,21 +94,70 @@ def test_the_lives_of_the_plan_are_those_that_were_met() -> None:
     assert len({known.generation for known in members.values()}) == 3
 
 
+def marked(*, by: str = "x") -> tuple[Hand, View]:
+    """New servers that another client has given passing generations, and its plan."""
+    hand = new(**{id: replace(info(id), generation=f"passing {id}") for id in (A, B, C)})
+    lives = {id: Life(life(id).run_id, planned_after(f"passing {id}", by)) for id in hand.infos}
+    return hand, plan(lives, {id: f"redis://{id}" for id in hand.infos}, min_replicas=2, by=by)
+
+
 def test_a_plan_of_another_client_is_carried_out() -> None:
-    hand = new()
-    other = plan(
-        {id: life(id) for id in hand.infos}, {id: f"redis://{id}" for id in hand.infos}, min_replicas=2, by="x"
-    )
+    hand, other = marked()
     hand.overtake = lambda: vars(hand).update(
         view=other, version=hand.version + 1, overtake=lambda: None
     )  # before this client's plan is written
     assert joining(hand).view.members == other.members
 
 
-def test_a_server_that_is_not_as_planned_needs_another_plan() -> None:
+def test_a_plan_that_is_younger_than_what_the_servers_said_is_carried_out() -> None:
+    hand, other = marked()
+    marks, hand.infos = hand.infos, new().infos
+    answers = hand.answer
+
+    def plan_first(step: Step[Any]) -> object:
+        if isinstance(step, ReadRegister) and hand.view is None:
+            hand.view, hand.infos = other, marks
+        return answers(step)
+
+    hand.answer = plan_first
+    assert joining(hand).view.members == other.members
+
+
+def test_a_plan_that_is_executed_late_vouches_for_no_server_that_was_flushed_meanwhile() -> None:
+    """Others have made it the view, and pushed.  The server that has lost its items looks like a new one."""
     hand = new()
-    urls = {id: f"redis://{id}" for id in hand.infos}
-    hand.view = plan({id: life(id) for id in hand.infos}, urls, min_replicas=2, by="x")
+    answers = hand.answer
+
+    def stall(step: Step[Any]) -> object:
+        if isinstance(step, Ask) and isinstance(step.call, Enrol) and step.call.deployment and B in step.lives:
+            assert hand.view is not None
+            hand.view, hand.version = found(hand.view, by="another"), hand.version + 1
+            hand.infos[B] = info(B)
+        return answers(step)
+
+    hand.answer = stall
+    assert joining(hand).view.by == "another"
+    assert hand.infos[B] == info(B)
+
+
+def test_a_server_that_another_client_has_just_given_a_generation_is_met_again() -> None:
+    hand = new()
+    answers = hand.answer
+
+    def faster(step: Step[Any]) -> object:
+        if isinstance(step, Ask) and isinstance(step.call, Enrol) and hand.infos[B] == info(B):
+            hand.infos[B] = replace(info(B), generation="of another")
+        return answers(step)
+
+    hand.answer = faster
+    view = joining(hand).view
+    assert view.members[B].generation == planned_after("of another", view.deployment)
+    assert len(hand.seen(WriteRegister)) == 2
+
+
+def test_a_server_that_is_not_as_planned_needs_another_plan() -> None:
+    hand, planned = marked()
+    hand.view = planned
     hand.answers[B] = answer(Status.MISMATCH)
     with pytest.raises(NothingDone, match="its servers change, or others try as well"):
         joining(hand)

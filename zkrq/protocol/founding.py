@@ -4,10 +4,15 @@ The first client writes a plan into the register: which servers, in which lives.
 executes it: it enrols each server, by compare-and-set on its generation, and then makes the plan the first view.
 Without a plan, two clients that found a namespace at the same time would enrol the servers under generations of their
 own, and the view of one would name generations that the other has replaced.
+
+A server without a generation is given a passing one before it is planned, and its planned generation follows from that.
+Otherwise a client that executes the plan late, when others have long made it the view, would find a server that was
+flushed meanwhile as empty as a new one, and vouch for it: the view would go on with a server that has lost its items.
 """
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Collection, Mapping
 from typing import NamedTuple, Protocol
 
@@ -29,7 +34,7 @@ from zkrq.protocol.steps import (
 )
 from zkrq.protocol.view import FOUNDING, Life, ServerId, View, found, plan
 
-TRIES = 5
+TRIES = 6
 """Number of times that the view is read, or a plan is made or executed, before a client gives up."""
 
 AHEAD_PAUSE = 0.2
@@ -37,6 +42,11 @@ AHEAD_PAUSE = 0.2
 
 Identities = Mapping[ServerId, ServerInfo | Answer]
 """Each server's identity, or why there is none."""
+
+
+def planned_after(generation: str, deployment: str) -> str:
+    """Return the generation that the plan of a deployment gives to a server which has this one."""
+    return hashlib.blake2b(f"planned {deployment} {generation}".encode(), digest_size=8).hexdigest()
 
 
 class Charter(Protocol):
@@ -163,17 +173,19 @@ class Founding:
         """Execute the existing plan; make one if there is none, or if a server is no longer as planned."""
         if planned is None and not self._may_found:
             raise NoNamespace(self._namespace)
+        if planned is not None:  # it may be younger than the identities
+            identities = yield from Identify(self._servers)
         self._refuse_unfit(identities)
         yield from self._check_clocks(identities, self._servers)
-        if planned is not None and (yield from self._enrol(planned, identities, version)):
+        if planned is not None and (yield from self._execute(planned, identities, version)):
             return
         if not self._may_found:
             raise NothingDone(f"namespace {self._namespace!r} is being founded; retry")
         yield from self._plan(identities, version)
 
     def _plan(self, identities: Identities, version: int) -> Operation[None]:
-        """Write a plan with the lives of the servers."""
-        lives: dict[ServerId, Life] = {}
+        """Write a plan with the lives of the servers; none if one of them changes meanwhile."""
+        met: dict[ServerId, ServerInfo] = {}
         for id, who in identities.items():
             if isinstance(who, Answer):
                 raise NothingDone(
@@ -185,13 +197,30 @@ class Founding:
                     "wrong ZooKeeper or namespace, or ZooKeeper has lost its data, or the server was of a shard that "
                     "was removed, and was not flushed since; nothing was changed"
                 )
-            lives[id] = Life(who.run_id, (yield from Nonce()))
+            met[id] = who
+        generations = yield from self._generations(met)
+        if generations is None:
+            return
+        by = yield from Nonce()  # the deployment's, from here on
+        lives = {id: Life(met[id].run_id, planned_after(generation, by)) for id, generation in generations.items()}
         min_replicas = min(2, len(self._servers)) if self._min_replicas is None else self._min_replicas
         urls = {id: location.public for id, location in self._servers.items()}
-        planned = plan(lives, urls, min_replicas=min_replicas, by=(yield from Nonce()), level=self._level)
-        yield WriteRegister(planned, version)
+        yield WriteRegister(plan(lives, urls, min_replicas=min_replicas, by=by, level=self._level), version)
 
-    def _enrol(self, planned: View, identities: Identities, version: int) -> Operation[bool]:
+    def _generations(self, met: Mapping[ServerId, ServerInfo]) -> Operation[dict[ServerId, str] | None]:
+        """Return the generations of servers, after giving a passing one to those that have none; None if one of them
+        has changed meanwhile.  All are tried: clients that do this at the same time are done after one round."""
+        found: dict[ServerId, str] = {}
+        for id, who in met.items():
+            generation = who.generation
+            if not generation:
+                generation = yield from Nonce()
+                if not (yield from self._enrol(id, who, FOUNDING, Life(who.run_id, generation), deployment="")):
+                    continue
+            found[id] = generation
+        return found if len(found) == len(met) else None
+
+    def _execute(self, planned: View, identities: Identities, version: int) -> Operation[bool]:
         """Execute a plan; return False if a server is no longer as planned, so that another plan is needed."""
         if set(planned.servers) != set(self._servers):
             raise Invalid(
@@ -203,15 +232,22 @@ class Founding:
             who = identities[id]
             if isinstance(who, Answer):
                 return False
-            answer = yield from enrol(id, who, FOUNDING + 1, life, deployment=planned.deployment, holding=False)
-            # A right that only scripts need is missed here first; another try would meet the same.
-            if answer.status is Status.DENIED:
-                raise Invalid(denial(id, answer))
-            if answer.status is not Status.OK:
-                yield Log(f"server {id} was not enrolled: {answer.reason}", id, warns=False)
+            if life.generation not in (who.generation, planned_after(who.generation, planned.deployment)):
+                return False
+            if not (yield from self._enrol(id, who, FOUNDING + 1, life, deployment=planned.deployment)):
                 return False
         yield WriteRegister(found(planned, by=(yield from Nonce())), version)
         return True
+
+    def _enrol(self, id: ServerId, who: ServerInfo, epoch: int, life: Life, *, deployment: str) -> Operation[bool]:
+        """Enrol a server that holds nothing; return False if it is no longer as it was met.  Raises ``Invalid``."""
+        answer = yield from enrol(id, who, epoch, life, deployment=deployment, holding=False)
+        # A right that only scripts need is missed here first; another try would meet the same.
+        if answer.status is Status.DENIED:
+            raise Invalid(denial(id, answer))
+        if answer.status is not Status.OK:
+            yield Log(f"server {id} was not enrolled: {answer.reason}", id, warns=False)
+        return answer.status is Status.OK
 
     # -- with a view ---------------------------------------------------------------------------------------------------
 
