@@ -558,7 +558,7 @@ def ids_of(id: str, bundle: Bundle) -> list[str]:
 
 
 @cache
-def _scripts(limits: tuple[tuple[str, int], ...]) -> Mapping[str, Script]:
+def _scripts(limits: tuple[tuple[str, int | str], ...]) -> Mapping[str, Script]:
     """Return the scripts with other values for some of their limits."""
     return with_constants({name: str(value) for name, value in limits}) if limits else SCRIPTS
 
@@ -590,7 +590,7 @@ class OneServer(Connection):
         self.host, self.port = host, port
         self.epoch = 1
         self.queue = QUEUE
-        self.limits: dict[str, int] = {}
+        self.limits: dict[str, int | str] = {}
         """Constants of the scripts to which the test gives other values."""
         self._known: set[str] = set()
         self._seq = 0

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Generator
+from typing import NamedTuple
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from tests.lines import member_of
-from tests.lua.one_server import BUNDLE, LIMITS, Applied, OneServer, Put
+from tests.lua.one_server import BUNDLE, LIMITS, Applied, Claimed, OneServer, Put
+from zkrq import local
 from zkrq.protocol import calls
 from zkrq.protocol.calls import only_of
 from zkrq.protocol.payloads import join
@@ -432,3 +436,83 @@ def test_clear_finds_what_was_sent_back_meanwhile(server: OneServer, page: int) 
     assert removed == 3
     assert server.contents().faults == []
     assert len(server.claim(count=99).ids) == 21
+
+
+# -- what most groups are ----------------------------------------------------------------------------------------------
+
+
+class Step(NamedTuple):
+    """A call; ``which`` and ``size``: of what there is."""
+
+    kind: str
+    which: int
+    size: int
+    ms: int
+
+
+VERBS = ("ack", "nack", "release", "bury", "extend")
+steps = st.builds(
+    Step,
+    st.sampled_from(("put", "put", "claim", "claim", "cancel", *VERBS)),
+    st.integers(0, 5),
+    st.integers(1, 3),
+    st.sampled_from((0, 60_000)),
+)
+
+
+class Player:
+    """Makes the same calls as others, on a server of its own, and tells what it sees."""
+
+    def __init__(self, server: OneServer, began_ms: int) -> None:
+        self.server, self.began_ms = server, began_ms
+        self.pushed: list[str] = []
+        self.claims: list[Claimed] = []
+
+    def put(self, step: Step) -> None:
+        """One item, a bundle of two, or two items that come together."""
+        group, moment = (None, "", "a", "b", "c", "d")[step.which], self.began_ms + len(self.pushed)
+        count = len(self.pushed)
+        id = f"zkrq-019aa5f2c31-3f9c2a71-{count:02x}" if step.size == 2 else f"item {count}"
+        put = Put(id, [b"1", b"2"] if step.size == 2 else b"1", step.ms, step.which % 2, moment, group=group)
+        puts = [put, put._replace(id=f"{id}, too")] if step.size == 3 else [put]
+        self.server.put(*puts)
+        self.pushed += [put.id for put in puts]
+
+    def play(self, step: Step) -> object:
+        """Make a call; what groups, lines and consumers have then."""
+        if step.kind == "put":
+            self.put(step)
+        elif step.kind == "claim":
+            claimed = self.server.claim(count=step.size)
+            self.claims += [claimed] if claimed.handed else []
+        elif step.kind == "cancel" and self.pushed:
+            self.server.cancel(self.pushed[step.which % len(self.pushed)])
+        elif step.kind in VERBS and self.claims:
+            self.server.settle(*self.claims[step.which % len(self.claims)].settle(step.kind, step.ms, "why"))
+        contents = self.server.contents()
+        assert contents.faults == []
+        in_line = sorted(contents.ready, key=contents.ready.__getitem__)
+        return contents.groups, contents.members, in_line, contents.counters, [claimed.ids for claimed in self.claims]
+
+
+@pytest.fixture(scope="module")
+def alike(private_redis: local.LocalRedis) -> Generator[tuple[OneServer, OneServer]]:
+    """Two servers; one of them takes the long way for every group."""
+    with (
+        OneServer(private_redis.host, private_redis.port) as one,
+        OneServer(private_redis.host, private_redis.port, database=1) as other,
+    ):
+        other.limits["is_simple"] = "false"
+        yield one, other
+
+
+@given(st.lists(steps, max_size=20))
+def test_groups_of_one_entry_are_lined_up_as_all_are(alike: tuple[OneServer, OneServer], calls: list[Step]) -> None:
+    one, other = alike
+    one.reset()
+    other.enrol()
+    began_ms = one.now_ms()
+    players = [Player(server, began_ms) for server in alike]
+    for step in calls:
+        first, second = (player.play(step) for player in players)
+        assert first == second

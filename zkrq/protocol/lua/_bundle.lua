@@ -274,7 +274,7 @@ do
     return {
       states = r.states, named = r.named, row_owners = r.row_owners, rows = r.rows, own = r.own, due = r.due, shift = r.shift,
       soonest = r.soonest, priority = r.priority, size = r.size, pushed_at = r.pushed_at, group = r.group,
-      standing = standing_of(r), claim_n = r.claim_n,
+      order = r.order, claim_n = r.claim_n,
     }
   end
 

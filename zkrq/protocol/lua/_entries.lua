@@ -53,6 +53,18 @@ do
       begun, rests_us
   end
 
+  -- Return the same of a group without flags: number of claimed items, nil if it has flags, and rank and entry of the first.
+  function places.read_simple(state)
+    local a, b, c, d, flags = string.byte(state, 1, STATE_BYTES)
+    if flags ~= 0 then return nil end
+    return a + 256 * (b + 256 * (c + 256 * d)), #state > STATE_BYTES and string.sub(state, STATE_BYTES + 1) or nil
+  end
+
+  function places.write_simple(claims, first)
+    local state = struct.pack('<I4B', claims, 0)
+    return first and state .. first or state
+  end
+
   -- Write what read_state reads.
   function places.write_state(claims, has_members, first, keeps_order, ended, order, begun, rests_us)
     local flags = (has_members and HAS_MEMBERS or 0) + (keeps_order and KEEPS_ORDER or 0) + (begun and COUNTS or 0)

@@ -204,7 +204,7 @@ do
   -- Write all that follows from the difference between a bundle as it is stored and as it is now.
   function place(r)
     local b, began, ended, has_turn = r.before or NOTHING, {}, {}, false
-    r.is_elsewhere = (b.group or r.group) and (b.group ~= r.group or b.standing ~= standing_of(r)) and string.find(b.states, '[QR]')
+    r.is_elsewhere = r.begun and (b.group ~= r.group or standing_of(b) ~= standing_of(r)) and string.find(b.states, '[QR]')
     if r.is_elsewhere then change_group(b, r) end
     local is_ordered = places.is_ordered(r)
     if is_ordered then
@@ -239,18 +239,14 @@ do
         began[token] = true
         if token ~= old_token then
           tally.begun = tally.begun + size
-          if r.group then grouping.count_begun(r, size) end
+          if r.group then
+            has_turn = r.group == b.group
+            grouping.count_begun(r, size, has_turn and not old_token and size or 0, has_turn)
+          end
         end
       elseif old_token then
         openings.freed = openings.freed + size
-      end
-      if r.group and r.group == b.group then
-        if token and token ~= old_token then
-          has_turn = true
-          grouping.count_claims(r, old_token and 0 or size, true)
-        elseif old_token and not token then
-          grouping.count_claims(r, -size)
-        end
+        if r.group and r.group == b.group then grouping.count_claims(r, -size) end
       end
       if old_state == REQUEUED or old_state == DEAD or state == REQUEUED or state == DEAD then
         place_own(r, from, to, old_state, state)
@@ -340,8 +336,7 @@ end
 
 -- The same for the first entries of a group beside the one that stands in ready.
 local function each_member(group, count, visit)
-  local first, behind = '[' .. group .. '\0', '(' .. group .. '\1'
-  local entries = count > 0 and redis.call('ZRANGEBYLEX', members, first, behind, 'LIMIT', 0, count) or {}
+  local entries = redis.call('ZRANGEBYLEX', members, '[' .. group .. '\0', '(' .. group .. '\1', 'LIMIT', 0, count)
   each_in(members, entries, 'Q', 'R', function(r, position, member)
     return visit(r, position, places.entry_of_member(member))
   end, places.entry_of_member)

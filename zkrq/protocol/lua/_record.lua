@@ -57,27 +57,28 @@ do
       row_owners[i] = string.sub(packed, at + 1, at + length)
       at = at + 1 + length
     end
-    local rows_end = at + ROW_BYTES * string.byte(packed, at)
+    local rows_at, rows_end = at, at + ROW_BYTES * string.byte(packed, at)
     local own_end = rows_end + 1 + OWN_BYTES * string.byte(packed, rows_end + 1)
-    local r = {
-      epoch = epoch, n = n, priority = marked % MARK, marks = math.floor(marked / MARK), count = count, size = size,
-      pushed_at = pushed_at, due = due, soonest = soonest, states = states, named = named,
-      attempts = attempts, row_owners = row_owners, tail = string.sub(packed, own_end + 1),
-      clock = clock, shift = shift, rows = string.sub(packed, at + 1, rows_end), own = string.sub(packed, rows_end + 2, own_end),
-    }
-    if r.marks >= GROUPED then
-      local tail_end = has_tail(r) and 1 + string.byte(r.tail) + LIFE_BYTES or 0
-      r.group, r.order, at = struct.unpack('<Bc0d', r.tail, tail_end + 1)
-      if r.marks >= ORDERED then r.claim_n = struct.unpack('<d', r.tail, at) end
-      r.tail = string.sub(r.tail, 1, tail_end)
+    local marks, tail_end = math.floor(marked / MARK), #packed
+    local group, order, claim_n
+    if marks >= GROUPED then
+      tail_end = marks % GROUPED > 0 and own_end + 1 + string.byte(packed, own_end + 1) + LIFE_BYTES or own_end
+      group, order, at = struct.unpack('<Bc0d', packed, tail_end + 1)
+      if marks >= ORDERED then claim_n = struct.unpack('<d', packed, at) end
     end
-    return r
+    return {
+      epoch = epoch, n = n, priority = marked % MARK, marks = marks, count = count, size = size,
+      pushed_at = pushed_at, due = due, soonest = soonest, states = states, named = named,
+      attempts = attempts, row_owners = row_owners, tail = string.sub(packed, own_end + 1, tail_end),
+      clock = clock, shift = shift, rows = string.sub(packed, rows_at + 1, rows_end), own = string.sub(packed, rows_end + 2, own_end),
+      group = group, order = order, claim_n = claim_n,
+    }
   end
 
   function write_record(r)
     local row_owners = ''
     for _, owner in ipairs(r.row_owners) do row_owners = row_owners .. string.char(#owner) .. owner end
-    local tail = r.group and r.tail .. string.char(#r.group) .. r.group .. struct.pack('<d', r.order) or r.tail
+    local tail = r.group and r.tail .. struct.pack('<Bc0d', #r.group, r.group, r.order) or r.tail
     if r.claim_n then tail = tail .. struct.pack('<d', r.claim_n) end
     return struct.pack('<B' .. HEAD, r.group and GROUPED_FORMAT or FORMAT, r.epoch, r.n, r.priority + r.marks * MARK, r.count, r.pushed_at, r.due, r.clock,
       r.soonest) .. r.states .. r.named .. r.attempts .. string.char(#r.row_owners) .. row_owners
