@@ -131,8 +131,10 @@ async def stop(world: World, chance: random.Random) -> None:
     if server.status is ProcessState.UP:
         world.trace.count("stop", name)
         server.stop()
-        await asyncio.sleep(chance.choice((0.5, 3.0, 9.0)) * chance.uniform(0.5, 1.5))
+        seconds = chance.choice((0.5, 3.0, 9.0)) * chance.uniform(0.5, 1.5)
+        await asyncio.sleep(seconds)
         world.trace.note(f"{name} goes on")
+        world.note_hold(seconds)
         server.go_on()
 
 

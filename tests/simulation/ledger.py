@@ -102,6 +102,8 @@ class Item:
     discarded: bool = False
     slack: float = 0.0
     """Seconds by which servers' clocks have been set since it was pushed."""
+    held_back: float = 0.0
+    """Seconds for which servers stood still since then, with decisions about it on their way to them."""
     delay: float = 0.0
     priority: int = 0
     group: str | None = None
@@ -847,7 +849,7 @@ class Ledger:
         if item.ttl is not None and item.confirmed_at is not None and item.redriven_at is None:
             asked_at = self.asked_for[claim.id, lease_of(claim).grant.request]
             late = asked_at - item.confirmed_at - item.ttl
-            if late > LATE_SECONDS + item.slack:
+            if late > LATE_SECONDS + item.slack + item.held_back:
                 self.violation(f"too late: {what}, asked for {late:.3f} s after its time")
         if not item.key or item.redriven_at is None or item.buried_at is None:
             return

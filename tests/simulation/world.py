@@ -410,6 +410,12 @@ class World:
             for item in lane.ledger.items.values():
                 item.slack += seconds
 
+    def note_hold(self, seconds: float) -> None:
+        """A server stood still: what others had decided meanwhile reaches it so much later, and counts from then."""
+        for lane in self.lanes:
+            for item in lane.ledger.items.values():
+                item.held_back += seconds
+
     @property
     def is_closed(self) -> bool:
         """Whether some server lets nobody in."""
