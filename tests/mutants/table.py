@@ -351,8 +351,8 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "rate-of-a-group-counts-nothing",
         _LUA + "_index.lua",
-        "if r.group then grouping.count_begun(r, size) end",
-        "",
+        "grouping.count_begun(r, size, has_turn",
+        "grouping.count_begun(r, 0, has_turn",
         "no more claims of a group begin in a time than its rate, and followers count them too",
         Suite("tests/lua/test_group_rates.py"),
     ),
@@ -959,7 +959,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "plan-for-a-server-without-a-generation",
         "zkrq/protocol/founding.py",
-        'if not (yield from self._enrol(id, who, FOUNDING, Life(who.run_id, generation), deployment="")):',
+        'if not (yield from self._enrol(id, who, Life(who.run_id, generation), deployment="")):',
         "if False:",
         "who founds a namespace late vouches for no server that was flushed meanwhile",
         Suite("tests/unit/test_founding.py"),

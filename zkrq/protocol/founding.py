@@ -215,7 +215,7 @@ class Founding:
             generation = who.generation
             if not generation:
                 generation = yield from Nonce()
-                if not (yield from self._enrol(id, who, FOUNDING, Life(who.run_id, generation), deployment="")):
+                if not (yield from self._enrol(id, who, Life(who.run_id, generation), deployment="")):
                     continue
             found[id] = generation
         return found if len(found) == len(met) else None
@@ -234,14 +234,14 @@ class Founding:
                 return False
             if life.generation not in (who.generation, planned_after(who.generation, planned.deployment)):
                 return False
-            if not (yield from self._enrol(id, who, FOUNDING + 1, life, deployment=planned.deployment)):
+            if not (yield from self._enrol(id, who, life, deployment=planned.deployment)):
                 return False
         yield WriteRegister(found(planned, by=(yield from Nonce())), version)
         return True
 
-    def _enrol(self, id: ServerId, who: ServerInfo, epoch: int, life: Life, *, deployment: str) -> Operation[bool]:
+    def _enrol(self, id: ServerId, who: ServerInfo, life: Life, *, deployment: str) -> Operation[bool]:
         """Enrol a server that holds nothing; return False if it is no longer as it was met.  Raises ``Invalid``."""
-        answer = yield from enrol(id, who, epoch, life, deployment=deployment, holding=False)
+        answer = yield from enrol(id, who, FOUNDING + 1, life, deployment=deployment, holding=False)
         # A right that only scripts need is missed here first; another try would meet the same.
         if answer.status is Status.DENIED:
             raise Invalid(denial(id, answer))
