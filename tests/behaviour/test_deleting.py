@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from datetime import timedelta
 from typing import Any, cast
 
 import pytest
@@ -14,6 +15,8 @@ from tests.behaviour.conftest import Connect, PassTime
 from tests.behaviour.helpers import bury, is_empty, working
 from tests.harness import HANG, command, settled, take
 from zkrq import local
+from zkrq.base import clock
+from zkrq.client.moments import id_of
 from zkrq.protocol import calls
 from zkrq.protocol.clocks import PUT_WINDOW
 from zkrq.protocol.view import Life, ServerId
@@ -95,9 +98,16 @@ async def test_a_push_makes_the_queue_again(queue: zkrq.Queue[Any], cluster: zkr
     assert (await queue.push("once more", id="one")).done
 
 
-async def test_a_push_that_is_repeated_after_a_deletion_makes_no_item(queue: zkrq.Queue[Any]) -> None:
+def _moment_of_a_schedule() -> str:
+    return id_of("report", clock.now() - timedelta(seconds=5))
+
+
+@pytest.mark.parametrize("new_id", [zkrq.new_id, _moment_of_a_schedule])
+async def test_a_push_that_is_repeated_after_a_deletion_makes_no_item(
+    queue: zkrq.Queue[Any], new_id: Callable[[], str]
+) -> None:
     """Its answer was lost, and a consumer was faster: such an id, and that of a schedule's moment, says when it was."""
-    id = zkrq.new_id()
+    id = new_id()
     await queue.push("x", id=id)
     await (await take(queue)).ack()
     await queue.push("y")

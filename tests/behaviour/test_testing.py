@@ -316,6 +316,32 @@ async def test_all_servers_are_restarted() -> None:
         assert [claim.item for claim in await queue.pop_many(100, timeout=0)] == list(range(10))
 
 
+async def test_an_older_disk_brings_nothing_back_that_was_deleted() -> None:
+    async with servers() as own, own.connect() as failing:
+        queue = failing.queue("jobs")
+        id = zkrq.new_id()
+        await queue.push("x", id=id)
+        await queue.push("y", id="mine")
+        oldest = own._servers["redis-1"].redis  # pyright: ignore[reportPrivateUsage]
+        disk = oldest.dump()
+        claim = await taken(queue)
+        await claim.release()
+        assert await queue.delete() == 2
+        for name in own.names:
+            own.kill(name)
+        await failing.clock.advance(3)
+        oldest.restore(disk)
+        for name in own.names:
+            own.start(name)
+        await failing.clock.advance(MINUTE)
+        assert sum(await queue.size()) == 0
+        assert (await queue.push("x", id=id)).done
+        assert (await queue.push("again", id="mine")).new
+        again = await taken(queue)
+        assert again.item == "again"
+        assert again.token > claim.token
+
+
 async def _meanwhile(moved: TestCluster, work: Any) -> Any:
     """The result of ``work``, while time passes."""
     task = asyncio.ensure_future(work)
