@@ -145,8 +145,7 @@ do
       return false
     end
     request.most = math.min(most, request.handed_count + math.min(request.share, slots))
-    local is_over = hand_out(request, r, position, entry) or request.handed_count == request.most
-    if not is_over and not places.is_ordered(r) then
+    if not hand_out(request, r, position, entry) and not places.is_ordered(r) then
       each_member(r.group, request.most - request.handed_count, function(next_r, next_position, next_entry)
         -- What keeps the order comes when it is the first in line (of one group, clients may push both kinds).
         return places.is_ordered(next_r) or hand_out(request, next_r, next_position, next_entry)

@@ -204,6 +204,7 @@ do
   -- Write all that follows from the difference between a bundle as it is stored and as it is now.
   function place(r)
     local b, began, ended, has_turn = r.before or NOTHING, {}, {}, false
+    -- Only a record that has taken another's place: a decision changes the sign of an order at most (standing_of).
     r.is_elsewhere = r.begun and (b.group ~= r.group or standing_of(b) ~= standing_of(r)) and string.find(b.states, '[QR]')
     if r.is_elsewhere then change_group(b, r) end
     local is_ordered = places.is_ordered(r)
@@ -334,7 +335,7 @@ local function each_in(index, entries, shared, own, visit, name_of)
   return false, removed
 end
 
--- The same for the first entries of a group beside the one that stands in ready.
+-- The same for the first entries of a group beside the one that stands in ready.  count: at least 1.
 local function each_member(group, count, visit)
   local entries = redis.call('ZRANGEBYLEX', members, '[' .. group .. '\0', '(' .. group .. '\1', 'LIMIT', 0, count)
   each_in(members, entries, 'Q', 'R', function(r, position, member)
