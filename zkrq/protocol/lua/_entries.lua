@@ -54,6 +54,7 @@ do
   end
 
   -- Return the same of a group without flags: number of claimed items, nil if it has flags, and rank and entry of the first.
+  -- By bytes: one call instead of two.
   function places.read_simple(state)
     local a, b, c, d, flags = string.byte(state, 1, STATE_BYTES)
     if flags ~= 0 then return nil end
@@ -61,8 +62,7 @@ do
   end
 
   function places.write_simple(claims, first)
-    local state = struct.pack('<I4B', claims, 0)
-    return first and state .. first or state
+    return struct.pack('<I4B', claims, 0) .. (first or '')
   end
 
   -- Write what read_state reads.

@@ -76,7 +76,8 @@ do
     line.claims = line.claims + by
   end
 
-  -- Claims of items of a group begin.  by: how many more are claimed now, as far as they are not counted yet.  has_turn: whether the group has had its turn.
+  -- Claims of items of a group begin.  by: how many more items are claimed now, 0 if they are counted already.
+  -- has_turn: whether the group has had its turn.
   function grouping.count_begun(r, items, by, has_turn)
     local line = line_with(r)
     line.begun, line.claims, line.had_turn = line.begun + items, line.claims + by, line.had_turn or has_turn
@@ -168,8 +169,8 @@ do
     openings.later = openings.later or rested_us == 0 or rests_us < rested_us
   end
 
-  -- Do what line_up_group does, in less than half of its time, with a group that has one entry at most, and neither limits nor an
-  -- order, as most have.  Whoever calls it has looked at the limits.  Return whether this is one; if not, nothing is written.
+  -- Do what line_up_group does, in less than half of its time, for a group that has at most one entry and no order; most
+  -- groups are like that.  Only where the queue has no limits for groups.  Return false for any other group, and write nothing.
   local function line_up_simply(line, known)
     if line.keeps_order or line.waits ~= EMPTY or line.ended or line.learned or line.has_members then return false end
     local came, left, claims, was = line.came, line.left, 0, nil
