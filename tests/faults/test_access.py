@@ -189,6 +189,36 @@ async def test_no_room_for_a_newcomer(servers: local.Servers) -> None:
             writer.close()
 
 
+async def test_a_server_without_room_for_anybody_leaves_and_comes_back(servers: local.Servers) -> None:
+    """All its connections broke, and ``maxclients`` is taken by others: it would halt all pushes."""
+    namespace, hub = new_namespace(), Hub()
+    full, events = servers.redis[1], list[zkrq.Event]()
+    async with (
+        in_process(servers, namespace, hub, on_event=events.append) as cluster,
+        in_process(servers, namespace, hub) as other,
+    ):
+        load = Load(cluster)
+        async with load.running(producers=2, consumers=2):
+            await other.queue("other").push("before")
+            reader, writer = await asyncio.open_connection(full.host, full.port)
+            try:
+                async with asyncio.timeout(HANG):
+                    writer.write(b"CONFIG SET maxclients 1\r\nCLIENT KILL SKIPME yes\r\n")
+                    await reader.readline()
+                await until(lambda: full.name not in cluster.view.members)
+                await until(load.progress(200))
+                assert (await other.queue("other").push("without it")).replicas == 2
+            finally:
+                async with asyncio.timeout(HANG):
+                    writer.write(b"CONFIG SET maxclients 10000\r\nQUIT\r\n")
+                    await reader.read(-1)
+                writer.close()
+            await until(lambda: full.name in cluster.view.members)
+        assert not load.uncertain, "no call failed"
+    reasons = [event.reason for event in events if isinstance(event, zkrq.ServerEvicted)]
+    assert all("max number of clients" in reason for reason in reasons)
+
+
 async def test_a_refused_subscription_is_told_and_polled_around(users: local.Servers) -> None:
     namespace, hub = new_namespace(), Hub()
     events: list[zkrq.Event] = []

@@ -60,6 +60,20 @@ async def test_a_server_that_hangs_again_and_again_costs_time_and_no_call(server
         assert not load.uncertain, "no call failed"
 
 
+async def test_a_server_that_came_back_hangs_for_good(servers: local.Servers) -> None:
+    """It was evicted for a hang, which costs this client its standing: now others have to be asked, and are silent."""
+    hanging, events = servers.redis[1], list[zkrq.Event]()
+    options: dict[str, Any] = {"command_timeout": COMMAND_TIMEOUT, "operation_timeout": HANG, "on_event": events.append}
+    async with in_process(servers, new_namespace(), **options) as client:
+        queue = client.queue("jobs")
+        for pushes in (1, 2):
+            hanging.pause()
+            assert (await queue.push("without it")).replicas == 2
+            assert len([event for event in events if isinstance(event, zkrq.ServerEvicted)]) == pushes
+            hanging.resume()
+            await until(lambda: hanging.name in client.view.members)
+
+
 async def test_a_client_that_connects_during_a_hang(servers: local.Servers) -> None:
     """The server has not answered it in this life, and it is contradicted by the others soon afterwards."""
     namespace, hub = new_namespace(), Hub()

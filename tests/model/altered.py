@@ -39,8 +39,8 @@ class AlteredEvicting(Evicting):
     """Eviction and accusation."""
 
     def __init__(self, witness: AlteredWitness) -> None:
-        super().__init__(witness, patience=math.inf)
         self._on = witness.world.on
+        super().__init__(witness, patience=math.inf if Rule.CONTRADICTED_RETRIES in self._on else 0.0)
 
     def probe(self, view: View, unasked: Set[ServerId]) -> Operation[Answers]:
         if Rule.SURVIVORS_ANSWER not in self._on:
@@ -59,7 +59,9 @@ class AlteredWitness(Witness):
         self.failed_last = set[ServerId]()
         """Servers that failed this client together at the last eviction that it thought of."""
 
-    def judge(self, view: View, server: ServerId, now: float, *, kept_out: bool) -> Judgement:
+    def judge(
+        self, view: View, server: ServerId, now: float, *, kept_out: bool = False, crowded: bool = False
+    ) -> Judgement:
         on, links = self.world.on, self.world.links
         if not links or (Rule.SILENCE_NEEDS_STANDING not in on and not kept_out):
             return Judgement.EVICT
@@ -70,10 +72,13 @@ class AlteredWitness(Witness):
             return Judgement.EVICT
         heard = self.world.is_reached(server) and Rule.ACCUSATION_IS_REFUTED in on
         over = (server in accused(view) and not heard) or links.is_closed(server)
-        return super().judge(view, server, math.inf if over else now, kept_out=kept_out)
+        return super().judge(view, server, math.inf if over else now, kept_out=kept_out, crowded=crowded)
 
     def note_failed(self, servers: Iterable[ServerId], now: float) -> float:
         self.failed_last = set(servers)
+        # Without some of the rules a client fails servers that its view does not have.
+        if known := self.failed_last & self.lives.keys():
+            super().note_failed(known, now)
         return -math.inf
 
     def note_evicted(self, lives: Mapping[ServerId, Life], now: float) -> None:

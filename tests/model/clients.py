@@ -36,7 +36,7 @@ from zkrq.protocol.levels import SPOKEN
 from zkrq.protocol.payloads import join
 from zkrq.protocol.pushing import Done, Pushes
 from zkrq.protocol.records import VERSION_BYTES, fresh, in_order, is_alone, token_of
-from zkrq.protocol.steps import Denied, Failure, Fenced, NothingDone, Operation, StepFailed, Unknown
+from zkrq.protocol.steps import Answers, Ask, Denied, Failure, Fenced, NothingDone, Operation, StepFailed, Unknown
 from zkrq.protocol.view import ServerId, View, ViewChange, accused, raise_level
 
 BUNDLE_MOST = 4
@@ -149,6 +149,7 @@ class Cut(Producer):
 
     ROUNDS = 8
     DOWN = 0.8
+    HANGS = 0.2
     PATIENCE = 200
     """Turns for which it waits until the server is in the view again."""
 
@@ -168,14 +169,27 @@ class Cut(Producer):
             if links.trouble is Trouble.CLOSED:
                 links.down = False  # else it never comes back, and nobody else can do anything about it
 
+    def ask(self, step: Ask) -> Steps[Answers]:
+        """A server that does not answer may answer the next try."""
+        answers = yield from super().ask(step)
+        links = self.world.links
+        assert links
+        if links.down and links.trouble is Trouble.SILENT and links.server in step.lives:
+            links.down = not self.world.chance(self.HANGS)
+        return answers
+
     def failed(self, failure: Failure) -> None:
-        """Every client is kept out, and the others alone would do: then this one has to have evicted the server."""
+        """Every client is kept out, and the others alone would do: then this one has to have evicted the server.  A
+        server was silent for a moment: then the next try would have reached it."""
         links = self.world.links
         assert links
         why = failure.__cause__ if isinstance(failure, Unknown) else failure
-        denied = isinstance(why, StepFailed) and isinstance(why.error, Denied)
+        error = why.error if isinstance(why, StepFailed) else None
+        denied = isinstance(error, Denied)
         if denied and links.is_closed(links.server) and self._could_do_without(links.server):
             raise Broken(Promise.HALTED, f"{failure} in {self.view}")
+        if isinstance(error, NothingDone) and not links.down:
+            raise Broken(Promise.FAILED_EARLY, f"{failure} in {self.view}")
 
     def _could_do_without(self, server: ServerId) -> bool:
         witness, view = self.witness, self.view

@@ -28,6 +28,7 @@ class Promise(enum.Enum):
     DIVERGED = "differs after a scrub"
     EVICTED_AGAIN = "evicted again what others reach"
     EVICTED_FOR_ONE = "evicted for one client's trouble"
+    FAILED_EARLY = "failed before its time was up, though every server answers"
     HALTED = "halted by one server that lets nobody in"
     TWICE = "exists twice"
     TOLD_OTHERWISE = "told one end, then another"

@@ -283,6 +283,12 @@ class Rule(enum.Enum):
         "no client contradicts one behind a broken link, and its accusations become evictions",
     )
 
+    CONTRADICTED_RETRIES = (
+        0,
+        "a client that others contradict retries its calls within their time",
+        "a server that hangs for a moment fails the calls of a client, and answers all clients again",
+    )
+
     DENIAL_IS_ACCUSED = (
         0,
         "a client accuses a server that keeps it out, if this life of the server has let it in before",

@@ -199,6 +199,33 @@ async def test_a_clients_certificate_expires_while_it_works(secured: Secured, tm
     assert not [event for event in told if isinstance(event, zkrq.ServerEvicted)]
 
 
+async def test_a_server_whose_certificate_no_client_trusts_leaves_and_comes_back(secured: Secured) -> None:
+    """Each client is kept out, and none of them refutes it: the server would halt all pushes."""
+    files, namespace, told = secured.files, new_namespace(), list[zkrq.Event]()
+    server = secured.servers.redis[2]
+
+    async def show(name: str) -> None:
+        pair = "tls-cert-file", files(name), "tls-key-file", files.key(name)
+        assert (await command(server, "CONFIG", "SET", *map(str, pair))).startswith(b"+OK")
+
+    connected = connect(secured, namespace, on_event=told.append), connect(secured, namespace, on_event=told.append)
+    async with connected[0] as one, connected[1] as two:
+        load = Load(one)
+        async with load.running(producers=2, consumers=2):
+            await two.queue("jobs").push("before")
+            await show("expired")
+            try:
+                await command(server, "CLIENT", "KILL", "TYPE", "normal")
+                await until(lambda: server.name not in two.view.members)
+                await until(load.progress(200))
+                assert (await two.queue("jobs").push("without it")).replicas == 2
+            finally:
+                await show("server")
+            await until(lambda: server.name in two.view.members)
+        assert not load.uncertain, "no call failed"
+    assert [event.server for event in told if isinstance(event, zkrq.ServerEvicted)] == [server.name]
+
+
 # -- mistakes with ZooKeeper -------------------------------------------------------------------------------------------
 
 

@@ -375,6 +375,8 @@ async def reopen(world: World, chance: random.Random) -> None:
 
 WRONG_PASSWORD = "WRONGPASS invalid username-password pair or user is disabled."
 
+NO_ROOM = "ERR max number of clients reached"
+
 NO_RIGHT = "NOPERM User worker has no permissions to run the 'fcall' command"
 
 
@@ -465,18 +467,25 @@ CLOSED_SECONDS = 15.0
 
 
 async def closed(world: World, chance: random.Random) -> None:
-    """A server lets nobody in for a while: its password was changed, and told to no client."""
+    """A server lets nobody in for a while: its password was changed, and told to no client, or it has no room for more
+    connections; then those that exist break, all of them or those of one client."""
     name = chance.choice(list(world.servers))
     server = world.servers[name]
     if world.is_closed or server.status is not ProcessState.UP:
         return
     world.trace.count("closed", name)
     first, world.closings = not world.closings, world.closings + 1
-    server.closed = WRONG_PASSWORD
-    for client in world.clients:
-        client.denied = True
-    world.denies_all = True
     met = [client for client in world.clients if client.is_alive and client.cluster is not None]
+    room = world.chance_for(f"room {world.closings}")
+    if crowded := room.random() < 0.5:
+        world.trace.count("no room", name)
+    server.closed = NO_ROOM if crowded else WRONG_PASSWORD
+    for client in () if crowded else world.clients:
+        client.denied = True
+    if crowded and len(met) > 1 and room.random() < 0.5:
+        met = [room.choice(met)]
+    else:
+        world.denies_all = True
     for client in met:
         for wire in tuple(world.network.path(client.name, name).wires):
             wire.shut("connection reset")
@@ -486,19 +495,25 @@ async def closed(world: World, chance: random.Random) -> None:
     could_go = view is not None and name in view.members and len(view.members) > view.min_replicas
     # A later one may be what others have refuted a moment ago.
     judged = first and seconds == CLOSED_SECONDS and server.closed and any(client.is_alive for client in met)
-    if world.only is closed and judged and could_go:
+    if world.only is closed and world.denies_all and judged and could_go:
         world.closed_members.append(name)
     server.closed = ""
 
 
 async def drag(world: World, chance: random.Random) -> None:
-    """Each turn of a client's event loop takes long, because its handlers block it."""
+    """Each turn of a client's event loop takes long, because its handlers block it; perhaps it has to connect again."""
     client = _some_client(world, chance)
     if client is None or client.process.turn:
         return
     world.trace.count("drag", client.name)
-    client.drags = True
-    client.process.drag(world.loop, chance.choice((0.1, 0.3, 0.8)))
+    turn = chance.choice((0.1, 0.3, 0.8))
+    client.slowest_turn = max(client.slowest_turn, turn)
+    client.process.drag(world.loop, turn)
+    server = chance.choice((None, *world.servers))
+    if server is not None:
+        await asyncio.sleep(chance.uniform(0.0, 3.0))
+        for wire in tuple(world.network.path(client.name, server).wires):
+            wire.shut("connection reset")
     await asyncio.sleep(chance.uniform(3.0, 15.0))
     client.process.drag(world.loop, 0.0)
 

@@ -236,6 +236,8 @@ class _Scenario:
             self._check_nobody_evicted("one client's trouble")
         if world.only is all_faults.drag:
             self._check_nobody_evicted("the turns of a client's event loop")
+        if world.only is all_faults.closed and not world.denies_all:
+            self._check_nobody_evicted("a server without room that serves others")
         for name in world.closed_members:
             world.found.violation(f"{name} let nobody in, and stayed in sync: it halted all pushes")
         self._heal()

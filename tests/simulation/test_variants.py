@@ -22,6 +22,11 @@ QUICK = (
     "what_has_expired_is_handed_out",
     "settling_takes_neighbours_along",
     "a_level_keeps_the_epoch",
+    "a_contradiction_fails_calls",
+    "who_lets_nobody_in_stays",
+    "who_has_no_room_stays",
+    "who_has_no_room_is_evicted",
+    "turns_of_connecting_are_silence",
 )
 """Found out within about a second each."""
 

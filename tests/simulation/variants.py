@@ -6,24 +6,28 @@ Each variant takes one rule of the protocol away.  A seed that finds no violatio
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Awaitable, Callable, Generator, Mapping
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import replace
 from typing import Any, NamedTuple, cast
-from unittest.mock import patch
+from unittest.mock import Mock, patch
 
 from tests.simulation import rolling
 from tests.simulation.ensemble import SimHub
 from zkrq.client import upgrading
 from zkrq.coordination.coordinator import Versioned
 from zkrq.producing.placement import Placement
+from zkrq.protocol import witness
 from zkrq.protocol.calls import Apply, Call, PushPlain, Records
 from zkrq.protocol.levels import Feature
 from zkrq.protocol.records import State, states_of
 from zkrq.protocol.replies import VERDICTS, Answer, Status, Verdict
 from zkrq.protocol.scripts import SCRIPTS, assemble, read_files
 from zkrq.protocol.steps import Answers, Ask
-from zkrq.protocol.view import View
+from zkrq.protocol.view import Judgement, View
+from zkrq.protocol.witness import Witness
+from zkrq.replication import request, server, wire
 from zkrq.replication.runner import Runner
 
 
@@ -223,7 +227,7 @@ def order_is_turned_round() -> AbstractContextManager[object]:
 
 def a_wrong_password_evicts() -> AbstractContextManager[object]:
     """What lies with one client evicts nobody."""
-    return patch.dict(cast("dict[Status, Verdict]", VERDICTS), {Status.DENIED: Verdict.EVICT})
+    return _with_verdict(Status.DENIED, Verdict.EVICT)
 
 
 def settling_takes_neighbours_along() -> AbstractContextManager[object]:
@@ -297,6 +301,39 @@ def what_is_new_does_not_wait_for_its_level() -> Generator[None, None, None]:
         yield
 
 
+def a_contradiction_fails_calls() -> AbstractContextManager[object]:
+    """A client that others contradict retries its calls: the server may only have hung."""
+    return patch.object(Witness, "failing_for", Mock(return_value=math.inf))
+
+
+def who_lets_nobody_in_stays() -> AbstractContextManager[object]:
+    """A server that lets no client in leaves the view."""
+    return patch.object(witness, "judge_denial", Mock(return_value=Judgement.CONTRADICTED))
+
+
+def who_has_no_room_stays() -> AbstractContextManager[object]:
+    """A server that serves nobody, because others have its connections, leaves the view."""
+    return _with_verdict(Status.CROWDED, Verdict.WAIT)
+
+
+def who_has_no_room_is_evicted() -> AbstractContextManager[object]:
+    """A server without room stays if it serves other clients."""
+    return _with_verdict(Status.CROWDED, Verdict.EVICT)
+
+
+def _with_verdict(status: Status, verdict: Verdict) -> AbstractContextManager[object]:
+    return patch.dict(cast("dict[Status, Verdict]", VERDICTS), {status: verdict})
+
+
+@contextmanager
+def turns_of_connecting_are_silence() -> Generator[None, None, None]:
+    """Making a connection takes as many turns of the event loop as it needs, however long these are."""
+    with ExitStack() as stack:
+        for module in (request, server, wire):
+            stack.enter_context(patch.object(module, "patience", asyncio.timeout))
+        yield
+
+
 class Variant(NamedTuple):
     """What breaks zkrq, the faults that bring it to light soonest, and the seed from which on it is looked for: shortly
     before the one that finds it.  ``versions``: among clients of two releases."""
@@ -342,6 +379,11 @@ VARIANTS: Mapping[str, Variant] = {
         Variant(a_level_keeps_the_epoch, "none", versions=True),
         Variant(what_is_new_does_not_wait_for_its_level, "none", versions=True),
         Variant(a_failure_replaces_a_success, "none", first=5),
+        Variant(a_contradiction_fails_calls, "hang"),
+        Variant(who_lets_nobody_in_stays, "closed"),
+        Variant(who_has_no_room_stays, "closed"),
+        Variant(who_has_no_room_is_evicted, "closed"),
+        Variant(turns_of_connecting_are_silence, "drag"),
     )
 }
 

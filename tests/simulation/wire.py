@@ -30,6 +30,9 @@ class Break(enum.Enum):
     EXECUTED_LATER = "break, executed later"
 
 
+CONNECTING_TURNS = 12
+"""Turns of an event loop that making a connection takes, with TLS and a login; only a slow loop needs time for them."""
+
 LATE_SECONDS = 6.0
 """Up to so much later a request may be executed whose connection broke."""
 
@@ -88,7 +91,7 @@ class Network:
 
         def dial(url: str, timeout: float) -> Callable[[], Wire]:
             server = servers[url.removeprefix("redis://")]
-            return lambda: SimWire(self, server, process, timeout, code)
+            return lambda: SimWire(self, server, process, code)
 
         return dial
 
@@ -96,13 +99,12 @@ class Network:
 class SimWire:
     """Both ends of one connection."""
 
-    def __init__(self, network: Network, server: SimServer, process: Process, timeout: float, code: Code) -> None:
+    def __init__(self, network: Network, server: SimServer, process: Process, code: Code) -> None:
         self._code = code
         self._network = network
         self._loop = network.loop
         self._server = server
         self._process = process
-        self._timeout = timeout
         self._path = network.path(process.name, server.name)
         self._life = 0
         self._parser = hiredis.Reader()
@@ -130,10 +132,11 @@ class SimWire:
     async def connect(self) -> None:
         network, path = self._network, self._path
         await asyncio.sleep(network.delay(path) * 2)
+        for _ in range(CONNECTING_TURNS if self._process.turn else 0):
+            await asyncio.sleep(0)
         if path.cut or (self._server.status is ProcessState.STOPPED and network.chance.random() < 0.5):
             if not path.refuses:
-                await asyncio.sleep(self._timeout)
-                raise ConnectionError("connecting took too long")
+                await self._loop.create_future()
             raise ConnectionRefusedError("no route to host")
         if self._server.status is ProcessState.DOWN:
             raise ConnectionRefusedError("connection refused")

@@ -27,6 +27,7 @@ from zkrq.protocol.witness import EVICTED_LATELY, Witness
 ME, OTHER = "me", "other"
 PATIENCE = 15.0
 TIMEOUT, GONE, DENIED = answer(Status.TIMEOUT), answer(Status.GONE), answer(Status.DENIED)
+CROWDED = answer(Status.CROWDED)
 WHOLE = view_of(A, B, C)
 
 
@@ -141,7 +142,7 @@ def test_what_a_server_says_itself_needs_no_standing(status: Status) -> None:
     assert C not in hand.run(client(met="").evict(WHOLE, failing(c=answer(status)), {A, B})).members
 
 
-@pytest.mark.parametrize("status", [Status.TIMEOUT, Status.UNREACHABLE], ids=lambda status: status.name)
+@pytest.mark.parametrize("status", [Status.TIMEOUT, Status.UNREACHABLE, Status.CROWDED], ids=lambda status: status.name)
 def test_without_standing_a_client_accuses(status: Status) -> None:
     hand = Hand(WHOLE)
     view = hand.run(client(met="ab").evict(WHOLE, failing(c=answer(status)), {A, B}))
@@ -235,6 +236,35 @@ def test_servers_that_let_nobody_in_are_not_evicted_below_min_replicas() -> None
     assert hand.view is WHOLE
 
 
+def test_a_server_without_room_is_evicted_unless_it_serves_another_client() -> None:
+    hand, evicting = Hand(WHOLE), client()
+    view = hand.run(evicting.evict(WHOLE, failing(c=CROWDED), {A, B}))
+    assert view.accusations == {C: Accusation(ME, life(C).generation)}, "standing is no licence"
+    evicting.witness.follow(view, hand.now)
+    hand.now += ACCUSATION_GRACE - 0.1
+    assert hand.run(evicting.evict(view, failing(c=CROWDED), {A, B})) is view
+    hand.now += 0.2
+    assert hand.run(evicting.evict(view, failing(c=CROWDED), {A, B})).members.keys() == {A, B}
+
+
+def test_calls_wait_for_a_server_without_room_that_serves_others() -> None:
+    hand, evicting = Hand(WHOLE), client()
+    view = hand.run(evicting.evict(WHOLE, failing(c=CROWDED), {A, B}))
+    evicting.witness.follow(refute(view, [C], client=OTHER), hand.now)
+    hand.view = view = refute(view, [C], client=OTHER)
+    for _ in range(3):
+        assert hand.run(evicting.evict(view, failing(c=CROWDED), {A, B})) is view, "its calls are retried"
+        hand.now += PATIENCE
+
+
+def test_servers_without_room_are_not_evicted_below_min_replicas() -> None:
+    hand, evicting = Hand(WHOLE, answers={B: CROWDED}), client()
+    view = hand.run(evicting.evict(WHOLE, failing(c=CROWDED), {A}))
+    evicting.witness.follow(view, hand.now)
+    hand.now += 2 * EVICTION_GRACE
+    assert hand.run(evicting.evict(view, failing(c=CROWDED), {A})).members.keys() == {A, B, C}
+
+
 def test_an_accusation_of_denial_is_refuted_over_a_new_connection() -> None:
     """The one that is there may be from before the password was changed."""
     view = accuse(WHOLE, [C], client=OTHER, kept_out=[C])
@@ -245,7 +275,7 @@ def test_an_accusation_of_denial_is_refuted_over_a_new_connection() -> None:
     assert hand.view.accusations[C].refuted
 
 
-@pytest.mark.parametrize("status", [Status.TIMEOUT, Status.UNREACHABLE], ids=lambda status: status.name)
+@pytest.mark.parametrize("status", [Status.TIMEOUT, Status.UNREACHABLE, Status.CROWDED], ids=lambda status: status.name)
 def test_a_new_connection_that_is_slow_to_be_made_evicts_nobody(status: Status) -> None:
     """Many clients connect at the same time; silence is found out over the connections that are there."""
     view = accuse(WHOLE, [C], client=OTHER, kept_out=[C])

@@ -152,6 +152,24 @@ async def test_the_cause_of_an_eviction_is_known_with_it() -> None:
     assert known == ["maxmemory-policy is 'allkeys-lru', must be 'noeviction': Redis would drop items"]
 
 
+@pytest.mark.parametrize(
+    ("members", "needed", "outside", "step"),
+    [
+        (1, 2, (), "`zkrq doctor` says what to mend; then retry"),
+        (1, 2, ("a",), "bring back a, or `zkrq servers add URL`; then retry"),
+        (1, 2, ("a", "b"), "bring back a or b, or `zkrq servers add URL`; then retry"),
+        (1, 3, ("a", "b"), "bring back a and b, or `zkrq servers add URL`; then retry"),
+        (1, 3, ("a", "b", "c"), "bring back 2 of a, b, c, or `zkrq servers add URL`; then retry"),
+    ],
+)
+def test_where_servers_are_missing_the_next_step_names_them(
+    members: int, needed: int, outside: tuple[str, ...], step: str
+) -> None:
+    error = zkrq.NotEnoughReplicas(members, needed, ("a is not brought back: why",), outside=outside)
+    said = f"{members} server(s) in sync, min_replicas is {needed}; a is not brought back: why; {step}"
+    assert str(error) == said
+
+
 @pytest.mark.anyio
 async def test_a_known_cause_is_named_instead_of_only_retry_later() -> None:
     """A server that evicts keys is not brought back: the errors of pushes say so, to this client and to new ones."""

@@ -124,7 +124,7 @@ def test_no_reply_makes_a_caller_raise(call: type[Call[Any]], data: st.DataObjec
         ("DENIED Redis is running in protected mode because", Status.DENIED, Verdict.CORRECT),
         ("ERR AUTH <password> called without any password configured", Status.DENIED, Verdict.CORRECT),
         ("ERR DB index is out of range", Status.DENIED, Verdict.CORRECT),
-        ("ERR max number of clients reached", Status.HINDERED, Verdict.WAIT),
+        ("ERR max number of clients reached", Status.CROWDED, Verdict.ACCUSE),
         ("LOADING Redis is loading the dataset in memory", Status.UNREACHABLE, Verdict.EVICT),
         ("BUSY Redis is busy running a script.", Status.TIMEOUT, Verdict.EVICT),
         ("WRONGTYPE Operation against a key", Status.BROKEN, Verdict.REFUSE),
@@ -142,7 +142,7 @@ def test_refusals_of_memory_did_not_happen() -> None:
     assert Status.REFUSED not in MAY_HAVE_HAPPENED
 
 
-@pytest.mark.parametrize("status", [Status.DENIED, Status.HINDERED])
+@pytest.mark.parametrize("status", [Status.DENIED, Status.CROWDED, Status.HINDERED])
 def test_what_lies_with_one_client_never_evicts(status: Status) -> None:
     assert VERDICTS[status] is not Verdict.EVICT
     assert status not in MAY_HAVE_HAPPENED

@@ -45,7 +45,7 @@ CAUSES: list[tuple[BaseException, Status]] = [
     (OSError(errno.EMFILE, "Too many open files"), Status.HINDERED),
     (OSError(errno.ENFILE, "Too many open files in system"), Status.HINDERED),
     (OSError(errno.EADDRNOTAVAIL, "no port is left"), Status.HINDERED),
-    (Parser.parse_error("ERR max number of clients reached"), Status.HINDERED),
+    (Parser.parse_error("ERR max number of clients reached"), Status.CROWDED),
     (Parser.parse_error("WRONGPASS invalid username-password pair"), Status.DENIED),
     (Parser.parse_error("NOAUTH Authentication required."), Status.DENIED),
     (Parser.parse_error("NOPERM this user has no permissions"), Status.DENIED),

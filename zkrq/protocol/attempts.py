@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, TypeVar
 
 from zkrq.protocol.calls import Broadcast, Call, Room
-from zkrq.protocol.replies import Answer, Status, Verdict
+from zkrq.protocol.replies import FAILURES, Answer, Status, Verdict
 from zkrq.protocol.steps import (
     LOOK,
     Answers,
@@ -71,8 +71,7 @@ class Attempts:
             id: answer
             for id, answer in answers.items()
             # A full learner must not halt pushes that all members accept.
-            if answer.verdict in (Verdict.EVICT, Verdict.CORRECT)
-            or (answer.status is Status.REFUSED and id in view.learners)
+            if answer.verdict in FAILURES or (answer.status is Status.REFUSED and id in view.learners)
         }
         newer = view
         if failed:

@@ -35,6 +35,9 @@ without each rule below, some schedule loses items or halts all clients.
   from before the password was changed.  So does the accuser itself, which may be kept out of one queue only.  For a
   client that the server never let in, in this life, the mistake is the client's.  And a server that keeps clients out
   is never evicted below min_replicas, because no push could complete without it.
+* *A server that has no room for a connection* (``maxclients``) *is accused of silence, whatever the client's standing*.
+  It serves those who are connected, and they refute; the others' calls wait for room.  Where nobody is connected, for
+  instance after a restart, it would halt all clients.
 """
 
 from __future__ import annotations
@@ -43,7 +46,7 @@ from collections.abc import Set
 from typing import Final
 
 from zkrq.protocol.enrolment import seal
-from zkrq.protocol.replies import IMPRESSIONS, Status, Verdict
+from zkrq.protocol.replies import FAILURES, IMPRESSIONS, Status, Verdict
 from zkrq.protocol.steps import (
     Answers,
     Change,
@@ -112,7 +115,7 @@ class Evicting:
         if view.epoch > known.epoch:
             return view
         others = yield from self.probe(view, view.members.keys() - failed.keys() - answered)
-        if any(answer.verdict not in (Verdict.EVICT, Verdict.CORRECT) for answer in others.values()):
+        if any(answer.verdict not in FAILURES for answer in others.values()):
             check_let_in(others)
             return view
         failed = {**failed, **others}
@@ -130,8 +133,10 @@ class Evicting:
             return (yield from Swap(accuse(view, unheard, client=self.witness.client, kept_out=kept_out)))
         if not {Judgement.WAIT, Judgement.CONTRADICTED}.isdisjoint(judgements.values()):
             return view
-        if weighed is Eviction.HALTING and now - failing_since < EVICTION_GRACE:
-            return view
+        if weighed is Eviction.HALTING:
+            crowded = any(answer.verdict is Verdict.ACCUSE for answer in failed.values())
+            if crowded or now - failing_since < EVICTION_GRACE:
+                return view
         wanted = evict(view, failed, by=(yield from Nonce()), now_ms=(yield from Now()))
         written = yield from Swap(wanted)
         if written is wanted:
@@ -154,10 +159,11 @@ class Evicting:
             kept_out = answer.verdict is Verdict.CORRECT
             if not kept_out and answer.status not in IMPRESSIONS:
                 continue
-            judgements[id] = self.witness.judge(view, id, now, kept_out=kept_out)
+            crowded = answer.verdict is Verdict.ACCUSE
+            judgements[id] = self.witness.judge(view, id, now, kept_out=kept_out, crowded=crowded)
             if judgements[id] is Judgement.CONTRADICTED:
                 check_let_in({id: answer})
-                if self.witness.failing_for(id, now) >= self._patience:
+                if not crowded and self.witness.failing_for(id, now) >= self._patience:
                     raise NothingDone(f"{id}: {CONTRADICTION}")
         return judgements
 
@@ -178,7 +184,7 @@ class Evicting:
         if doubted & reached:
             yield Jitter(REFUTE_SPREAD)
             yield from self.refute(view, doubted & reached)
-        failed = {id: answer for id, answer in answers.items() if answer.verdict in (Verdict.EVICT, Verdict.CORRECT)}
+        failed = {id: answer for id, answer in answers.items() if answer.verdict in FAILURES}
         if failed:
             yield Evict(view, failed, reached)
 

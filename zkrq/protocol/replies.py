@@ -37,7 +37,8 @@ class Status(enum.Enum):
     REFUSED = "REFUSED"  # out of memory: nothing happened, and the server is not evicted for it
     BROKEN = "BROKEN"  # an error unknown to zkrq: reported to the caller, and the server is not evicted for it
     DENIED = "DENIED"  # the server is alive, and does not let this client in: password, rights, certificate, options
-    HINDERED = "HINDERED"  # a problem of this client's host, or no room for its connection: it may pass
+    CROWDED = "CROWDED"  # the server has no room for this client's connection; it may serve those who are connected
+    HINDERED = "HINDERED"  # a problem of this client's host: it may pass
 
 
 class Verdict(enum.Enum):
@@ -47,6 +48,7 @@ class Verdict(enum.Enum):
     REFRESH = "read the view again"
     EVICT = "evict this server from the view"
     REFUSE = "tell the caller; nothing happened there"
+    ACCUSE = "evict this server if it answers no other client either"
     CORRECT = "tell the caller what to correct; one client's own problem never evicts a server"
     WAIT = "retry; one client's own problem never evicts a server"
 
@@ -69,15 +71,19 @@ VERDICTS: Mapping[Status, Verdict] = {
     Status.LATE: Verdict.REFUSE,
     Status.TAKEN: Verdict.REFUSE,
     Status.DENIED: Verdict.CORRECT,
+    Status.CROWDED: Verdict.ACCUSE,
     Status.HINDERED: Verdict.WAIT,
 }
+
+FAILURES: frozenset[Verdict] = frozenset({Verdict.EVICT, Verdict.ACCUSE, Verdict.CORRECT})
+"""Verdicts after which the view may have to go on without the server."""
 
 MAY_HAVE_HAPPENED: frozenset[Status] = frozenset({Status.OK, Status.TIMEOUT, Status.UNREACHABLE, Status.BROKEN})
 """Statuses after which the call may have been executed."""
 
 
-IMPRESSIONS: frozenset[Status] = frozenset({Status.TIMEOUT, Status.UNREACHABLE, Status.SILENT})
-"""Statuses that one client concludes from a server's silence; all others are the server's own words."""
+IMPRESSIONS: frozenset[Status] = frozenset({Status.TIMEOUT, Status.UNREACHABLE, Status.SILENT, Status.CROWDED})
+"""Statuses that another client may see otherwise; all others are the server's own words, the same for every client."""
 
 
 class Answer(NamedTuple):
@@ -134,7 +140,7 @@ _ERRORS: tuple[tuple[str, Status], ...] = (
     ("ERR AUTH <password> called without any password", Status.DENIED),
     ("ERR DB index is out of range", Status.DENIED),
     ("ERR invalid DB index", Status.DENIED),
-    ("ERR max number of clients", Status.HINDERED),
+    ("ERR max number of clients", Status.CROWDED),
 )
 """Known error replies of Redis, by how they begin."""
 

@@ -78,7 +78,7 @@ class KnownObstacles:
         A server that answers other clients stays an obstacle as long as it is silent here.
         """
         known = self.kept_out.pop(server, None)
-        if answer.verdict in (Verdict.CORRECT, Verdict.WAIT):
+        if answer.verdict in (Verdict.CORRECT, Verdict.ACCUSE, Verdict.WAIT):
             self._keep(server, answer)
             if known is None or known[0].status is not answer.status:
                 self._report(server, denial(server, answer))
@@ -94,6 +94,10 @@ class KnownObstacles:
         """Note a server that answers other clients, and not this one; it is asked before the next write."""
         # The time of the answer lies in the past, so the next write asks first.  Refusing it without a question would
         # refuse calls although the server has been answering again since.
+        known, _ = self.kept_out.get(server, (None, 0.0))
+        if known and known.status is Status.CROWDED:  # it is known what is wrong, and reported
+            self.kept_out[server] = known, -math.inf
+            return
         self.kept_out[server] = Answer(Status.SILENT, (), CONTRADICTION), -math.inf
         self._report(server, f"server {server}: {CONTRADICTION}")
 

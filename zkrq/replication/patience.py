@@ -11,26 +11,37 @@ import asyncio
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 
-TURNS = 40
-"""Turns of the event loop, at least, within a limit: what a connection with TLS and a login takes, twice over."""
+TURNS = 20
+"""Turns of the event loop, at least, within a limit.  A connection to a host's name, with TLS, a login and the first
+questions, takes 18 of them."""
 
 
 @asynccontextmanager
 async def patience(seconds: float) -> AsyncGenerator[None]:
     """Limit a block to these seconds, as ``asyncio.timeout`` does, of which a turn of the event loop takes one part in
-    ``TURNS`` at most.  Raises ``TimeoutError``."""
+    ``TURNS`` at most.  So the block ends after the seconds or after ``TURNS`` turns, whichever takes longer.
+
+    Raises ``TimeoutError``.
+    """
     loop = asyncio.get_running_loop()
-    timer: asyncio.TimerHandle | None = None
+    part = seconds / TURNS
+    counted_at = loop.time()
+    timer: asyncio.Handle | None = None
     async with asyncio.timeout(None) as limit:
 
-        def pass_on(turns: int) -> None:
-            nonlocal timer
-            if turns:
-                timer = loop.call_later(seconds / TURNS, pass_on, turns - 1)
+        def count(left: int) -> None:
+            nonlocal counted_at, timer
+            now = loop.time()
+            if (rest := counted_at + part - now) > 0:
+                timer = loop.call_later(rest, count, left)
+            elif left > 1:
+                # In the very next turn: a timer that is set in a turn that takes long is due only in the one after it.
+                counted_at = now
+                timer = loop.call_soon(count, left - 1)
             else:
-                limit.reschedule(loop.time())
+                limit.reschedule(now)
 
-        pass_on(TURNS)
+        count(TURNS)
         try:
             yield
         finally:

@@ -88,7 +88,7 @@ def _unreachable(server: ServerFacts, facts: Facts) -> Iterator[Finding]:
         text = denial(server.id, server.refusal).removeprefix(f"server {server.id} ")
         what, _, step = text.rpartition("): ")
         yield Finding(Gravity.WRONG, "denied", (server.id,), f"it {what})", step)
-    elif server.refusal.status is Status.HINDERED:
+    elif server.refusal.status is Status.CROWDED:
         yield Finding(Gravity.DOWN, "denied", (server.id,), server.refusal.reason, "raise its maxclients")
     else:
         view = next((view for view in facts.views.values() if server.id in view.servers), None)
