@@ -348,7 +348,7 @@ VARIANTS: Mapping[str, Variant] = {
     variant.make.__name__: variant
     for variant in (
         Variant(apply_installs_anything, "pause,cut,slow,restart,hub_expire", first=132),
-        Variant(settling_asks_for_no_token, "pause", first=73),
+        Variant(settling_asks_for_no_token, "pause", first=81),
         Variant(generation_is_not_compared, first=5),
         Variant(removal_leaves_no_tombstone),
         Variant(view_is_written_without_comparing, "hub_slow,cut,flush,restart_empty", first=29),
@@ -368,7 +368,7 @@ VARIANTS: Mapping[str, Variant] = {
         Variant(a_cancel_leaves_claims_alone, first=3),
         Variant(order_is_turned_round, "none", first=3),
         Variant(a_wrong_password_evicts, "own"),
-        Variant(settling_takes_neighbours_along, "none", first=2),
+        Variant(settling_takes_neighbours_along, "none", first=3),
         Variant(groups_are_not_put_back_in_line, "none"),
         Variant(a_group_keeps_its_turn, "none", first=60),
         Variant(the_order_is_the_producers, first=10),
@@ -379,10 +379,10 @@ VARIANTS: Mapping[str, Variant] = {
         Variant(a_level_keeps_the_epoch, "none", versions=True),
         Variant(what_is_new_does_not_wait_for_its_level, "none", versions=True),
         Variant(a_failure_replaces_a_success, "none", first=5),
-        Variant(a_contradiction_fails_calls, "hang"),
-        Variant(who_lets_nobody_in_stays, "closed"),
+        Variant(a_contradiction_fails_calls, "hang", first=3),
+        Variant(who_lets_nobody_in_stays, "closed", first=2),
         Variant(who_has_no_room_stays, "closed"),
-        Variant(who_has_no_room_is_evicted, "closed"),
+        Variant(who_has_no_room_is_evicted, "closed", first=7),
         Variant(turns_of_connecting_are_silence, "drag"),
     )
 }
