@@ -189,13 +189,40 @@ async def test_no_room_for_a_newcomer(servers: local.Servers) -> None:
             writer.close()
 
 
+async def test_newcomers_without_room_neither_evict_a_server_nor_accuse_it_in_turns(servers: local.Servers) -> None:
+    """It serves one client, which refutes for all of them at once; each accusation makes all clients read the view."""
+    namespace, hub = new_namespace(), Hub()
+    full = servers.redis[1]
+    async with healthy_load(servers, namespace, hub) as load:
+        reader, writer = await asyncio.open_connection(full.host, full.port)
+        async with asyncio.timeout(HANG):
+            writer.write(b"CONFIG SET maxclients 1\r\n")
+            await reader.readline()
+        try:
+            newcomers = [in_process(servers, namespace, hub, operation_timeout=1.0) for _ in range(3)]
+            async with newcomers[0] as newcomer, newcomers[1], newcomers[2]:
+                await until(lambda: full.name in newcomer.view.accusations)
+                views = list[object]()
+                for _ in range(4):
+                    with pytest.raises(zkrq.Unavailable, match="max number of clients reached"):
+                        await newcomer.queue("other").push("no room")
+                    views.append(newcomer.view)
+                assert views.count(views[-1]) >= 3, "the view is as it was"
+                await until(load.progress(200))
+        finally:
+            async with asyncio.timeout(HANG):
+                writer.write(b"CONFIG SET maxclients 10000\r\nQUIT\r\n")
+                await reader.read(-1)
+            writer.close()
+
+
 async def test_a_server_without_room_for_anybody_leaves_and_comes_back(servers: local.Servers) -> None:
     """All its connections broke, and ``maxclients`` is taken by others: it would halt all pushes."""
     namespace, hub = new_namespace(), Hub()
     full, events = servers.redis[1], list[zkrq.Event]()
     async with (
         in_process(servers, namespace, hub, on_event=events.append) as cluster,
-        in_process(servers, namespace, hub) as other,
+        in_process(servers, namespace, hub, on_event=events.append) as other,
     ):
         load = Load(cluster)
         async with load.running(producers=2, consumers=2):
@@ -215,8 +242,8 @@ async def test_a_server_without_room_for_anybody_leaves_and_comes_back(servers: 
                 writer.close()
             await until(lambda: full.name in cluster.view.members)
         assert not load.uncertain, "no call failed"
-    reasons = [event.reason for event in events if isinstance(event, zkrq.ServerEvicted)]
-    assert all("max number of clients" in reason for reason in reasons)
+    (evicted,) = [event for event in events if isinstance(event, zkrq.ServerEvicted)]
+    assert "max number of clients" in evicted.reason
 
 
 async def test_a_refused_subscription_is_told_and_polled_around(users: local.Servers) -> None:

@@ -61,7 +61,7 @@ async def test_a_server_that_hangs_again_and_again_costs_time_and_no_call(server
 
 
 async def test_a_server_that_came_back_hangs_for_good(servers: local.Servers) -> None:
-    """It was evicted for a hang, which costs this client its standing: now others have to be asked, and are silent."""
+    """It was evicted for a hang, which costs this client its standing: it accuses it, and nobody refutes that."""
     hanging, events = servers.redis[1], list[zkrq.Event]()
     options: dict[str, Any] = {"command_timeout": COMMAND_TIMEOUT, "operation_timeout": HANG, "on_event": events.append}
     async with in_process(servers, new_namespace(), **options) as client:

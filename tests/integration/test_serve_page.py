@@ -200,18 +200,18 @@ async def test_it_fits_a_phone_and_has_names_and_contrast(
     browser: Browser, stage: Stage, looks: Sequence[tuple[int, bool]]
 ) -> None:
     """In light and dark; with names, ids and texts as long as they may be."""
-    long = "q" * 128
+    long, letter = "q" * 128, "i" if looks[0][1] else "j"  # an id that is gone is not new
     queue = stage.cluster.queue(long)
     await stage.bury(long, "x" * 3000, "r" * 900)
-    await queue.push(1, id="i" * 128)
+    await queue.push(1, id=letter * 128)
     claim = await take(queue)
     await queue.pause()
     for path, shown in (
         ("/", f"#queue-{long}"),
         (f"/queues/{long}?tab=dead", "#letters"),
         (f"/queues/{long}?tab=claimed", "#items table"),
-        (f"/queues/{long}/item?id={'i' * 128}", "#history"),
-        (f"/queues/{long}/find?text=i", "#found"),
+        (f"/queues/{long}/item?id={letter * 128}", "#history"),
+        (f"/queues/{long}/find?text={letter}", "#found"),
     ):
         for width, dark in looks:
             await do(browser.open, f"{stage.http.url}{path}", width=width, dark=dark)
@@ -220,6 +220,7 @@ async def test_it_fits_a_phone_and_has_names_and_contrast(
             assert await do(browser.violations) == []
     assert await do(browser.complaints) == []
     await claim.ack()
+    await queue.resume()  # for the other looks
 
 
 async def test_a_lost_server_is_told_and_found_again(browser: Browser, shared_servers: local.Servers) -> None:

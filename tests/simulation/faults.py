@@ -466,9 +466,14 @@ CLOSED_SECONDS = 15.0
 """Longer than a server that lets nobody in is accused, by clients whose event loops are busy."""
 
 
+QUIET_SECONDS = 2.0
+"""Less than the life of a session, and than an accusation without a witness stands."""
+
+
 async def closed(world: World, chance: random.Random) -> None:
     """A server lets nobody in for a while: its password was changed, and told to no client, or it has no room for more
-    connections; then those that exist break, all of them or those of one client."""
+    connections; then those that exist break, all of them or those of some clients, and the others cannot say for a
+    moment that they are served."""
     name = chance.choice(list(world.servers))
     server = world.servers[name]
     if world.is_closed or server.status is not ProcessState.UP:
@@ -483,7 +488,12 @@ async def closed(world: World, chance: random.Random) -> None:
     for client in () if crowded else world.clients:
         client.denied = True
     if crowded and len(met) > 1 and room.random() < 0.5:
-        met = [room.choice(met)]
+        turned_away = room.sample(met, 1 + int(room.random() * (len(met) - 1)))
+        for client in met:
+            if client not in turned_away and (served := client.coordinator) and served.reachable:
+                world.hub.suspend(served)
+                world.loop.call_later(QUIET_SECONDS, world.hub.resume, served)
+        met = turned_away
     else:
         world.denies_all = True
     for client in met:

@@ -26,6 +26,7 @@ QUICK = (
     "who_lets_nobody_in_stays",
     "who_has_no_room_stays",
     "who_has_no_room_is_evicted",
+    "who_is_turned_away_is_a_witness",
     "turns_of_connecting_are_silence",
 )
 """Found out within about a second each."""

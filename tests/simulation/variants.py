@@ -25,7 +25,7 @@ from zkrq.protocol.records import State, states_of
 from zkrq.protocol.replies import VERDICTS, Answer, Status, Verdict
 from zkrq.protocol.scripts import SCRIPTS, assemble, read_files
 from zkrq.protocol.steps import Answers, Ask
-from zkrq.protocol.view import Judgement, View
+from zkrq.protocol.view import Judgement, View, judge_silence
 from zkrq.protocol.witness import Witness
 from zkrq.replication import request, server, wire
 from zkrq.replication.runner import Runner
@@ -321,6 +321,15 @@ def who_has_no_room_is_evicted() -> AbstractContextManager[object]:
     return _with_verdict(Status.CROWDED, Verdict.EVICT)
 
 
+def who_is_turned_away_is_a_witness() -> AbstractContextManager[object]:
+    """All who find no room find none together, so a second one proves nothing."""
+
+    def judge(*args: Any, crowded: bool, **kwargs: Any) -> Judgement:
+        return judge_silence(*args, **kwargs)
+
+    return patch.object(witness, "judge_silence", judge)
+
+
 def _with_verdict(status: Status, verdict: Verdict) -> AbstractContextManager[object]:
     return patch.dict(cast("dict[Status, Verdict]", VERDICTS), {status: verdict})
 
@@ -383,6 +392,7 @@ VARIANTS: Mapping[str, Variant] = {
         Variant(who_lets_nobody_in_stays, "closed", first=2),
         Variant(who_has_no_room_stays, "closed"),
         Variant(who_has_no_room_is_evicted, "closed", first=7),
+        Variant(who_is_turned_away_is_a_witness, "closed", first=7),
         Variant(turns_of_connecting_are_silence, "drag"),
     )
 }

@@ -257,6 +257,21 @@ def test_calls_wait_for_a_server_without_room_that_serves_others() -> None:
         hand.now += PATIENCE
 
 
+def test_all_who_are_turned_away_are_no_witnesses_for_each_other() -> None:
+    """They were turned away together; whoever is served refutes for all of them, once."""
+    view = accuse(WHOLE, [C], client=OTHER)
+    hand = Hand(view)
+    evicting = client(view, now=hand.now)
+    hand.now += WITNESS_GRACE + 0.1
+    assert hand.run(evicting.evict(view, failing(c=CROWDED), {A, B})) is view
+    hand.view = refuted = refute(view, [C], client="a third")
+    evicting.witness.follow(refuted, hand.now)
+    hand.now += ACCUSE_AGAIN - 0.1
+    assert hand.run(evicting.evict(refuted, failing(c=CROWDED), {A, B})) is refuted, "nobody is accused in turns"
+    hand.now += 0.2
+    assert hand.run(evicting.evict(refuted, failing(c=CROWDED), {A, B})).accusations[C].by == ME
+
+
 def test_servers_without_room_are_not_evicted_below_min_replicas() -> None:
     hand, evicting = Hand(WHOLE, answers={B: CROWDED}), client()
     view = hand.run(evicting.evict(WHOLE, failing(c=CROWDED), {A}))

@@ -11,8 +11,12 @@ import pytest
 import zkrq.testing
 from tests.every import every
 from tests.harness import until
+from tests.unit.views import view_of
 from zkrq.client.health import ServerHealth, lost_redundancy, place_of
+from zkrq.protocol.steps import TooFewMembers
 from zkrq.protocol.view import Life, ServerId, View
+from zkrq.replication.causes import Causes
+from zkrq.replication.runner import translate
 
 NOW = datetime(2026, 11, 23, 16, 0, tzinfo=UTC)
 SINCE = datetime(2026, 11, 23, 15, 48, tzinfo=UTC)
@@ -153,21 +157,27 @@ async def test_the_cause_of_an_eviction_is_known_with_it() -> None:
 
 
 @pytest.mark.parametrize(
-    ("members", "needed", "outside", "step"),
+    ("members", "learners", "needed", "shard", "step"),
     [
-        (1, 2, (), "`zkrq doctor` says what to mend; then retry"),
-        (1, 2, ("a",), "bring back a, or `zkrq servers add URL`; then retry"),
-        (1, 2, ("a", "b"), "bring back a or b, or `zkrq servers add URL`; then retry"),
-        (1, 3, ("a", "b"), "bring back a and b, or `zkrq servers add URL`; then retry"),
-        (1, 3, ("a", "b", "c"), "bring back 2 of a, b, c, or `zkrq servers add URL`; then retry"),
+        ("abcde", "", 6, "", "`zkrq servers add URL`, then retry"),
+        ("abcd", "", 5, "", "bring back e; or `zkrq servers add URL`; then retry"),
+        ("abc", "", 4, "", "bring back d or e; or `zkrq servers add URL`; then retry"),
+        ("abc", "", 5, "b", "bring back d and e; or `zkrq servers add URL --shard b`; then retry"),
+        ("ab", "", 4, "", "bring back 2 of these: c, d, e; or `zkrq servers add URL`; then retry"),
+        ("ab", "c", 3, "", "c will be in sync soon; retry"),
+        ("ab", "c", 4, "", "bring back d and e; or `zkrq servers add URL`; then retry"),
     ],
 )
 def test_where_servers_are_missing_the_next_step_names_them(
-    members: int, needed: int, outside: tuple[str, ...], step: str
+    members: str, learners: str, needed: int, shard: str, step: str
 ) -> None:
-    error = zkrq.NotEnoughReplicas(members, needed, ("a is not brought back: why",), outside=outside)
-    said = f"{members} server(s) in sync, min_replicas is {needed}; a is not brought back: why; {step}"
-    assert str(error) == said
+    """Of those that the view has, whatever this client knows of them."""
+    causes = Causes(shard=shard)
+    causes.outside[ServerId("e")] = "why"
+    error = translate(TooFewMembers(view_of(*members, learners=learners, min_replicas=needed)), causes)
+    in_sync = f"{len(members)} server(s) in sync, min_replicas is {needed}"
+    assert isinstance(error, zkrq.NotEnoughReplicas)
+    assert str(error) == f"{in_sync}; e is not brought back: why; {step}"
 
 
 @pytest.mark.anyio

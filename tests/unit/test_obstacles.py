@@ -94,6 +94,17 @@ async def test_no_room_is_no_silence_even_if_others_are_connected(client: Client
     assert await client.kept_out() == {}, "it was asked again"
 
 
+@pytest.mark.parametrize("contradicted", [False, True])
+async def test_silence_is_no_room(client: Client, contradicted: bool) -> None:
+    """It was turned away a moment ago, and other clients may still be served."""
+    client.redis.answers = [SILENCE]
+    client.obstacles.note_failure(B, CROWDED)
+    if contradicted:
+        client.obstacles.note_contradicted(B)
+    client.obstacles.note_failure(B, Answer(Status.UNREACHABLE, (), "reset"))
+    assert await client.kept_out() == {B: Status.CROWDED}
+
+
 async def test_a_server_that_left_the_view_is_no_obstacle(client: Client) -> None:
     client.obstacles.note_failure(B, DENIED)
     found = await client.obstacles.find(replace(VIEW, members={A: LIFE}))

@@ -19,8 +19,9 @@ TURN = 0.005
 
 LIMIT = TURN * 2
 
-CONNECTION = 18
-"""Turns that a connection takes: with a host's name to look up, TLS, a login, and the first questions."""
+CONNECTION = 23
+"""Turns that a connection takes at most: with a host's name to look up, TLS, a login, a database, and the first
+questions."""
 
 
 @dataclass
@@ -29,12 +30,12 @@ class Turns:
 
 
 @asynccontextmanager
-async def slow_loop() -> AsyncGenerator[Turns]:
-    """Each turn of the event loop takes ``TURN``; count them."""
+async def slow_loop(turn: float = TURN) -> AsyncGenerator[Turns]:
+    """Each turn of the event loop takes so long; count them."""
     loop, turns, goes_on = asyncio.get_running_loop(), Turns(), True
 
     def block() -> None:
-        time.sleep(TURN)
+        time.sleep(turn)
         turns.count += 1
         if goes_on:
             loop.call_soon(block)
@@ -54,6 +55,17 @@ async def test_in_a_slow_loop_a_wait_ends_after_so_many_turns() -> None:
             async with patience(LIMIT):
                 await asyncio.Event().wait()
         assert TURNS <= turns.count - began <= TURNS + 3
+
+
+async def test_turns_of_little_less_than_a_part_do_not_count_for_less() -> None:
+    """Each would cost two, if what it took beyond its part were forgotten."""
+    part = 0.004
+    async with slow_loop(0.7 * part) as turns:
+        began = turns.count
+        with pytest.raises(TimeoutError):
+            async with patience(TURNS * part):
+                await asyncio.Event().wait()
+        assert turns.count - began <= TURNS / 0.7 + 10
 
 
 async def test_what_needs_the_turns_of_a_connection_is_done() -> None:
@@ -79,7 +91,10 @@ async def test_in_a_quick_loop_it_ends_after_the_seconds() -> None:
 
 
 async def test_the_error_of_the_block_passes_and_no_timer_is_left() -> None:
+    complaints = list[object]()
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: complaints.append(context))
     with pytest.raises(LookupError):
         async with patience(LIMIT):
             raise LookupError
-    await asyncio.sleep(2 * LIMIT)  # a timer that was left would cancel this task
+    await asyncio.sleep(2 * LIMIT)
+    assert not complaints, "of a timer that was left"

@@ -146,17 +146,11 @@ class NotEnoughReplicas(ZkrqError):
     """
 
     def __init__(
-        self, members: int, min_replicas: int, causes: tuple[str, ...] = (), *, outside: tuple[str, ...] = ()
+        self, members: int, min_replicas: int, causes: tuple[str, ...] = (), *, step: str = "retry later"
     ) -> None:
-        """``outside``: the servers that are not in sync, as far as this client knows."""
-        missing = min_replicas - members
-        if missing == 1:
-            which = " or ".join(outside)
-        else:
-            which = " and ".join(outside) if missing == len(outside) else f"{missing} of {', '.join(outside)}"
-        step = f"bring back {which}, or `zkrq servers add URL`" if outside else "`zkrq doctor` says what to mend"
+        """``step``: what to do next."""
         in_sync = f"{members} server(s) in sync, min_replicas is {min_replicas}"
-        super().__init__("; ".join((in_sync, *causes, f"{step}; then retry")))
+        super().__init__("; ".join((in_sync, *causes, step)))
         self.members = members
         self.min_replicas = min_replicas
         self.causes = causes

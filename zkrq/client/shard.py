@@ -86,7 +86,7 @@ class Shard:
         self.obstacles: Final = KnownObstacles(self.fleet, namespace=namespace, events=events)
         self.cutter: Final = Cutter(self.membership, tasks)
         evicting = Evicting(self.witness, patience=settings.operation_timeout)
-        causes = self._causes = Causes()
+        causes = self._causes = Causes(shard="" if name == FIRST else name)
         runner = Runner(
             self.membership,
             self.obstacles,

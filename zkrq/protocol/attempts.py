@@ -54,7 +54,7 @@ class Attempts:
         item, so it can take part in a recovery.
         """
         if not view.writable:
-            raise TooFewMembers(len(view.members), view.min_replicas)
+            raise TooFewMembers(view)
 
     def check_placed(self, view: View, map_number: int) -> None:
         """Raise ``Misplaced`` if a push that was placed by the shard map of this number may belong elsewhere.

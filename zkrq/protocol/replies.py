@@ -83,7 +83,7 @@ MAY_HAVE_HAPPENED: frozenset[Status] = frozenset({Status.OK, Status.TIMEOUT, Sta
 
 
 IMPRESSIONS: frozenset[Status] = frozenset({Status.TIMEOUT, Status.UNREACHABLE, Status.SILENT, Status.CROWDED})
-"""Statuses that another client may see otherwise; all others are the server's own words, the same for every client."""
+"""Statuses that one client concludes from silence, or from a lack of room, where other clients may be answered."""
 
 
 class Answer(NamedTuple):

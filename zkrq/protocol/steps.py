@@ -283,12 +283,16 @@ class Misplaced(Failure):
 
 
 class TooFewMembers(Failure):
-    """No push completes, because ``members`` members are in sync and ``needed`` are needed; nothing was written."""
+    """No push completes under this view, because fewer members are in sync than are needed; nothing was written.
 
-    def __init__(self, members: int, needed: int) -> None:
-        super().__init__(f"{members} in sync, {needed} needed")
-        self.members = members
-        self.needed = needed
+    ``joining``: servers that are being caught up; ``outside``: all others that are not in sync.
+    """
+
+    def __init__(self, view: View) -> None:
+        self.members, self.needed = len(view.members), view.min_replicas
+        super().__init__(f"{self.members} in sync, {self.needed} needed")
+        self.joining = sorted(view.learners)
+        self.outside = sorted(view.servers.keys() - view.receivers.keys())
 
 
 class Fenced(Failure):

@@ -322,14 +322,15 @@ class Judgement(enum.Enum):
 
 
 def judge_silence(
-    view: View, server: ServerId, client: str, *, standing: bool, seconds: float, answered: bool
+    view: View, server: ServerId, client: str, *, standing: bool, seconds: float, answered: bool, crowded: bool = False
 ) -> Judgement:
     """Decide what ``client`` may do about a receiver that does not answer it.
 
     Silence is an impression, and may be the client's own fault.  A client with ``standing`` evicts: the server has
     answered it in this life, and it has not evicted this process recently.  A client without asks the others.
     ``seconds``: how long it has known what the view says about this server; ``answered``: whether the server has
-    answered it since, which makes a refutation old news.
+    answered it since, which makes a refutation old news.  ``crowded``: the server has no room for its connection.  All
+    that connect to such a server fail together, so the second one is no witness, and a refutation counts for each.
     """
     accusation = view.accusations.get(server)
     if standing:
@@ -337,10 +338,10 @@ def judge_silence(
     if accusation is None:
         return Judgement.ACCUSE
     if not accusation.refuted:
-        second_witness = accusation.by != client and not accusation.kept_out
+        second_witness = accusation.by != client and not accusation.kept_out and not crowded
         grace = WITNESS_GRACE if second_witness else ACCUSATION_GRACE
         return Judgement.EVICT if seconds >= grace else Judgement.WAIT
-    mine = accusation.by == client and not accusation.kept_out
+    mine = (accusation.by == client or crowded) and not accusation.kept_out
     return Judgement.CONTRADICTED if mine and not answered and seconds < ACCUSE_AGAIN else Judgement.ACCUSE
 
 

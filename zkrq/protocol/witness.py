@@ -169,7 +169,9 @@ class Witness:
             return judge_denial(view, server, standing=standing, seconds=seconds)
         standing = standing and not crowded
         answered = known is not None and known.answered
-        return judge_silence(view, server, self.client, standing=standing, seconds=seconds, answered=answered)
+        return judge_silence(
+            view, server, self.client, standing=standing, seconds=seconds, answered=answered, crowded=crowded
+        )
 
 
 CONTRADICTION = "it does not answer this client, but it does answer others: check the network between them"

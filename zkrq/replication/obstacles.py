@@ -82,9 +82,8 @@ class KnownObstacles:
             self._keep(server, answer)
             if known is None or known[0].status is not answer.status:
                 self._report(server, denial(server, answer))
-        # Another time-out of a server that is known to answer others tells nothing new, and must not lift the
-        # obstacle.
-        elif known and known[0].status is Status.SILENT and answer.status in IMPRESSIONS:
+        # Another time-out of a server that may answer others tells nothing new, and must not lift the obstacle.
+        elif known and known[0].status in (Status.SILENT, Status.CROWDED) and answer.status in IMPRESSIONS:
             self._keep(server, known[0])
 
     def _keep(self, server: ServerId, answer: Answer) -> None:

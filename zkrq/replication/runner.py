@@ -339,7 +339,7 @@ def translate(failure: Failure, causes: Causes = UNKNOWN) -> ZkrqError:
         case Unknown():
             return OutcomeUnknown(text)
         case TooFewMembers(members=members, needed=needed):
-            return NotEnoughReplicas(members, needed, causes.sentences(), outside=tuple(sorted(causes.outside)))
+            return NotEnoughReplicas(members, needed, causes.sentences(), step=causes.next_step(failure))
         case Fenced():
             return ClaimLost("this consumer was declared dead: its claims are lost")
         case Invalid():
