@@ -21,7 +21,7 @@ from zkrq.client.shard import Shard
 from zkrq.client.shards import MAP
 from zkrq.coordination.coordinator import Versioned
 from zkrq.protocol.records import State
-from zkrq.protocol.shards import FIRST, ShardMap, shard_of
+from zkrq.protocol.shards import FIRST, ShardMap, ShardName, home, shard_of
 from zkrq.replication.replicas import Replicas
 from zkrq.testing import Servers, TestCluster, servers
 
@@ -311,6 +311,43 @@ async def test_a_queue_that_is_paused_after_another_client_has_opened_the_shard(
         monkeypatch.setattr(resharding, "read_shared", read_and_pause)
         await early.add_shard("b", own.urls("redis-2"))
         assert await paused_on(early) == {"b": True, FIRST: True}
+
+
+async def test_limits_that_are_declared_after_another_client_has_opened_the_shard(
+    own: Servers, early: TestCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They are declared at the queue's home first, which is the new shard; the later client finds none on the first
+    one, and must not take them away again."""
+    limits, share, others = zkrq.Limits(concurrency=1), Resharding._share, list[str]()  # pyright: ignore[reportPrivateUsage]
+    queue = next(name for name in map(str, range(99)) if home(name, (FIRST, ShardName("b"))) == "b")
+    async with connect(own) as other, asyncio.TaskGroup() as group:
+        first, may_go_on, is_at_home = client_of(other).shards.first.replicas, asyncio.Event(), asyncio.Event()
+        decide = first.decide
+
+        async def decide_later(call: Any, **options: Any) -> Any:
+            is_at_home.set()
+            await may_go_on.wait()
+            return await decide(call, **options)
+
+        async def declare_before(self: Resharding, shard: Shard, map: ShardMap) -> None:
+            others.append(shard.name)
+            if len(others) == 1:
+                await other.add_shard("b", own.urls("redis-2"))
+                monkeypatch.setattr(first, "decide", decide_later)
+                group.create_task(other.queue(queue).set_limits(limits))
+                await is_at_home.wait()
+            await share(self, shard, map)
+
+        async def at_home() -> str:
+            return (await read_shared(client_of(early).shards.open[ShardName("b")].replicas, queue)).sections[
+                zkrq.Limits
+            ]
+
+        monkeypatch.setattr(Resharding, "_share", declare_before)
+        await early.add_shard("b", own.urls("redis-2"))
+        assert len(others) >= 2
+        assert await at_home() == limits.settings
+        may_go_on.set()
 
 
 async def test_a_pause_that_meets_a_shard_which_cannot_be_told_may_have_happened(

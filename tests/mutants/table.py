@@ -816,6 +816,22 @@ MUTANTS: tuple[Mutant, ...] = (
         "an answer refutes the accusation of the life that gave it, and of no other",
         Suite("tests/unit/test_eviction.py"),
     ),
+    Mutant(
+        "who-adds-a-shard-late-takes-limits-away",
+        "zkrq/protocol/deciding.py",
+        "            elif map_number:",
+        "            elif False:",
+        "what rests on a shard map that is old by now is refused",
+        Suite("tests/behaviour/test_everywhere.py", "-k", "another_client_has_opened"),
+    ),
+    Mutant(
+        "a-plan-that-was-made-the-view-is-a-loss-of-data",
+        "zkrq/protocol/founding.py",
+        "if (yield ReadRegister()).version != version:",
+        "if False:",
+        "servers that are not as planned may be those of the view that others have made of the plan",
+        Suite("tests/unit/test_founding.py"),
+    ),
     # -- strangers -----------------------------------------------------------------------------------------------------
     Mutant(
         "a-byte-now-and-then-keeps-a-probes-connection",

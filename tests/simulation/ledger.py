@@ -1036,9 +1036,9 @@ def _listening(code: Code, loop: Loop, found: Findings, ledgers: Mapping[str, Le
         await extend(lease, seconds)
         note(lease)
 
-    async def note_decide(replicas: Replicas, call: Decision[Any]) -> Decided[Any]:
+    async def note_decide(replicas: Replicas, call: Decision[Any], **options: Any) -> Decided[Any]:
         if not isinstance(call, requests):
-            return await decide(replicas, call)
+            return await decide(replicas, call, **options)
         call = cast("calls.Claim | calls.Turn", call)
         ledger = ledgers[call.queue]
         request = f"{call.owner}/{call.seq}"

@@ -18,6 +18,7 @@ from zkrq.protocol.server_info import ServerInfo
 from zkrq.protocol.steps import (
     Ask,
     Failure,
+    Identify,
     Invalid,
     Log,
     NoNamespace,
@@ -138,6 +139,27 @@ def test_a_plan_that_is_executed_late_vouches_for_no_server_that_was_flushed_mea
     hand.answer = stall
     assert joining(hand).view.by == "another"
     assert hand.infos[B] == info(B)
+
+
+def test_a_plan_that_others_have_made_the_view_and_used_meanwhile_is_joined() -> None:
+    """The servers hold items of that view, and not of one that ZooKeeper has lost."""
+    hand, planned = marked()
+    hand.view = planned
+    answers = hand.answer
+
+    def be_late(step: Step[Any]) -> object:
+        if isinstance(step, Identify) and hand.seen(ReadRegister) and hand.view is planned:
+            # What the servers say arrives later than what the register said.
+            hand.view, hand.version = found(planned, by="another"), hand.version + 1
+            hand.infos = {
+                id: replace(info(id, epoch=1, queues=1, name=id), generation=life.generation)
+                for id, life in planned.members.items()
+            }
+            hand.answers = dict.fromkeys(hand.infos, answer(Status.HOLDSDATA))
+        return answers(step)
+
+    hand.answer = be_late
+    assert joining(hand).view.by == "another"
 
 
 def test_a_server_that_another_client_has_just_given_a_generation_is_met_again() -> None:

@@ -72,12 +72,14 @@ async def read_shared(replicas: Replicas, queue: str) -> Shared:
     return Shared(bool(told.paused), {kind: kind.read(text).settings for kind in SECTIONS})
 
 
-async def write_shared(replicas: Replicas, queue: str, wanted: Shared) -> None:
-    """Give it to a shard.  Raises ``Unavailable``, ``OutcomeUnknown``."""
+async def write_shared(replicas: Replicas, queue: str, wanted: Shared, map_number: int) -> None:
+    """Give it to a shard.  Raises ``Unavailable``, also if the shard asks for a newer map than that of this number, and
+    ``OutcomeUnknown``."""
     state = State.PAUSED if wanted.paused else State.GONE
-    await replicas.decide(calls.Pause(queue, state.value, _new_call()))
+    await replicas.decide(calls.Pause(queue, state.value, _new_call()), map_number=map_number)
     for kind, settings in wanted.sections.items():
-        await replicas.decide(calls.Declare(queue, SECTIONS[kind][0], settings, _new_call()))
+        call = calls.Declare(queue, SECTIONS[kind][0], settings, _new_call())
+        await replicas.decide(call, map_number=map_number)
 
 
 async def declare_limits(

@@ -245,6 +245,8 @@ class Resharding:
         Another client may open the shard meanwhile, and then a queue may be paused there as well: first on the first
         shard, then on this one.  So this one is read before the first one, or a pause that was taken in between would
         be ended here; and both are read again after a change, because the last writer leaves both in the same state.
+        Limits may be declared on this one first, if it is the queue's home.  Who does that changes the map and has all
+        servers ask for the new one, which refuse what rests on this one.
         """
         if not map.shards[shard.name].is_new:
             return  # it had items before, so who pauses a queue tells its servers
@@ -256,7 +258,12 @@ class Resharding:
                 known, wanted = [await read_shared(each, queue) for each in (new, first)]
                 if wanted == known:
                     break
-                await write_shared(new, queue, wanted)
+                try:
+                    await write_shared(new, queue, wanted, map.number)
+                except Unavailable:
+                    if (await self._shards.refresh()).number == map.number:
+                        raise
+                    return  # the caller meets the newer map, and looks again
             else:
                 raise Unavailable(f"the settings of queue {queue!r} are changed all the time: add the shard again")
             if wanted.needs_home:

@@ -97,7 +97,8 @@ class Deciding(Attempts):
     def decide(self, call: Decision[R], *, map_number: int = 0) -> Operation[Decided[R]]:
         """Let the primary decide, and every other server of the view apply its decision.
 
-        ``map_number``: number of the shard map by which the items of a push were placed here.
+        ``map_number``: number of the shard map by which the items of a push were placed here, or by which something
+        else was chosen to be decided here; 0: by none.
         Raises ``NothingDone``, ``TooFewMembers``, ``Misplaced``, ``Denied``; ``Unknown`` if it may have happened;
         ``Fenced`` if the owner was declared dead.
         """
@@ -114,6 +115,8 @@ class Deciding(Attempts):
                 self.check_placed(view, map_number)
                 if obstacles.full and not so_far.effort.touched:
                     yield from self.check_room(view, obstacles.full)
+            elif map_number:
+                self.check_placed(view, map_number)
             again = so_far.effort.touched
             primary = so_far.primary = view.primary(call.queue)
             answers = yield from self.have_decided(view, call, so_far)

@@ -177,8 +177,12 @@ class Founding:
             identities = yield from Identify(self._servers)
         self._refuse_unfit(identities)
         yield from self._check_clocks(identities, self._servers)
-        if planned is not None and (yield from self._execute(planned, identities, version)):
-            return
+        if planned is not None:
+            if (yield from self._execute(planned, identities, version)):
+                return
+            # The servers are not as planned where others have made the plan the view, and use it.
+            if (yield ReadRegister()).version != version:
+                return
         if not self._may_found:
             raise NothingDone(f"namespace {self._namespace!r} is being founded; retry")
         yield from self._plan(identities, version)

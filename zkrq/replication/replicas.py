@@ -65,13 +65,14 @@ class Replicas:
         )
         return await self.run(pushing)
 
-    def decide(self, call: Decision[R]) -> Awaitable[Decided[R]]:
+    def decide(self, call: Decision[R], *, map_number: int = 0) -> Awaitable[Decided[R]]:
         """Let the primary decide, and every other server apply the decision.
 
-        Raises ``Unavailable`` if nothing happened, ``OutcomeUnknown`` if it may have, ``ClaimLost`` if the owner was
-        fenced.
+        ``map_number``: number of the shard map on which this rests, 0: on none.  Raises ``Unavailable`` if nothing
+        happened, ``MapChanged`` if that is because a newer map is needed, ``OutcomeUnknown`` if it may have happened,
+        ``ClaimLost`` if the owner was fenced.
         """
-        return self.run(self._operations.decide(call))
+        return self.run(self._operations.decide(call, map_number=map_number))
 
     async def fence(self, queue: str, owner: str) -> int:
         """Declare an owner dead on every server and requeue its claims; return the number of items.
