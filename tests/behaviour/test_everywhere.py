@@ -338,15 +338,11 @@ async def test_limits_that_are_declared_after_another_client_has_opened_the_shar
                 await is_at_home.wait()
             await share(self, shard, map)
 
-        async def at_home() -> str:
-            return (await read_shared(client_of(early).shards.open[ShardName("b")].replicas, queue)).sections[
-                zkrq.Limits
-            ]
-
         monkeypatch.setattr(Resharding, "_share", declare_before)
         await early.add_shard("b", own.urls("redis-2"))
         assert len(others) >= 2
-        assert await at_home() == limits.settings
+        at_home = await read_shared(client_of(early).shards.open[ShardName("b")].replicas, queue)
+        assert at_home.sections[zkrq.Limits] == limits.settings
         may_go_on.set()
 
 

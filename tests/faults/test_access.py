@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any
 
 import pytest
@@ -159,61 +159,60 @@ async def test_one_has_a_wrong_password_and_the_primary_dies(users: local.Server
         await command(dying, "ACL", "SETUSER", USER, "reset", "on", ">old", "~*", "&*", "+@all")
 
 
-async def test_no_room_for_a_newcomer(servers: local.Servers) -> None:
-    """``maxclients`` is reached: it waits, writes nothing, and evicts nobody."""
-    namespace, hub = new_namespace(), Hub()
-    full = servers.redis[1]
-    async with healthy_load(servers, namespace, hub) as load:
-        reader, writer = await asyncio.open_connection(full.host, full.port)
+@asynccontextmanager
+async def no_room(server: local.LocalRedis, *, break_all: bool = False) -> AsyncGenerator[None]:
+    """``maxclients`` is reached; ``break_all``: and all connections that there were have ended."""
+    reader, writer = await asyncio.open_connection(server.host, server.port)
+    try:
         async with asyncio.timeout(HANG):
-            writer.write(b"CONFIG SET maxclients 1\r\n")
+            writer.write(b"CONFIG SET maxclients 1\r\n" + b"CLIENT KILL SKIPME yes\r\n" * break_all)
             await reader.readline()
-        try:
-            async with in_process(servers, namespace, hub, operation_timeout=1.0) as newcomer:
-                for _ in range(2):
-                    with pytest.raises(zkrq.Unavailable, match=r"nothing was written.*max number of clients reached"):
-                        await newcomer.queue("other").push("no room")
-                health = newcomer.health()
-                assert not health.ok
-                assert "max number of clients" in " ".join(health.trouble)
-                await until(load.progress(200))
-                async with asyncio.timeout(HANG):
-                    writer.write(b"CONFIG SET maxclients 10000\r\n")
-                    await reader.readline()
-                await until(lambda: newcomer.health().ok)
-                await newcomer.queue("other").push("room")
-                assert await newcomer.queue("other").size() == (1, 0, 0, 0)
-        finally:
+        yield
+    finally:
+        async with asyncio.timeout(HANG):
             writer.write(b"CONFIG SET maxclients 10000\r\nQUIT\r\n")
             await reader.read(-1)
-            writer.close()
+        writer.close()
+
+
+async def test_no_room_for_a_newcomer(servers: local.Servers) -> None:
+    """It waits, writes nothing, and evicts nobody."""
+    namespace, hub = new_namespace(), Hub()
+    async with healthy_load(servers, namespace, hub) as load, AsyncExitStack() as stack:
+        async with no_room(servers.redis[1]):
+            newcomer = await stack.enter_async_context(in_process(servers, namespace, hub, operation_timeout=1.0))
+            for _ in range(2):
+                with pytest.raises(zkrq.Unavailable, match=r"nothing was written.*max number of clients reached"):
+                    await newcomer.queue("other").push("no room")
+            health = newcomer.health()
+            assert not health.ok
+            assert "max number of clients" in " ".join(health.trouble)
+            await until(load.progress(200))
+        await until(lambda: newcomer.health().ok)
+        await newcomer.queue("other").push("room")
+        assert await newcomer.queue("other").size() == (1, 0, 0, 0)
 
 
 async def test_newcomers_without_room_neither_evict_a_server_nor_accuse_it_in_turns(servers: local.Servers) -> None:
     """It serves one client, which refutes for all of them at once; each accusation makes all clients read the view."""
     namespace, hub = new_namespace(), Hub()
     full = servers.redis[1]
-    async with healthy_load(servers, namespace, hub) as load:
-        reader, writer = await asyncio.open_connection(full.host, full.port)
-        async with asyncio.timeout(HANG):
-            writer.write(b"CONFIG SET maxclients 1\r\n")
-            await reader.readline()
-        try:
-            newcomers = [in_process(servers, namespace, hub, operation_timeout=1.0) for _ in range(3)]
-            async with newcomers[0] as newcomer, newcomers[1], newcomers[2]:
-                await until(lambda: full.name in newcomer.view.accusations)
-                views = list[object]()
-                for _ in range(4):
-                    with pytest.raises(zkrq.Unavailable, match="max number of clients reached"):
-                        await newcomer.queue("other").push("no room")
-                    views.append(newcomer.view)
-                assert views.count(views[-1]) >= 3, "the view is as it was"
-                await until(load.progress(200))
-        finally:
-            async with asyncio.timeout(HANG):
-                writer.write(b"CONFIG SET maxclients 10000\r\nQUIT\r\n")
-                await reader.read(-1)
-            writer.close()
+    newcomers = [in_process(servers, namespace, hub, operation_timeout=1.0) for _ in range(3)]
+    async with (
+        healthy_load(servers, namespace, hub) as load,
+        no_room(full),
+        newcomers[0] as newcomer,
+        newcomers[1],
+        newcomers[2],
+    ):
+        await until(lambda: full.name in newcomer.view.accusations)
+        views = list[object]()
+        for _ in range(4):
+            with pytest.raises(zkrq.Unavailable, match="max number of clients reached"):
+                await newcomer.queue("other").push("no room")
+            views.append(newcomer.view)
+        assert views.count(views[-1]) >= 3, "the view is as it was"
+        await until(load.progress(200))
 
 
 async def test_a_server_without_room_for_anybody_leaves_and_comes_back(servers: local.Servers) -> None:
@@ -227,19 +226,10 @@ async def test_a_server_without_room_for_anybody_leaves_and_comes_back(servers: 
         load = Load(cluster)
         async with load.running(producers=2, consumers=2):
             await other.queue("other").push("before")
-            reader, writer = await asyncio.open_connection(full.host, full.port)
-            try:
-                async with asyncio.timeout(HANG):
-                    writer.write(b"CONFIG SET maxclients 1\r\nCLIENT KILL SKIPME yes\r\n")
-                    await reader.readline()
+            async with no_room(full, break_all=True):
                 await until(lambda: full.name not in cluster.view.members)
                 await until(load.progress(200))
                 assert (await other.queue("other").push("without it")).replicas == 2
-            finally:
-                async with asyncio.timeout(HANG):
-                    writer.write(b"CONFIG SET maxclients 10000\r\nQUIT\r\n")
-                    await reader.read(-1)
-                writer.close()
             await until(lambda: full.name in cluster.view.members)
         assert not load.uncertain, "no call failed"
     (evicted,) = [event for event in events if isinstance(event, zkrq.ServerEvicted)]

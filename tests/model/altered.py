@@ -59,9 +59,7 @@ class AlteredWitness(Witness):
         self.failed_last = set[ServerId]()
         """Servers that failed this client together at the last eviction that it thought of."""
 
-    def judge(
-        self, view: View, server: ServerId, now: float, *, kept_out: bool = False, crowded: bool = False
-    ) -> Judgement:
+    def judge(self, view: View, server: ServerId, now: float, *, kept_out: bool, crowded: bool) -> Judgement:
         on, links = self.world.on, self.world.links
         if not links or (Rule.SILENCE_NEEDS_STANDING not in on and not kept_out):
             return Judgement.EVICT

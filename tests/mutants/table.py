@@ -722,9 +722,9 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "who-is-connected-does-not-matter",
-        "zkrq/protocol/witness.py",
-        "standing = standing and not crowded",
-        "standing = standing",
+        "zkrq/protocol/view.py",
+        "if standing and not crowded:",
+        "if standing:",
         "a server without room for a connection is evicted only if it serves no other client",
         Suite("tests/unit/test_eviction.py"),
     ),
@@ -846,7 +846,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "zkrq/serve/connections.py",
         "self._head_due = self.loop.call_later(HEAD_SECONDS, self.give_up)",
         "pass",
-        "the head of a request is due after so many seconds",
+        "the head of a request has a deadline",
         Suite("tests/integration/test_serve_connections.py"),
     ),
     Mutant(

@@ -212,7 +212,7 @@ async def push(queue: Any, item: object, options: dict[str, Any]) -> None:
 
 
 async def has_left(queue: Any, count: int) -> bool:
-    """Tell whether there are so many items; those with a time to live may be over, which may be next to nothing."""
+    """Tell whether this many items are left; those with a time to live, however short it is, may have expired."""
     counted = await queue.statistics()
     return sum(counted.sizes) == count or (counted.expiring > 0 and sum(counted.sizes) < count)
 

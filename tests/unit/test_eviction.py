@@ -258,7 +258,7 @@ def test_calls_wait_for_a_server_without_room_that_serves_others() -> None:
 
 
 def test_all_who_are_turned_away_are_no_witnesses_for_each_other() -> None:
-    """They were turned away together; whoever is served refutes for all of them, once."""
+    """A full server turns every one of them away.  A client that is served refutes for all of them."""
     view = accuse(WHOLE, [C], client=OTHER)
     hand = Hand(view)
     evicting = client(view, now=hand.now)

@@ -165,6 +165,7 @@ async def test_the_cause_of_an_eviction_is_known_with_it() -> None:
         ("abc", "", 5, "b", "bring back d and e; or `zkrq servers add URL --shard b`; then retry"),
         ("ab", "", 4, "", "bring back 2 of these: c, d, e; or `zkrq servers add URL`; then retry"),
         ("ab", "c", 3, "", "c will be in sync soon; retry"),
+        ("abc", "d", 5, "", "bring back e; or `zkrq servers add URL`; then retry"),
         ("ab", "c", 4, "", "bring back d and e; or `zkrq servers add URL`; then retry"),
     ],
 )

@@ -245,8 +245,8 @@ class Resharding:
         Another client may open the shard meanwhile, and then a queue may be paused there as well: first on the first
         shard, then on this one.  So this one is read before the first one, or a pause that was taken in between would
         be ended here; and both are read again after a change, because the last writer leaves both in the same state.
-        Limits may be declared on this one first, if it is the queue's home.  Who does that changes the map and has all
-        servers ask for the new one, which refuse what rests on this one.
+        Limits may be declared on the new shard first, if it is the queue's home.  A client that declares them changes
+        the map before, and has all servers ask for the new map: they refuse what this client writes by its older one.
         """
         if not map.shards[shard.name].is_new:
             return  # it had items before, so who pauses a queue tells its servers

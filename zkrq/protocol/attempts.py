@@ -57,7 +57,8 @@ class Attempts:
             raise TooFewMembers(view)
 
     def check_placed(self, view: View, map_number: int) -> None:
-        """Raise ``Misplaced`` if a push that was placed by the shard map of this number may belong elsewhere.
+        """Raise ``Misplaced`` if this view asks for a newer shard map than that of this number: a push that was placed
+        by it may belong elsewhere, and what else rests on it may be wrong by now.
 
         Because of this check, once all members of a view have heard of a shard map, no push comes that was placed by an
         older one.

@@ -37,8 +37,8 @@ without each rule below, some schedule loses items or halts all clients.
   is never evicted below min_replicas, because no push could complete without it.
 * *A server that has no room for a connection* (``maxclients``) *is accused of silence, whatever the client's standing*.
   It serves those who are connected, and they refute; the calls of the others wait for room.  Where nobody is connected,
-  for instance after a restart, the server would halt all clients.  All who are turned away are turned away together: a
-  second one is no witness, and one refutation is enough for all.
+  for instance after a restart, the server would halt all clients.  A full server turns away every client that connects,
+  so a second accuser proves nothing, and one refutation counts for all of them.
 """
 
 from __future__ import annotations
@@ -141,7 +141,7 @@ class Evicting:
         wanted = evict(view, failed, by=(yield from Nonce()), now_ms=(yield from Now()))
         written = yield from Swap(wanted)
         if written is wanted:
-            silent = [id for id in judgements if failed[id].status in IMPRESSIONS - {Status.CROWDED}]
+            silent = [id for id in judgements if failed[id].verdict is Verdict.EVICT]
             self.witness.note_evicted({id: view.receivers[id] for id in silent}, now)
             yield Evicted(failed, wanted.epoch)
         return written

@@ -329,11 +329,12 @@ def judge_silence(
     Silence is an impression, and may be the client's own fault.  A client with ``standing`` evicts: the server has
     answered it in this life, and it has not evicted this process recently.  A client without asks the others.
     ``seconds``: how long it has known what the view says about this server; ``answered``: whether the server has
-    answered it since, which makes a refutation old news.  ``crowded``: the server has no room for its connection.  All
-    that connect to such a server fail together, so the second one is no witness, and a refutation counts for each.
+    answered it since, which makes a refutation old news.  ``crowded``: the server has no room for its connection, so
+    it may serve those who are connected, and standing is no licence.  A full server turns away every client that
+    connects: a second accuser proves nothing, and one refutation counts for all of them.
     """
     accusation = view.accusations.get(server)
-    if standing:
+    if standing and not crowded:
         return Judgement.EVICT
     if accusation is None:
         return Judgement.ACCUSE

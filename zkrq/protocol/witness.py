@@ -157,9 +157,7 @@ class Witness:
         """Return for how many seconds a receiver has failed this client without an answer in between."""
         return now - self._failing_since.get((server, self.lives[server]), now)
 
-    def judge(
-        self, view: View, server: ServerId, now: float, *, kept_out: bool = False, crowded: bool = False
-    ) -> Judgement:
+    def judge(self, view: View, server: ServerId, now: float, *, kept_out: bool, crowded: bool) -> Judgement:
         """Decide what this client may do about a receiver that keeps it out, has no room for it, or else does not
         answer it."""
         known = self._accusations.get(server)
@@ -167,7 +165,6 @@ class Witness:
         standing = self.has_standing(server, now)
         if kept_out:
             return judge_denial(view, server, standing=standing, seconds=seconds)
-        standing = standing and not crowded
         answered = known is not None and known.answered
         return judge_silence(
             view, server, self.client, standing=standing, seconds=seconds, answered=answered, crowded=crowded

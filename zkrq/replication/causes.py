@@ -34,8 +34,10 @@ class Causes:
         add = f"`zkrq servers add URL --shard {self._shard}`" if self._shard else "`zkrq servers add URL`"
         if not outside:
             return f"{add}, then retry"
-        some = " or ".join(outside) if missing == 1 else " and ".join(outside)
-        which = some if missing in (1, len(outside)) else f"{missing} of these: {', '.join(outside)}"
+        if missing == 1:
+            which = " or ".join(outside)
+        else:
+            which = " and ".join(outside) if missing >= len(outside) else f"{missing} of these: {', '.join(outside)}"
         return f"bring back {which}; or {add}; then retry"
 
     def add_to(self, text: str, failure: BaseException | None) -> str:
