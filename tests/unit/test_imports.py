@@ -6,6 +6,7 @@ An import counts wherever it stands: for types only, inside a function, or by na
 from __future__ import annotations
 
 import ast
+import functools
 from collections.abc import Collection, Iterator, Mapping
 from graphlib import CycleError, TopologicalSorter
 from importlib.util import resolve_name
@@ -51,9 +52,14 @@ def _modules(root: Path) -> dict[str, Path]:
     return found
 
 
-def _imported(path: Path, module: str) -> Iterator[str]:
-    """Yield the dotted name of everything that a module imports: ``a.b`` for ``from a import b``."""
-    for node in ast.walk(ast.parse(path.read_text())):
+@functools.cache
+def _imported(path: Path, module: str) -> frozenset[str]:
+    """Return the dotted name of everything that a module imports: ``a.b`` for ``from a import b``."""
+    return frozenset(_imports(ast.parse(path.read_text()), path, module))
+
+
+def _imports(tree: ast.Module, path: Path, module: str) -> Iterator[str]:
+    for node in ast.walk(tree):
         match node:
             case ast.Import(names):
                 yield from (alias.name for alias in names)

@@ -31,6 +31,9 @@ from zkrq.serve.shown import NO_FIGURES, show_queue, show_rate
 from zkrq.serve.texts import show_alarm, show_bytes, show_count, show_duration, show_moment, show_number, show_tone
 from zkrq.serve.watching import Look
 
+TEMPLATES = make_templates()
+"""One for all tests, since it compiles a template once."""
+
 
 def test_history_keeps_the_last_minutes_of_the_queues_that_are_there() -> None:
     history = History()
@@ -273,10 +276,10 @@ def values_of(template: str, health: Health, *, read_only: bool, full: bool) -> 
 
 
 TABS = ("done", "groups")
-TEMPLATES = ("live_overview.html", "live_queue.html", "live_item.html", "live.html", "consumer.html", "find_all.html")
+RENDERED = ("live_overview.html", "live_queue.html", "live_item.html", "live.html", "consumer.html", "find_all.html")
 
 
-@every("template", [*TEMPLATES, *TABS, "find.html", "confirm.html"])
+@every("template", [*RENDERED, *TABS, "find.html", "confirm.html"])
 @every("health", [GOOD, BAD])
 @every("read_only", [False, True])
 @every("full", [False, True])
@@ -288,7 +291,7 @@ def test_every_template_renders_and_escapes(template: str, health: Health, read_
         values["item"] = None
     if template == "find.html":
         values["found"] = Found([HOSTILE] if full else [], 3, whole=full)
-    text = make_templates().get_template(template).render(values)
+    text = TEMPLATES.get_template(template).render(values)
     for written in ("<script>", "<img", "<i>", "<b>", "<u>", "<x>", '"onclick', '<script>"'):
         assert written not in text
     if full and template in ("live_overview.html", "live.html"):
@@ -308,7 +311,7 @@ def test_who_may_act_sees_what_can_be_done() -> None:
         ("live_queue.html", ("Resume", "Redrive all", "Discard chosen")),
         ("live_item.html", ("Retry now", "Discard")),
     ):
-        text = make_templates().get_template(template).render(values_of(template, GOOD, read_only=False, full=True))
+        text = TEMPLATES.get_template(template).render(values_of(template, GOOD, read_only=False, full=True))
         for button in shown:
             assert f">{button}</button>" in text
 
@@ -317,7 +320,7 @@ def test_an_item_that_is_not_dead_can_be_cancelled() -> None:
     values = values_of("live_item.html", GOOD, read_only=False, full=True)
     for state in ("ready", "scheduled", "claimed"):
         values["item"] = item_in(state)
-        text = make_templates().get_template("live_item.html").render(values)
+        text = TEMPLATES.get_template("live_item.html").render(values)
         assert ">Cancel</button>" in text
         assert "Retry now" not in text
 
@@ -331,7 +334,7 @@ def test_a_lost_server_is_first_on_the_page_and_in_its_title() -> None:
     places = {"redis-1": "out", "redis-2": "member", "redis-3": "member"}
     servers = {name: ServerHealth(place, connected=True) for name, place in places.items()}
     health = Health(True, "connected", 7, servers, (), (warning,))
-    text = make_templates().get_template("live.html").render(values_of("live.html", health, read_only=True, full=False))
+    text = TEMPLATES.get_template("live.html").render(values_of("live.html", health, read_only=True, full=False))
     assert "<title>2 of 3 in sync · Queues · shop · zkrq</title>" in text
     main = text[text.index("<main") :]
     assert '<section id="alarm" class="strip warn"' in main
