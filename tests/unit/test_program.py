@@ -88,5 +88,6 @@ def test_what_was_imported_is_kept_from_the_garbage_collector_while_a_program_ru
         zkrq.run(make, zkrq.testing.cluster(), burst=True)
     finally:
         gc.unfreeze()
+        gc.freeze()  # what was collected stays frozen, see tests.conftest
     assert len(frozen) == 1
     assert frozen[0] > 0
