@@ -190,6 +190,11 @@ async def test_a_queue_that_was_declared_needs_no_options(cluster: zkrq.Cluster,
         cluster.queue(name, claim_timeout=30, max_size=7)
     with pytest.raises(zkrq.ConfigError, match=r"max_size=7, not None"):
         cluster.queue(name, max_size=None)
+    unknown: dict[str, Any] = {"has_limits": False}
+    with pytest.raises(TypeError, match="a queue has no option 'has_limits'"):
+        cluster.queue(name, **unknown)
+    with pytest.raises(zkrq.ConfigError, match="max_size is 0"):
+        cluster.queue(name, max_size=0)
 
 
 @pytest.mark.parametrize(

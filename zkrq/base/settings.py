@@ -155,21 +155,31 @@ class QueueSettings:
 
     def updated(self, options: Mapping[str, Any]) -> Self:
         """Return these settings with others for the options that are given.  Raises ``TypeError`` for unknown ones."""
-        names = sorted(field.name for field in fields(self))
-        if unknown := options.keys() - names:
-            raise TypeError(f"a queue has no option {min(unknown)!r}, only {', '.join(names)}")
+        if unknown := options.keys() - _NAMES:
+            raise TypeError(f"a queue has no option {min(unknown)!r}, only {', '.join(sorted(_NAMES))}")
         given = {name: value for name, value in options.items() if value is not AS_DECLARED}
         if "claim_timeout" in given:
             given["claim_timeout"] = in_seconds(given["claim_timeout"])
         return replace(self, **given)
 
-    def difference(self, other: QueueSettings) -> str | None:
-        """Name the first option that is not the same in the other settings, with both values; None: all are."""
+    def difference(self, options: Mapping[str, Any]) -> str | None:
+        """Name the first option that is given and not the same here, with both values; None: all are.
+
+        Raises as ``updated``.
+        """
+        given = [name for name, value in options.items() if value is not AS_DECLARED]
+        # A program that asks for its queue before each push gives what it gave before.
+        if _NAMES.issuperset(given) and [getattr(self, name) for name in given] == [options[name] for name in given]:
+            return None
+        other = self.updated(options)
         for field in fields(self):
             one, another = getattr(self, field.name), getattr(other, field.name)
             if one != another:
                 return f"{field.name}={one!r}, not {another!r}"
         return None
+
+
+_NAMES = frozenset(field.name for field in fields(QueueSettings))
 
 
 class QueueOptions(TypedDict, total=False):

@@ -234,8 +234,8 @@ class Client:
             self._rest(at_once=True)
         opened = self.queues.get(name)
         declared = opened.parts.context.settings if opened else self._declared.get(name)
-        settings = (declared or QUEUE_DEFAULTS).updated(options)
-        if declared and (difference := declared.difference(settings)):
+        settings = declared or QUEUE_DEFAULTS.updated(options)
+        if declared and (difference := declared.difference(options)):
             raise ConfigError(
                 f"queue {name!r} is in use here with {difference}: give the same options, or none for those it has"
             )
