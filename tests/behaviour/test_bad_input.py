@@ -195,6 +195,9 @@ async def test_a_queue_that_was_declared_needs_no_options(cluster: zkrq.Cluster,
         cluster.queue(name, **unknown)
     with pytest.raises(zkrq.ConfigError, match="max_size is 0"):
         cluster.queue(name, max_size=0)
+    wrong: dict[str, Any] = {"max_size": 7.0}
+    with pytest.raises(zkrq.ConfigError, match="max_size must be an int, not float"):
+        cluster.queue(name, **wrong)
 
 
 @pytest.mark.parametrize(

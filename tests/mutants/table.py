@@ -832,6 +832,14 @@ MUTANTS: tuple[Mutant, ...] = (
         "servers that are not as planned may be those of the view that others have made of the plan",
         Suite("tests/unit/test_founding.py"),
     ),
+    Mutant(
+        "a-bad-option-that-equals-a-good-one-is-taken",
+        "zkrq/base/settings.py",
+        " and [*map(type, known)] == [*map(type, given.values())]",
+        "",
+        "an option of a queue in use is checked like one of a new queue",
+        Suite("tests/behaviour/test_bad_input.py"),
+    ),
     # -- strangers -----------------------------------------------------------------------------------------------------
     Mutant(
         "a-byte-now-and-then-keeps-a-probes-connection",

@@ -157,21 +157,21 @@ class QueueSettings:
         """Return these settings with others for the options that are given.  Raises ``TypeError`` for unknown ones."""
         if unknown := options.keys() - _NAMES:
             raise TypeError(f"a queue has no option {min(unknown)!r}, only {', '.join(sorted(_NAMES))}")
-        given = {name: value for name, value in options.items() if value is not AS_DECLARED}
-        if "claim_timeout" in given:
-            given["claim_timeout"] = in_seconds(given["claim_timeout"])
-        return replace(self, **given)
+        return replace(self, **_given(options))
 
     def difference(self, options: Mapping[str, Any]) -> str | None:
         """Name the first option that is given and not the same here, with both values; None: all are.
 
         Raises as ``updated``.
         """
-        given = [name for name, value in options.items() if value is not AS_DECLARED]
-        # A program that asks for its queue before each push gives what it gave before.
-        if _NAMES.issuperset(given) and [getattr(self, name) for name in given] == [options[name] for name in given]:
-            return None
-        other = self.updated(options)
+        given = _given(options)
+        if given.keys() <= _NAMES:
+            known = [getattr(self, name) for name in given]
+            # A program that asks for its queue before each push gives the same options each time.  What equals one of
+            # another type may still be a bad value, as 7.0 is for a size.
+            if known == [*given.values()] and [*map(type, known)] == [*map(type, given.values())]:
+                return None
+        other = self.updated(given)
         for field in fields(self):
             one, another = getattr(self, field.name), getattr(other, field.name)
             if one != another:
@@ -180,6 +180,14 @@ class QueueSettings:
 
 
 _NAMES = frozenset(field.name for field in fields(QueueSettings))
+
+
+def _given(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the options that are given, with durations in seconds."""
+    given = {name: value for name, value in options.items() if value is not AS_DECLARED}
+    if "claim_timeout" in given:
+        given["claim_timeout"] = in_seconds(given["claim_timeout"])
+    return given
 
 
 class QueueOptions(TypedDict, total=False):
