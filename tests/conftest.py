@@ -41,9 +41,14 @@ def pytest_configure(config: pytest.Config) -> None:
         config.args[:] = map(str, folders[first:] + folders[:first])
 
 
-def pytest_collection() -> None:
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
     """Hardly anything that a collection makes is garbage, so looking for it takes a quarter of the time in vain."""
     gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.enable()
 
 
 @pytest.hookimpl(trylast=True)  # after pytest has put together what shares a fixture
@@ -63,7 +68,6 @@ def pytest_collection_finish() -> None:
     if "hypothesis" in sys.modules:
         gc.collect()
         gc.freeze()
-    gc.enable()
 
 
 def _places(files: set[Path]) -> dict[Path, tuple[float, Path]]:

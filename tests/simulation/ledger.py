@@ -825,7 +825,7 @@ class Ledger:
     def _check_is_mine(self, item: Item, claim: Claim[Any], what: str) -> None:
         """Nobody else may have it, nor have been done with it."""
         asked_at = self.asked_for[claim.id, lease_of(claim).grant.request]
-        # Whoever claimed it before a cancel may hear of that late, or never, if it does not listen.
+        # A consumer that claimed it before the cancel may learn of that late, or never, because it does not listen.
         was_held = item.told and item.told[0] is ResultState.CANCELLED and asked_at <= item.told_at
         if item.told and not was_held and not item.returns and not item.deletions:
             self.violation(f"revived: {what} after a caller was told that it is {item.told}")

@@ -55,11 +55,11 @@ def _modules(root: Path) -> dict[str, Path]:
 @functools.cache
 def _imported(path: Path, module: str) -> frozenset[str]:
     """Return the dotted name of everything that a module imports: ``a.b`` for ``from a import b``."""
-    return frozenset(_imports(ast.parse(path.read_text()), path, module))
+    return frozenset(_imports(path, module))
 
 
-def _imports(tree: ast.Module, path: Path, module: str) -> Iterator[str]:
-    for node in ast.walk(tree):
+def _imports(path: Path, module: str) -> Iterator[str]:
+    for node in ast.walk(ast.parse(path.read_text())):
         match node:
             case ast.Import(names):
                 yield from (alias.name for alias in names)
