@@ -21,18 +21,19 @@ POLICY = Path("/usr/sbin/policy-rc.d")
 def prepare(folder: Path, sheet: Sheet) -> dict[str, Path]:
     """Make what is missing; return the Python of each environment.  A failure is remarked, and nothing fails."""
     _install_packages(sheet)
-    return {name: _environment(folder / name, lines, sheet) for name, lines in _sections().items()}
+    return {name: _environment(folder / name, lines, sheet) for name, lines in sections().items()}
 
 
-def _sections() -> dict[str, list[str]]:
-    sections: dict[str, list[str]] = {}
+def sections() -> dict[str, list[str]]:
+    """Return the pinned requirements of each environment."""
+    found: dict[str, list[str]] = {}
     current: list[str] = []
     for line in map(str.strip, PEERS.read_text().splitlines()):
         if line.startswith("["):
-            current = sections.setdefault(line.strip("[]"), [])
+            current = found.setdefault(line.strip("[]"), [])
         elif line and not line.startswith("#"):
             current.append(line)
-    return sections
+    return found
 
 
 def _environment(folder: Path, wanted: list[str], sheet: Sheet) -> Path:
@@ -47,15 +48,21 @@ def _environment(folder: Path, wanted: list[str], sheet: Sheet) -> Path:
     except (OSError, subprocess.SubprocessError) as error:
         sheet.remark(f"peers: no virtual environment could be made: {_last_line(error)}")
         return python
-    pip = (str(python), "-m", "pip", "--quiet", "--disable-pip-version-check", "install", "--no-deps")
+    pip = (str(python), "-m", "pip", "--disable-pip-version-check")
+    install = (*pip, "--quiet", "install", "--no-deps")
     try:
-        _run(*pip, *wanted)
+        _run(*install, *wanted)
     except (OSError, subprocess.SubprocessError):
         for each in wanted:  # one by one, so that a missing package does not prevent the others
             try:
-                _run(*pip, each)
+                _run(*install, each)
             except (OSError, subprocess.SubprocessError) as error:
                 sheet.remark(f"peers: {each} could not be installed: {_last_line(error)}")
+        return python
+    try:
+        _run(*pip, "check")
+    except (OSError, subprocess.SubprocessError) as error:
+        sheet.remark(f"peers: the pins of {folder.name} are not complete for this Python: {_last_line(error)}")
         return python
     stamp.write_text(digest)
     return python
@@ -94,6 +101,6 @@ def _run(*command: str) -> None:
 
 
 def _last_line(error: Exception) -> str:
-    text = error.stderr if isinstance(error, subprocess.CalledProcessError) else str(error)
+    text = error.stderr or error.stdout if isinstance(error, subprocess.CalledProcessError) else str(error)
     lines = [line for line in str(text).splitlines() if line.strip()]
     return lines[-1] if lines else type(error).__name__

@@ -6,9 +6,14 @@ import re
 import subprocess
 import sys
 import tomllib
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+from benchmarks.environments import sections
 from tests.every import every
 
 ROOT = Path(__file__).parents[2]
@@ -58,3 +63,26 @@ def test_a_module_without_its_extra_names_the_command(module: str, library: str,
     told = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert told.returncode != 0
     assert f"pip install 'zkrq[{extra}]'" in told.stderr.splitlines()[-1]
+
+
+INSTALLED = {canonicalize_name(each.name): each.requires or [] for each in metadata.distributions()}
+
+
+@every("python", ["3.11.0", "3.11.2", "3.11.3", "3.12.0", "3.13.0", "3.14.0"])
+def test_the_pins_of_the_peers_have_what_this_python_needs(python: str) -> None:
+    """Pins made on one Python lack what only another one needs.  What a package needs there is read from the release of
+    it that is installed here, which may be another one than the pinned."""
+    of_python: dict[str, str] = {"python_full_version": python, "python_version": python.rpartition(".")[0]}
+
+    def holds(requirement: Requirement) -> bool:
+        return requirement.marker is None or requirement.marker.evaluate({**of_python, "extra": ""})
+
+    seen = set[str]()
+    for name, lines in sections().items():
+        pinned = {canonicalize_name(pin.name) for pin in map(Requirement, lines) if holds(pin)}
+        for package in pinned & INSTALLED.keys():
+            needs = [need for need in map(Requirement, INSTALLED[package]) if "python_" in str(need.marker)]
+            seen.update(need.name for need in needs)
+            missing = [str(need) for need in needs if holds(need) and canonicalize_name(need.name) not in pinned]
+            assert missing == [], f"{package} in [{name}] of benchmarks/peers.txt"
+    assert "async-timeout" in seen
