@@ -10,7 +10,6 @@ import time
 from collections.abc import AsyncGenerator, Callable
 from contextlib import ExitStack
 from http import HTTPStatus
-from pathlib import Path
 
 import httpx
 import pytest
@@ -18,8 +17,9 @@ import pytest
 import zkrq
 import zkrq.testing
 from zkrq.process import gathering, listening, probes
+from zkrq.process.control import ANSWERS, Line, Supervised
 from zkrq.process.gathering import Gathering
-from zkrq.process.listening import Address, Answer, Listener, read_address
+from zkrq.process.listening import Address, Answer, Listener, Respond, read_address
 from zkrq.process.probes import Probes, no, yes
 
 pytestmark = pytest.mark.anyio
@@ -223,21 +223,37 @@ size_bytes_sum 0
 """
 
 
-def test_one_port_answers_for_all_processes(tmp_path: Path) -> None:
-    sockets = {str(slot): tmp_path / str(slot) for slot in range(2)}
+def started(stack: ExitStack, line: Line, respond: Respond | None) -> None:
+    """What a supervisor and a process do when it starts: both are this one here."""
+    ours, theirs = stack.enter_context(line.opened())
+    if respond:
+        process = Supervised(theirs, died=lambda: None)
+        stack.enter_context(process.watching())
+        stack.enter_context(process.answering(respond))
+    else:
+        theirs.send(ANSWERS)
+    assert line.hear(ours) is False
+
+
+def test_one_port_answers_for_all_processes() -> None:
+    lines = {str(slot): Line() for slot in range(2)}
 
     def process(number: int) -> dict[str, Answer]:
         metrics = (METRICS % (number, number, number)).encode()
         ready = yes("ready") if number else no("draining")
         return {"/livez": yes("alive"), "/readyz": ready, "/metrics": Answer(HTTPStatus.OK, metrics, "text/plain")}
 
-    gathering = Gathering(sockets)
+    gathering = Gathering({name: line.connect for name, line in lines.items()})
     assert gathering.respond("/livez") == yes("alive")  # those that do not run yet are the supervisor's business
     assert gathering.respond("/readyz") == no("process 0: it does not run; process 1: it does not run")
     assert gathering.respond("/metrics") == no("no process runs")
     with ExitStack() as stack:
-        for name, path in sockets.items():
-            stack.enter_context(Listener(path, process(int(name)).get))
+        stack.enter_context(lines["0"].opened())  # it has been started, and answers nothing yet
+        assert gathering.respond("/livez") == yes("alive")
+        assert gathering.respond("/readyz") == no("process 0: it does not run; process 1: it does not run")
+    with ExitStack() as stack:
+        for name, line in lines.items():
+            started(stack, line, process(int(name)).get)
         assert gathering.respond("/livez") == yes("alive")
         assert gathering.respond("/readyz") == no("process 0: draining")
         merged = gathering.respond("/metrics")
@@ -247,14 +263,26 @@ def test_one_port_answers_for_all_processes(tmp_path: Path) -> None:
             assert f'jobs_total{{process="{process_name}",queue="a"}} {process_name}.0' in text
             assert f'size_bytes_count{{process="{process_name}"}} {process_name}.0' in text
         assert text.count("# TYPE jobs_total counter") == 1
-    with Listener(sockets["1"], process(1).get):  # its socket was left behind by the one before
+    with ExitStack() as stack:  # the next process of this place
+        started(stack, lines["1"], process(1).get)
         assert gathering.respond("/readyz") == no("process 0: it does not run")
 
 
-def test_a_process_that_does_not_answer_is_not_alive(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_process_that_does_not_answer_is_not_alive(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(gathering, "PATIENCE", 0.1)
-    with socket.socket(socket.AF_UNIX) as silent:
-        silent.bind(str(tmp_path / "0"))
-        silent.listen()
-        given = Gathering({"0": tmp_path / "0"}).respond("/livez")
+    line = Line()
+    with ExitStack() as stack:
+        started(stack, line, None)
+        given = Gathering({"0": line.connect}).respond("/livez")
     assert given == no("process 0: it does not answer: timed out")
+
+
+def test_a_process_that_takes_no_more_probes_is_not_alive(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its end of the pair is full; the supervisor does not wait for it."""
+    monkeypatch.setattr(gathering, "PATIENCE", 0.01)
+    line = Line()
+    with ExitStack() as stack:
+        started(stack, line, None)
+        ask = Gathering({"0": line.connect}).respond
+        given = next(given for given in iter(lambda: ask("/livez"), None) if given and b"timed out" not in given.body)
+    assert b"process 0: it does not answer: " in given.body

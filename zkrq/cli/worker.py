@@ -5,29 +5,24 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-import signal
 import sys
-import threading
-import time
 import traceback
 from argparse import Namespace
+from contextlib import nullcontext
 from importlib import import_module
 from importlib.util import find_spec
-from pathlib import Path
 from typing import cast
 
 from zkrq.base.checks import check_count, check_posix
 from zkrq.base.errors import ConfigError
 from zkrq.cli.command import Command, Flag, open_cluster
 from zkrq.logs import JsonFormatter
-from zkrq.process.listening import Address, read_address
+from zkrq.process.control import Supervised
+from zkrq.process.listening import read_address
 from zkrq.process.program import MakeWorker, run_program
-from zkrq.process.supervisor import PARENT, PROBES, Supervisor
+from zkrq.process.supervisor import Supervisor
 
 MOST_PROCESSES = 1_000
-
-PARENT_LOOK_SECONDS = 1.0
-"""Seconds until a process notices that its supervisor has died."""
 
 LOG_FORMAT = "%(asctime)s %(process)d %(levelname)s %(name)s: %(message)s"
 
@@ -41,20 +36,18 @@ LOGGING = (
 def _worker(args: Namespace) -> int:
     check_posix("worker programs")
     check_count("--processes", args.processes, least=1, most=MOST_PROCESSES)
+    supervised = Supervised.inherited()  # before anything else, so that it cannot reach what the module starts
     handler, level = logging_of(args)
-    listen: Address | Path | None = None if args.probes is None else read_address(args.probes)
-    parent = os.environ.get(PARENT) == str(os.getppid())
-    if not parent and (args.reload or args.processes > 1):
+    listen = None if args.probes is None else read_address(args.probes)
+    if not supervised and (args.reload or args.processes > 1):
         logging.basicConfig(level=level, handlers=[handler])
         supervisor = Supervisor(args.processes, reload=args.reload, burst=args.burst, listen=listen)
         return asyncio.run(supervisor.run())
-    if parent:
-        listen = Path(os.environ[PROBES]) if listen is not None else None  # the parent gathers the answers
-        threading.Thread(target=_outlive, args=(os.getppid(),), name="zkrq parent", daemon=True).start()
-    make = load(args.target)
-    logging.basicConfig(level=level, handlers=[handler])  # does nothing if the module has configured it
-    cluster = open_cluster(args, found=None)
-    return run_program(make, cluster, grace=args.grace, burst=args.burst, supervised=parent, listen=listen)
+    with supervised.watching() if supervised else nullcontext():
+        make = load(args.target)
+        logging.basicConfig(level=level, handlers=[handler])  # does nothing if the module has configured it
+        cluster = open_cluster(args, found=None)
+        return run_program(make, cluster, grace=args.grace, burst=args.burst, supervised=supervised, listen=listen)
 
 
 def logging_of(args: Namespace) -> tuple[logging.Handler, int]:
@@ -98,13 +91,6 @@ def load(target: str) -> MakeWorker:
     if not callable(found):
         raise ConfigError(f"module {name!r} has no function {attribute!r}; it takes a cluster and returns a Worker")
     return cast("MakeWorker", found)
-
-
-def _outlive(parent: int) -> None:
-    """Drain when the supervisor is gone, because no other process would end this one."""
-    while os.getppid() == parent:
-        time.sleep(PARENT_LOOK_SECONDS)
-    os.kill(os.getpid(), signal.SIGTERM)
 
 
 COMMANDS = (

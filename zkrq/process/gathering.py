@@ -1,4 +1,4 @@
-"""Answer probes for all processes of a supervisor, on one port: each listens on a Unix socket of its own.
+"""Answer probes for all processes of a supervisor, on one port: each is asked on a connection of its own.
 
 They are alive unless one does not run, ready if all are, and their metrics are told apart by the label ``process``.  A
 process that is being started again does not count as dead, since the supervisor is taking care of it.
@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import http.client
 import socket
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from http import HTTPStatus
-from pathlib import Path
+from typing import TypeAlias
 
 from zkrq.process.listening import Answer
 from zkrq.process.probes import LIVE_SECONDS, has_metrics, no, yes
@@ -26,12 +26,16 @@ MAX_ANSWER = 16 << 20
 PROCESS = "process"
 
 
-class Gathering:
-    """Ask the processes behind these sockets, by their names."""
+Connect: TypeAlias = Callable[[], socket.socket | None]
+"""A function that returns a connection to a process, called in threads; None: the process does not run."""
 
-    def __init__(self, sockets: Mapping[str, Path]) -> None:
-        self._sockets = sockets
-        self._pool = ThreadPoolExecutor(max_workers=len(sockets), thread_name_prefix="zkrq probes")
+
+class Gathering:
+    """Ask these processes, by their names."""
+
+    def __init__(self, processes: Mapping[str, Connect]) -> None:
+        self._processes = processes
+        self._pool = ThreadPoolExecutor(max_workers=len(processes), thread_name_prefix="zkrq probes")
 
     def respond(self, path: str) -> Answer | None:
         """Answer a request, in any thread."""
@@ -44,8 +48,8 @@ class Gathering:
                 return None
 
     def _ask_all(self, path: str) -> Mapping[str, Answer | None]:
-        answers = self._pool.map(partial(_ask, request=path), self._sockets.values())
-        return dict(zip(self._sockets, answers, strict=True))
+        answers = self._pool.map(partial(_ask, request=path), self._processes.values())
+        return dict(zip(self._processes, answers, strict=True))
 
     def _all_well(self, path: str) -> Answer:
         needed = path == "/readyz"
@@ -68,19 +72,19 @@ class Gathering:
         return Answer(HTTPStatus.OK, _merge({name: each.body for name, each in answers.items()}), CONTENT_TYPE_LATEST)
 
 
-def _ask(path: Path, request: str) -> Answer | None:
+def _ask(connect: Connect, request: str) -> Answer | None:
     """Ask one process; return None if it does not run."""
     connection = _Connection("localhost", timeout=PATIENCE)
     try:
-        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as sock:
+        sock = connect()
+        if sock is None:
+            return None
+        with sock:
             sock.settimeout(PATIENCE)
-            sock.connect(str(path))
             connection.sock = sock
             connection.request("GET", request)
             reply = connection.getresponse()
             return Answer(HTTPStatus(reply.status), reply.read(MAX_ANSWER), reply.headers["Content-Type"])
-    except (FileNotFoundError, ConnectionRefusedError):
-        return None
     except (OSError, http.client.HTTPException) as error:
         return no(f"it does not answer: {error}")
 

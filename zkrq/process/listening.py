@@ -15,14 +15,14 @@ import socketserver
 import threading
 import time
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler
-from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 from zkrq.base.errors import ConfigError
+from zkrq.base.forks import undone_in_forks
 
 if TYPE_CHECKING:
     from _typeshed import WriteableBuffer
@@ -74,33 +74,42 @@ class Listener:
     Raises ``ConfigError`` if it cannot listen there.
     """
 
-    def __init__(self, where: Address | Path, respond: Respond) -> None:
+    def __init__(self, where: Address, respond: Respond) -> None:
         self._where = where
         self._respond = respond
-        self._server: _Server | None = None
-        self.address: Address | Path = where
+        self._stack = ExitStack()
+        self.address = where
         """Where it listens; with the port that was found if none was given."""
 
     def __enter__(self) -> Self:
         try:
-            if isinstance(self._where, Path):
-                self._where.unlink(missing_ok=True)  # left by a process that crashed
-                server = _UnixServer(str(self._where), self._respond)
-            else:
-                server = (_TCP6Server if ":" in self._where.host else _Server)(self._where, self._respond)
-                self.address = self._where._replace(port=server.server_address[1])
+            server = (_TCP6Server if ":" in self._where.host else _Server)(self._where, self._respond)
         except OSError as error:
             raise ConfigError(f"cannot listen on {self._where}: {error}") from error
-        self._server = server
+        self.address = self._where._replace(port=server.server_address[1])
+        self._stack.callback(server.server_close)
+        # A child that outlives this process would keep the port, and answer nobody.
+        self._stack.enter_context(undone_in_forks(server.socket.close))
         threading.Thread(target=server.serve_forever, name="zkrq probes", daemon=True).start()
+        self._stack.callback(server.shutdown)
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        if self._server is not None:
-            self._server.shutdown()
-            self._server.server_close()
+        self._stack.close()
+
+
+class Answerer:
+    """Answer the requests on connections that are handed over, by ``respond``."""
+
+    def __init__(self, respond: Respond) -> None:
+        self._server = _Server(Address(DEFAULT_HOST, 0), respond, listens=False)
+        self._server.server_close()
+
+    def take(self, connection: socket.socket) -> None:
+        """Answer the request that arrives on this connection, in a thread, and close it."""
+        self._server.process_request(connection, "a supervisor")
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -160,13 +169,13 @@ class _Server(socketserver.ThreadingMixIn, socketserver.TCPServer):
     allow_reuse_address = True
     respond: Respond
 
-    def __init__(self, address: Any, respond: Respond) -> None:
+    def __init__(self, address: Any, respond: Respond, *, listens: bool = True) -> None:
         self.respond = respond
         self._lock = threading.Lock()
         self._waited_for = dict[socket.socket, None]()
         """Connections whose clients are sending, or taking the answer; the oldest first."""
         self._answering = set[socket.socket]()
-        super().__init__(address, _Handler)
+        super().__init__(address, _Handler, bind_and_activate=listens)
 
     def answer(self, connection: socket.socket, path: str) -> Answer | None:
         """Answer a request.  Meanwhile its client is not waited for, so it keeps its place."""
@@ -212,8 +221,3 @@ class _Server(socketserver.ThreadingMixIn, socketserver.TCPServer):
 
 class _TCP6Server(_Server):
     address_family = socket.AF_INET6
-
-
-class _UnixServer(_Server):
-    address_family = getattr(socket, "AF_UNIX", socket.AF_INET)  # there is none on Windows
-    allow_reuse_address = False

@@ -6,6 +6,7 @@ import logging
 import os
 import socket
 
+NOTIFY_SOCKET = "NOTIFY_SOCKET"
 READY, STOPPING = "READY=1", "STOPPING=1"
 
 _log = logging.getLogger("zkrq")
@@ -13,7 +14,7 @@ _log = logging.getLogger("zkrq")
 
 def notify(state: str) -> None:
     """Send a state to the socket that ``NOTIFY_SOCKET`` names; do nothing without one.  Never waits, never raises."""
-    path = os.environ.get("NOTIFY_SOCKET")
+    path = os.environ.get(NOTIFY_SOCKET)
     if not path:
         return
     try:

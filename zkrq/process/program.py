@@ -24,23 +24,25 @@ import os
 import queue
 import signal
 import threading
-from collections.abc import AsyncGenerator, Awaitable, Callable
-from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
+from collections.abc import AsyncGenerator, Awaitable, Callable, Generator
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager, nullcontext
 from functools import partial
 from importlib import import_module
-from pathlib import Path
 from types import FrameType, TracebackType
-from typing import Any, Protocol, Self, TypeAlias, cast
+from typing import TYPE_CHECKING, Any, Protocol, Self, TypeAlias, cast
 
 from zkrq.base.checks import Duration, check_duration, check_posix
 from zkrq.base.errors import ConfigError
 from zkrq.client.cluster import Cluster
 from zkrq.client.connecting import connect
 from zkrq.process.exits import Exit
-from zkrq.process.listening import Address, Listener, read_address
+from zkrq.process.listening import Address, Listener, Respond, read_address
 from zkrq.process.notify import READY, STOPPING, notify
 from zkrq.process.probes import Probes
 from zkrq.working.worker import Worker
+
+if TYPE_CHECKING:
+    from zkrq.process.control import Supervised
 
 LEAVE_SECONDS = 15.0
 """Seconds after the grace, for handing items back and closing; then the process ends."""
@@ -95,17 +97,26 @@ def run_program(
     *,
     grace: Duration | None = None,
     burst: bool = False,
-    supervised: bool = False,
-    listen: Address | Path | None = None,
+    supervised: Supervised | None = None,
+    listen: Address | None = None,
 ) -> int:
-    """Run a worker; return the exit code, as ``run_until_signal`` does.  ``listen``: where to answer probes."""
+    """Run a worker; return the exit code, as ``run_until_signal`` does.
+
+    ``listen``: where to answer probes; if the process is ``supervised``, its supervisor asks for them instead.
+    """
     if listen is None:
         return run_until_signal(_working(worker, cluster, burst, None), grace=grace, supervised=supervised)
     probes = Probes()
-    with Listener(listen, probes.respond) as listener:
-        _log.info("probes are answered on %s", listener.address)
+    with supervised.answering(probes.respond) if supervised else _listening(listen, probes.respond):
         start, draining = _working(worker, cluster, burst, probes), partial(probes.end, "draining")
         return run_until_signal(start, grace=grace, supervised=supervised, draining=draining)
+
+
+@contextmanager
+def _listening(listen: Address, respond: Respond) -> Generator[None]:
+    with Listener(listen, respond) as listener:
+        _log.info("probes are answered on %s", listener.address)
+        yield
 
 
 class Running(Protocol):
@@ -130,13 +141,13 @@ def run_until_signal(
     start: AbstractAsyncContextManager[Running],
     *,
     grace: Duration | None = None,
-    supervised: bool = False,
+    supervised: Supervised | None = None,
     draining: Callable[[], None] = lambda: None,
 ) -> int:
     """Enter and run a program; return the exit code.  Unless that is 0, the caller exits with it within
     ``HURRY_SECONDS``.
 
-    ``grace``: seconds, None: those of the program.  ``supervised``: a parent process forwards the signals of the
+    ``grace``: seconds, None: those of the program.  ``supervised``: a supervisor forwards the signals of the
     service manager, which may have sent them to this process too.  So repeated ones change nothing, and the second one
     is SIGQUIT.  ``draining`` is called when the work is told to end.
     """
@@ -168,7 +179,7 @@ async def _run(start: AbstractAsyncContextManager[Running], signals: _Signals, g
         signals.attach()
         async with start as program:
             signals.grace = program.grace if grace is None else grace
-            notify(READY)
+            signals.tell(READY)
             gc.freeze()  # what has been imported stays as long as the program, so the collector need not look at it
             try:
                 await program.run(signals.grace)
@@ -271,13 +282,17 @@ class _LastResort:
 class _Signals:
     """Turn signals into the end of the work: the first one cancels it, the second one ends its grace as well."""
 
-    def __init__(self, last_resort: _LastResort, *, supervised: bool, draining: Callable[[], None]) -> None:
+    def __init__(
+        self, last_resort: _LastResort, *, supervised: Supervised | None, draining: Callable[[], None]
+    ) -> None:
         self.grace = 0.0
         """Seconds that handlers have to finish; 0 before there is a worker."""
         self.first: int | None = None
         self.second: int | None = None
         self._last_resort = last_resort
-        self._supervised = supervised
+        self._supervised = supervised is not None
+        self.tell = supervised.tell if supervised else notify
+        """Tells the supervisor or the service manager a state."""
         self._draining = draining
         self._previous: dict[int, Any] = {}
         self._task: asyncio.Task[Any] | None = None
@@ -307,7 +322,7 @@ class _Signals:
     def detach(self) -> None:
         """Let the first signal cancel nothing any more, because the work has ended; the second one still does."""
         self._detached = True
-        notify(STOPPING)
+        self.tell(STOPPING)
         self._draining()
 
     def absorb(self) -> bool:
@@ -340,7 +355,7 @@ class _Signals:
 
     def _drain(self) -> None:
         _log.info("%s: draining within %g s", _name(self.first), self.grace)
-        notify(STOPPING)
+        self.tell(STOPPING)
         self._draining()
         if not self._detached and self._task:
             self._task.cancel()

@@ -1,9 +1,9 @@
 """Supervise the processes of a worker: start them, restart them when they crash, pass signals on.
 
-Each is this same command with ``PARENT`` in its environment.  It is in a process group of its own, so that Ctrl-C in a
-terminal reaches it only through its parent; and since a service manager may signal all processes of a service, a
-repeated SIGTERM changes nothing there.  The second signal is passed on as SIGQUIT.  A process tells by ``READY=1``
-when it works, as to systemd, and systemd hears of it when all do.  Probes are answered for all of them on one port.
+Each is this same command, with its end of a socket pair (see ``control``).  It is in a process group of its own, so
+that Ctrl-C in a terminal reaches it only through its parent; and since a service manager may signal all processes of a
+service, a repeated SIGTERM changes nothing there.  The second signal is passed on as SIGQUIT.  A process says when it
+is ready, and systemd hears of it when all are.  Probes are answered for all of them on one port.
 """
 
 from __future__ import annotations
@@ -14,28 +14,21 @@ import os
 import signal
 import socket
 import sys
-import tempfile
 from asyncio.subprocess import DEVNULL, Process, create_subprocess_exec
-from collections.abc import AsyncGenerator, Callable, Mapping
-from contextlib import ExitStack, suppress
+from collections.abc import AsyncGenerator, Callable, Generator
+from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
 from importlib import import_module
-from pathlib import Path
 from typing import cast
 
 from zkrq.base.errors import ConfigError
 from zkrq.base.pauses import doubled
 from zkrq.base.tasks import wait_set
+from zkrq.process.control import CONTROL, Line
 from zkrq.process.exits import Exit
 from zkrq.process.gathering import Gathering
 from zkrq.process.listening import Address, Listener
-from zkrq.process.notify import READY, STOPPING, notify
-
-PARENT = "ZKRQ_WORKER_PARENT"
-"""Environment variable of a supervised process: the process id of its supervisor."""
-
-PROBES = "ZKRQ_WORKER_PROBES_SOCKET"
-"""Environment variable of a supervised process: the path of the Unix socket on which it answers probes."""
+from zkrq.process.notify import NOTIFY_SOCKET, READY, STOPPING, notify
 
 FIRST_PAUSE, MAX_PAUSE = 0.5, 30.0
 """Seconds before a process that crashed is started again, doubled from the first value up to the second ..."""
@@ -45,8 +38,6 @@ STABLE_SECONDS = 60.0
 
 KILL_SECONDS = 5.0
 """Seconds from the second signal until processes that are still there are killed."""
-
-MESSAGE_BYTES = 1024
 
 _log = logging.getLogger("zkrq.supervisor")
 
@@ -64,6 +55,7 @@ class Supervisor:
         self._count = processes
         self._burst = burst
         self._where = listen
+        self._lines = [Line() for _ in range(processes)]
         self._children: dict[int, Process] = {}
         self._ready = set[int]()
         self._codes: list[int] = []
@@ -80,17 +72,13 @@ class Supervisor:
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._receive, number)
         with ExitStack() as stack:
-            directory = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="zkrq-")))
             if self._where is not None:
-                gathering = Gathering({str(slot): _socket(directory, slot) for slot in range(self._count)})
+                gathering = Gathering({str(slot): line.connect for slot, line in enumerate(self._lines)})
                 listener = stack.enter_context(Listener(self._where, gathering.respond))
                 _log.info("probes are answered on %s", listener.address)
             async with asyncio.TaskGroup() as tasks:
                 watching = tasks.create_task(self._reload()) if self._watch else None
-                keepers = [
-                    tasks.create_task(self._keep(slot, self._listen(slot, directory, stack), _socket(directory, slot)))
-                    for slot in range(self._count)
-                ]
+                keepers = [tasks.create_task(self._keep(slot)) for slot in range(self._count)]
                 await asyncio.wait(keepers)
                 if watching:
                     watching.cancel()
@@ -107,18 +95,12 @@ class Supervisor:
 
     # -- processes -----------------------------------------------------------------------------------------------------
 
-    async def _keep(self, slot: int, address: Path, probes: Path) -> None:
+    async def _keep(self, slot: int) -> None:
         """Start a process, and start it again whenever it ends without being told to."""
         crashes = 0
-        environment = {
-            **os.environ,
-            PARENT: str(os.getpid()),
-            PROBES: str(probes),
-            "NOTIFY_SOCKET": str(address),
-        }
         while not self._stopping.is_set():
             began = asyncio.get_running_loop().time()
-            ended, code = await self._run_one(slot, environment)
+            ended, code = await self._run_one(slot)
             if self._stopping.is_set() or (self._burst and code == Exit.DONE):
                 self._codes.append(code)
                 return
@@ -135,18 +117,18 @@ class Supervisor:
             _log.error("%s; another one is started in %g s", ended, pause)
             await wait_set(self._stopping, pause)
 
-    async def _run_one(self, slot: int, environment: Mapping[str, str]) -> tuple[str, int]:
+    async def _run_one(self, slot: int) -> tuple[str, int]:
         """Run a process to its end; return what became of it, for people, and its exit code."""
         try:
-            process = await create_subprocess_exec(
-                sys.executable, "-m", "zkrq", *sys.argv[1:], stdin=DEVNULL, env=environment, process_group=0
-            )
-        except OSError as error:  # no process or no memory is left on this machine
+            with self._lines[slot].opened() as (ours, theirs):
+                process = await _start(theirs)
+                self._children[slot] = process
+                if self._stopping.is_set():  # meanwhile
+                    _send(process, signal.SIGTERM)
+                with self._hearing(slot, ours):
+                    code = await process.wait()
+        except OSError as error:  # no process, no memory or no descriptor is left on this machine
             return f"no process could be started ({error})", Exit.TROUBLE
-        self._children[slot] = process
-        if self._stopping.is_set():  # meanwhile
-            _send(process, signal.SIGTERM)
-        code = await process.wait()
         del self._children[slot]
         return f"process {process.pid} ended with code {code}", code
 
@@ -171,23 +153,24 @@ class Supervisor:
 
     # -- readiness -----------------------------------------------------------------------------------------------------
 
-    def _listen(self, slot: int, directory: Path, stack: ExitStack) -> Path:
-        """Return the path of a socket to which a process says that it is ready."""
-        loop, address = asyncio.get_running_loop(), directory / str(slot)
-        receiver = stack.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM))
-        receiver.setblocking(False)
-        receiver.bind(str(address))
-        loop.add_reader(receiver, self._hear, slot, receiver)
-        stack.callback(loop.remove_reader, receiver)
-        return address
+    @contextmanager
+    def _hearing(self, slot: int, end: socket.socket) -> Generator[None]:
+        """Hear what a process says."""
+        loop = asyncio.get_running_loop()
+        loop.add_reader(end, self._hear, slot, end)
+        try:
+            yield
+        finally:
+            loop.remove_reader(end)
 
-    def _hear(self, slot: int, receiver: socket.socket) -> None:
-        with suppress(BlockingIOError):
-            ready = receiver.recv(MESSAGE_BYTES).decode(errors="replace") == READY
-            if ready and slot not in self._ready:
-                self._ready.add(slot)
-                if len(self._ready) == self._count:
-                    notify(READY)
+    def _hear(self, slot: int, end: socket.socket) -> None:
+        ready = self._lines[slot].hear(end)
+        if ready is None:
+            asyncio.get_running_loop().remove_reader(end)
+        elif ready and slot not in self._ready:
+            self._ready.add(slot)
+            if len(self._ready) == self._count:
+                notify(READY)
 
     # -- reloading -----------------------------------------------------------------------------------------------------
 
@@ -205,9 +188,15 @@ class Supervisor:
         self._changed.clear()
 
 
-def _socket(directory: Path, slot: int) -> Path:
-    """Name the socket on which a process answers probes."""
-    return directory / f"{slot}.probes"
+async def _start(end: socket.socket) -> Process:
+    """Start a process with its end of the pair.  Raises ``OSError``."""
+    environment = {**os.environ, CONTROL: str(end.fileno())}
+    environment.pop(NOTIFY_SOCKET, None)  # this process tells the service manager
+    command = (sys.executable, "-m", "zkrq", *sys.argv[1:])
+    with end:
+        return await create_subprocess_exec(
+            *command, stdin=DEVNULL, env=environment, process_group=0, pass_fds=[end.fileno()]
+        )
 
 
 def _send(process: Process, number: signal.Signals) -> None:

@@ -1,0 +1,64 @@
+"""Undo in forked children what belongs to their parent alone, such as its signal handlers and its listening sockets.
+
+A child has a copy of everything, and its handlers of signals with it: they would act on a copy of the parent's event
+loop that runs no more, and wake the parent's, while the child goes on.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
+
+_undoings: dict[object, Callable[[], object]] = {}
+"""What to call in a child, by keys of no meaning."""
+
+
+@contextmanager
+def undone_in_forks(undo: Callable[[], object]) -> Generator[None]:
+    """Call ``undo`` in each child that is forked before this is left, by any thread.
+
+    A signal that ends processes reaches such a child afterwards, also one that was sent before.
+    """
+    key = object()
+    _undoings[key] = undo
+    try:
+        yield
+    finally:
+        _undoings.pop(key, None)  # a child has none
+
+
+class _Blocked(threading.local):
+    """What the thread that forks has blocked before, None: nothing is to be undone in the child."""
+
+    mask: set[int | signal.Signals] | None = None
+
+
+_blocked = _Blocked()
+
+
+def _before() -> None:
+    """Hold signals back, because one that reaches the child before its handlers are undone would be lost."""
+    if _undoings:
+        held_back = (signal.SIGTERM, signal.SIGINT, signal.SIGQUIT)
+        _blocked.mask = signal.pthread_sigmask(signal.SIG_BLOCK, held_back)
+
+
+def _after() -> None:
+    if _blocked.mask is not None:
+        signal.pthread_sigmask(signal.SIG_SETMASK, _blocked.mask)
+        _blocked.mask = None
+
+
+def _after_in_child() -> None:
+    undoings = list(_undoings.values())
+    _undoings.clear()
+    for undo in undoings:
+        undo()
+    _after()
+
+
+if hasattr(os, "register_at_fork"):  # not on Windows, which has no fork
+    os.register_at_fork(before=_before, after_in_parent=_after, after_in_child=_after_in_child)
