@@ -33,6 +33,7 @@ from typing import TYPE_CHECKING, Any, Protocol, Self, TypeAlias, cast
 
 from zkrq.base.checks import Duration, check_duration, check_posix
 from zkrq.base.errors import ConfigError
+from zkrq.base.forks import undone_in_forks
 from zkrq.client.cluster import Cluster
 from zkrq.client.connecting import connect
 from zkrq.process.exits import Exit
@@ -155,7 +156,7 @@ def run_until_signal(
     seconds = None if grace is None else check_duration("grace", grace)
     with _LastResort() as last_resort:
         signals = _Signals(last_resort, supervised=supervised, draining=draining)
-        with signals, asyncio.Runner(loop_factory=fastest_loop()) as runner:
+        with undone_in_forks(signals.undo), signals, asyncio.Runner(loop_factory=fastest_loop()) as runner:
             code = runner.run(_run(start, signals, seconds))
             if code:
                 last_resort.set(HURRY_SECONDS, code)
@@ -312,6 +313,15 @@ class _Signals:
     ) -> None:
         for number, handler in self._previous.items():
             signal.signal(number, handler)
+
+    def undo(self) -> None:
+        """Let signals end a forked child, unless they were ignored before they were handled here.
+
+        Not by ``KeyboardInterrupt``, which would go through a copy of the parent's event loop.
+        """
+        signal.set_wakeup_fd(-1)  # the parent's loop reads its other end
+        for number, handler in self._previous.items():
+            signal.signal(number, signal.SIG_IGN if handler is signal.SIG_IGN else signal.SIG_DFL)
 
     def attach(self) -> None:
         """Cancel the current task from now on.  Raises ``CancelledError`` if a signal arrived before."""
