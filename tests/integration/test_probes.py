@@ -231,8 +231,8 @@ def started(stack: ExitStack, line: Line, respond: Respond | None) -> None:
         stack.enter_context(process.watching())
         stack.enter_context(process.answering(respond))
     else:
-        theirs.send(ANSWERS)
-    assert line.hear(ours) is False
+        theirs.send(ANSWERS.encode())
+    assert line.hear(ours) == [ANSWERS]
 
 
 def test_one_port_answers_for_all_processes() -> None:

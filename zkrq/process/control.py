@@ -6,8 +6,8 @@ by comparing process ids, since the supervisor may have died before the first lo
 in a variable that the process removes before it does anything else, so nothing that handlers start takes itself for a
 process of this supervisor.
 
-The process says in one byte each that it answers probes, and that it is ready.  A probe travels the other way: one byte
-with a connection of its own, on which HTTP is spoken.
+The process says on lines of their own that it answers probes, and its states, as to systemd.  A probe travels the other
+way: one byte with a connection of its own, on which HTTP is spoken.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ from typing import Self
 from zkrq.base.errors import ConfigError
 from zkrq.base.forks import undone_in_forks
 from zkrq.process.listening import Answerer, Respond
-from zkrq.process.notify import READY
 
 CONTROL = "ZKRQ_WORKER_CONTROL"
 """Environment variable of a supervised process: the number of the file that is its end."""
 
-ANSWERS, IS_READY, CONNECTION = b"a", b"r", b"c"
+ANSWERS = "PROBES=1"
+"""What a process says when it answers probes."""
 
-SAID_BYTES = 64
-"""Bytes that are read at a time of what a process says."""
+SAID_BYTES = 256
+"""Bytes that are read at a time of what a process says: several lines, of which it writes each in one piece."""
 
 
 class Line:
@@ -57,17 +57,17 @@ class Line:
                 with self._lock:
                     self._end = None
 
-    def hear(self, end: socket.socket) -> bool | None:
-        """Read what the process has said; return whether it is ready now, None if it will say no more."""
+    def hear(self, end: socket.socket) -> list[str] | None:
+        """Return what the process has said meanwhile, None if it will say no more."""
         try:
-            said = end.recv(SAID_BYTES)
+            said = end.recv(SAID_BYTES).decode(errors="replace").splitlines()
         except BlockingIOError:
-            return False
+            return []
         except ConnectionResetError:
             return None
         if ANSWERS in said:
             self._answers = True
-        return IS_READY in said if said else None
+        return said or None
 
     def connect(self) -> socket.socket | None:
         """Return a connection to the process, in any thread; None if it does not run, or does not answer probes yet.
@@ -80,7 +80,7 @@ class Line:
             ours, theirs = socket.socketpair()
             with theirs:
                 try:
-                    socket.send_fds(self._end, [CONNECTION], [theirs.fileno()])
+                    socket.send_fds(self._end, [b"c"], [theirs.fileno()])
                 except (BrokenPipeError, ConnectionResetError):  # it has just ended
                     ours.close()
                     return None
@@ -129,17 +129,13 @@ class Supervised:
     def answering(self, respond: Respond) -> Generator[None]:
         """Answer the supervisor's probes, from threads."""
         self._answerer = Answerer(respond)
-        self._say(ANSWERS)
+        self.tell(ANSWERS)
         yield
 
     def tell(self, state: str) -> None:
         """Tell the supervisor a state, as ``notify`` does the service manager."""
-        if state == READY:
-            self._say(IS_READY)
-
-    def _say(self, word: bytes) -> None:
         with suppress(OSError):  # the supervisor has died, which ``_watch`` sees
-            self._end.send(word)
+            self._end.send(f"{state}\n".encode())
 
     def _watch(self) -> None:
         while True:

@@ -164,10 +164,10 @@ class Supervisor:
             loop.remove_reader(end)
 
     def _hear(self, slot: int, end: socket.socket) -> None:
-        ready = self._lines[slot].hear(end)
-        if ready is None:
+        said = self._lines[slot].hear(end)
+        if said is None:
             asyncio.get_running_loop().remove_reader(end)
-        elif ready and slot not in self._ready:
+        elif READY in said and slot not in self._ready:
             self._ready.add(slot)
             if len(self._ready) == self._count:
                 notify(READY)
