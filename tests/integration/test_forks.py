@@ -137,6 +137,38 @@ def terminate(item):
 def busy(cluster):
     return zkrq.Worker().add(cluster.queue("soon"), soon).add(cluster.queue("terminate"), terminate)
 
+def comes_back(how):
+    """Fork a child that comes back; its exit code in the parent."""
+    pid = os.fork()
+    if pid:
+        return end_of(pid)
+    if how == "exit":
+        raise SystemExit(7)
+    if how == "text":
+        raise SystemExit("a text")
+    if how == "error":
+        raise ValueError("in the child")
+    if how == "interrupt":
+        raise KeyboardInterrupt
+
+def back_in_thread(how):
+    code = comes_back(how)
+    if code is not None:
+        write(f"{how} in_thread", code)
+
+async def back_on_loop(how):
+    code = comes_back(how)
+    if code is not None:
+        write(f"{how} on_loop", code)
+
+def batch(items):
+    back_in_thread(items[0])
+
+def returning(cluster):
+    queue = cluster.queue
+    worker = zkrq.Worker(concurrency=5).add(queue("in_thread"), back_in_thread).add(queue("on_loop"), back_on_loop)
+    return worker.add(queue("batch"), batch, batch=2)
+
 @contextlib.asynccontextmanager
 async def worker(cluster):
     clusters.append(cluster)
@@ -220,6 +252,22 @@ async def test_a_signal_that_is_sent_immediately_after_the_fork_is_not_lost(stag
         await stage.cluster.queue("terminate").push(None)
         assert await said(stage, "pool") == [4, 3, 2, 1]
         assert await stage.end(process, signal.SIGTERM) == Exit.DONE
+
+
+async def test_a_child_that_comes_back_from_its_handler_ends_there(stage: Stage) -> None:
+    """It neither settles the item, nor stays."""
+    codes = {"return": 0, "exit": 7, "text": 1, "error": 1, "interrupt": 1}
+    async with stage.start("jobs:returning") as process:
+        for place in ("in_thread", "on_loop"):
+            for how, code in codes.items():
+                await stage.cluster.queue(place).push(how)
+                assert await said(stage, f"{how} {place}") == code
+        (stage.folder / "exit in_thread").unlink()
+        await stage.cluster.queue("batch").push("exit")
+        assert await said(stage, "exit in_thread") == 7
+        assert await stage.end(process, signal.SIGTERM) == Exit.DONE
+    for queue in ("in_thread", "on_loop", "batch"):
+        assert (await stage.cluster.queue(queue).size())[:4] == (0, 0, 0, 0)
 
 
 def test_what_is_undone_is_undone_in_the_child_alone() -> None:

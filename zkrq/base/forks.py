@@ -8,9 +8,14 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 import threading
+import traceback
 from collections.abc import Callable, Generator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+
+depth: int = 0
+"""Forks between the process that imported this and this one: whoever sees another depth than before is in a child."""
 
 _undoings: dict[object, Callable[[], object]] = {}
 """What to call in a child, by keys of no meaning."""
@@ -39,6 +44,30 @@ class _Blocked(threading.local):
 _blocked = _Blocked()
 
 
+def end_child(error: BaseException | None) -> None:
+    """End a forked child that has come back to what only its parent may do, by ``error`` or without one.
+
+    The exit code is that of ``SystemExit``, 1 for another error, 0 without one.
+    """
+    code: object = 0 if error is None else 1
+    if isinstance(error, SystemExit):
+        code = error.code or 0
+    elif error is not None:
+        traceback.print_exception(error)
+    if not isinstance(code, int):
+        code = _say(str(code))
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(Exception):
+            stream.flush()
+    os._exit(code & 0xFF)
+
+
+def _say(text: str) -> int:
+    with suppress(Exception):
+        sys.stderr.write(f"{text}\n")
+    return 1
+
+
 def _before() -> None:
     """Hold signals back, because one that reaches the child before its handlers are undone would be lost."""
     if _undoings:
@@ -53,6 +82,8 @@ def _after() -> None:
 
 
 def _after_in_child() -> None:
+    global depth
+    depth += 1
     undoings = list(_undoings.values())
     _undoings.clear()
     for undo in undoings:

@@ -4,9 +4,11 @@ items and the batch; on the event loop or in a thread."""
 from __future__ import annotations
 
 import inspect
+import sys
 from collections.abc import Callable
 from typing import Any, TypeAlias, TypeVar
 
+from zkrq.base import forks
 from zkrq.base.errors import ConfigError
 from zkrq.consuming.batch import Batch
 from zkrq.consuming.claims import Claim
@@ -27,16 +29,42 @@ def read_handler(handler: Callable[..., object]) -> tuple[Callable[[Claim[Any]],
     """Return a function that calls it with a claim, and whether to use a thread.  Raises ``ConfigError``."""
     in_thread = _runs_in_thread(handler)
     if _takes_claim(handler):
-        return lambda claim: handler(claim.item, claim), in_thread
-    return lambda claim: handler(claim.item), in_thread
+        return _in_this_process(lambda claim: handler(claim.item, claim), in_thread), in_thread
+    return _in_this_process(lambda claim: handler(claim.item), in_thread), in_thread
 
 
 def read_batch_handler(handler: Callable[..., object]) -> tuple[Callable[[Batch[Any]], object], bool]:
     """Return a function that calls it with a batch, and whether to use a thread.  Raises ``ConfigError``."""
     in_thread = _runs_in_thread(handler)
     if _takes_claim(handler, "the items, or the items and their batch"):
-        return lambda batch: handler(batch.items, batch), in_thread
-    return lambda batch: handler(batch.items), in_thread
+        return _in_this_process(lambda batch: handler(batch.items, batch), in_thread), in_thread
+    return _in_this_process(lambda batch: handler(batch.items), in_thread), in_thread
+
+
+def _in_this_process(call: Callable[[T], Any], in_thread: bool) -> Callable[[T], object]:
+    """Have the handler end in the process that called it alone.
+
+    A child that it forks has a copy of the worker, too: where it comes back, by a return or ``sys.exit()``, it would
+    settle the item over the connections of its parent, or wait in a copy of its thread for good.  So it is ended there.
+    """
+
+    def of_thread(work: T) -> object:
+        begun = forks.depth
+        try:
+            return call(work)
+        finally:
+            if forks.depth != begun:
+                forks.end_child(sys.exception())
+
+    async def of_loop(work: T) -> object:
+        begun = forks.depth
+        try:
+            return await call(work)
+        finally:
+            if forks.depth != begun:
+                forks.end_child(sys.exception())
+
+    return of_thread if in_thread else of_loop
 
 
 def _runs_in_thread(handler: Callable[..., object]) -> bool:
