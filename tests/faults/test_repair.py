@@ -33,7 +33,7 @@ from zkrq.protocol import calls
 from zkrq.protocol.payloads import NO_HEADERS, join
 from zkrq.protocol.records import fresh
 from zkrq.protocol.view import ServerId, View, restored
-from zkrq.repair import backoff
+from zkrq.repair import backoff, probe
 
 pytestmark = pytest.mark.anyio
 
@@ -218,6 +218,59 @@ async def test_a_policy_that_changed_on_a_living_connection(servers: local.Serve
         finally:
             before = cluster.view
             await command(victim, "CONFIG", "SET", "maxmemory-policy", "noeviction")
+        await whole_again(cluster, before)
+
+
+@asynccontextmanager
+async def dropping(*servers: local.LocalRedis) -> AsyncGenerator[None, None]:
+    """Have servers drop keys when their memory is full, as somebody sets it at run time."""
+    try:
+        for server in servers:
+            await command(server, "CONFIG", "SET", "maxmemory-policy", "allkeys-lru")
+        yield
+    finally:
+        for server in servers:
+            await command(server, "CONFIG", "SET", "maxmemory-policy", "noeviction")
+
+
+async def test_a_policy_that_is_changed_at_run_time_is_noticed(
+    servers: local.Servers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No call shows it, so running clients read it; the server is back when its policy is."""
+    monkeypatch.setattr(probe, "INSPECT_SECONDS", 0.0)
+    victim = ServerId(servers.redis[0].name)
+    async with over_zookeeper(servers, new_namespace()) as cluster:
+        await cluster.queue(QUEUE).push("x")
+        before = cluster.view
+        async with dropping(servers.redis[0]):
+            cluster._client.shard.probe.look()  # pyright: ignore[reportPrivateUsage]
+            await until(lambda: victim not in cluster.view.receivers)
+            assert "allkeys-lru" in str(cluster.health().servers[victim].reason)
+            assert (await cluster.queue(QUEUE).push("y")).replicas == 2
+        await whole_again(cluster, before)
+
+
+async def test_a_server_that_may_drop_items_stays_where_pushes_need_it(
+    servers: local.Servers, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """All of them have the policy: one leaves, the others serve running programs and new ones, with a warning."""
+    monkeypatch.setattr(probe, "INSPECT_SECONDS", 0.0)
+    namespace = new_namespace()
+    async with over_zookeeper(servers, namespace) as cluster:
+        before = cluster.view
+        async with dropping(*servers.redis):
+            cluster._client.shard.probe.look()  # pyright: ignore[reportPrivateUsage]
+            await until(lambda: caplog.text.count("and stays because pushes need it") == 2)
+            cluster._client.shard.probe.look()  # pyright: ignore[reportPrivateUsage]
+            async with over_zookeeper(servers, namespace) as late:
+                await until(lambda: caplog.text.count("and stays because pushes need it") == 4)
+                for client in (cluster, late):
+                    assert (await client.queue(QUEUE).push("x")).replicas == 2
+                    health = client.health()
+                    assert health.ok
+                    assert sum("may drop items: maxmemory-policy" in text for text in health.warnings) == 2
+            assert len(cluster.view.members) == 2
+            assert caplog.text.count("and stays because pushes need it") == 4, "each client says it once"
         await whole_again(cluster, before)
 
 

@@ -346,6 +346,7 @@ class Client:
             lost = lost_redundancy(shard.view, servers, now, shard.name if several else "")
             if shard.needs_recovery:
                 trouble.append(shard.needs_recovery)
+            warnings += shard.dropping
             if shard.view.writable:
                 warnings += lost
             else:

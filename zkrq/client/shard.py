@@ -103,7 +103,7 @@ class Shard:
         self.repairer: Final = Repairer(
             coordinator, self.replicas, self.witness, causes, cluster=namespace, shard=name, events=events
         )
-        self.probe: Final = Probe(coordinator, self.replicas, cluster=namespace)
+        self.probe: Final = Probe(coordinator, self.replicas, evicting, cluster=namespace)
         self.roster: Final = Roster(self.membership, namespace=namespace)
 
     @property
@@ -156,8 +156,9 @@ class Shard:
             if isinstance(answer := identities.get(id), Answer):
                 self.obstacles.note_failure(id, answer)
         for id in view.servers.keys() - view.receivers.keys():
-            if isinstance(answer := identities.get(id), Answer):
-                self._causes.outside[id] = answer.reason  # it is in the log already
+            who = identities.get(id)
+            if reason := who.reason if isinstance(who, Answer) else who and who.dropping:
+                self._causes.outside[id] = reason  # it is in the log already
         return has_live_member(view, identities)
 
     @property
@@ -227,6 +228,13 @@ class Shard:
         """What keeps this client from its servers, as sentences."""
         refusal = self.membership.refusal
         return ((refusal,) if refusal else ()) + self.obstacles.trouble + self.wakeups.trouble
+
+    @property
+    def dropping(self) -> tuple[str, ...]:
+        """Which servers of the view may drop items, as sentences, with the reason."""
+        servers = ((id, self.fleet.servers.get(id)) for id in sorted(self.view.receivers))
+        known = ((id, server.identity) for id, server in servers if server)
+        return tuple(f"server {id} may drop items: {who.dropping}" for id, who in known if who and who.dropping)
 
     @property
     def needs_recovery(self) -> str:

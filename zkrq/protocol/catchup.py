@@ -97,6 +97,8 @@ class CatchUp(Attempts):
         """Check whether this server may join at all.  Raises ``NotNow``."""
         if self._id in view.members:
             raise NotNow(f"{self._id} is in the view again")
+        if who.dropping:
+            raise NotNow(f"server {self._id}: {who.dropping}")
         foreign = who.is_foreign(view.deployment)
         if foreign and who.queues:
             raise NotNow(

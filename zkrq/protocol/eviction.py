@@ -39,6 +39,9 @@ without each rule below, some schedule loses items or halts all clients.
   It serves those who are connected, and they refute; the calls of the others wait for room.  Where nobody is connected,
   for instance after a restart, the server would halt all clients.  A full server turns away every client that connects,
   so a second accuser proves nothing, and one refutation counts for all of them.
+* *A server that may drop items* (a ``maxmemory-policy`` that evicts keys) *leaves if pushes complete without it*, one
+  server at a time.  No call shows that the policy was changed, so running clients read it now and then (``inspect``).
+  The server holds every item until its memory is full, so it stays in use where pushes need it.
 """
 
 from __future__ import annotations
@@ -47,12 +50,13 @@ from collections.abc import Set
 from typing import Final
 
 from zkrq.protocol.enrolment import seal
-from zkrq.protocol.replies import FAILURES, IMPRESSIONS, Status, Verdict
+from zkrq.protocol.replies import FAILURES, IMPRESSIONS, NEVER_HALTING, Answer, Status, Verdict
 from zkrq.protocol.steps import (
     Answers,
     Change,
     Evict,
     Evicted,
+    Identify,
     Jitter,
     Look,
     Monotonic,
@@ -66,6 +70,7 @@ from zkrq.protocol.steps import (
 from zkrq.protocol.view import (
     Eviction,
     Judgement,
+    Life,
     ServerId,
     View,
     accuse,
@@ -135,8 +140,8 @@ class Evicting:
         if not {Judgement.WAIT, Judgement.CONTRADICTED}.isdisjoint(judgements.values()):
             return view
         if weighed is Eviction.HALTING:
-            crowded = any(answer.verdict is Verdict.ACCUSE for answer in failed.values())
-            if crowded or now - failing_since < EVICTION_GRACE:
+            serving = any(answer.status in NEVER_HALTING for answer in failed.values())
+            if serving or now - failing_since < EVICTION_GRACE:
                 return view
         wanted = evict(view, failed, by=(yield from Nonce()), now_ms=(yield from Now()))
         written = yield from Swap(wanted)
@@ -167,6 +172,24 @@ class Evicting:
                 if not crowded and self.witness.failing_for(id, now) >= self._patience:
                     raise NothingDone(f"{id}: {CONTRADICTION}")
         return judgements
+
+    def inspect(self) -> Operation[dict[ServerId, str]]:
+        """Ask the receivers for their options; evict those that may drop items, while pushes complete without them.
+
+        Return why, of those that stay.
+        """
+        staying: dict[ServerId, str] = {}
+        view = yield from Look()
+        for id, who in sorted((yield from Identify(sorted(view.receivers))).items()):
+            if isinstance(who, Answer) or who.dropping is None:
+                continue
+            view = yield from Look()
+            is_met = view.receivers.get(id) == Life(who.run_id, who.generation)
+            if is_met and weigh_eviction(view, {id}) is Eviction.HARMLESS:
+                view = yield from Evict(view, {id: Answer(Status.DROPPING, (), who.dropping)}, frozenset())
+            if id in view.receivers:
+                staying[id] = who.dropping
+        return staying
 
     # -- accusations of others -----------------------------------------------------------------------------------------
 

@@ -148,6 +148,8 @@ class Founding:
         for id, who in identities.items():
             if isinstance(who, ServerInfo):
                 self._check_name(id, who.name)
+                if who.dropping:
+                    raise Invalid(f"server {id}: {who.dropping}")
             elif who.status is Status.UNFIT:
                 raise Invalid(f"server {id}: {who.reason}")
             elif who.status is Status.DENIED:

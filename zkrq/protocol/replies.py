@@ -33,7 +33,8 @@ class Status(enum.Enum):
     UNREACHABLE = "UNREACHABLE"  # no connection, or it broke twice
     TIMEOUT = "TIMEOUT"  # no answer within command_timeout; it may still be executed
     SILENT = "SILENT"  # it answers other clients, but not this one, which has therefore not sent the call
-    UNFIT = "UNFIT"  # not a master, or it evicts keys
+    UNFIT = "UNFIT"  # not a master
+    DROPPING = "DROPPING"  # its maxmemory-policy lets it drop items
     REFUSED = "REFUSED"  # out of memory: nothing happened, and the server is not evicted for it
     BROKEN = "BROKEN"  # an error unknown to zkrq: reported to the caller, and the server is not evicted for it
     DENIED = "DENIED"  # the server is alive, and does not let this client in: password, rights, certificate, options
@@ -62,6 +63,7 @@ VERDICTS: Mapping[Status, Verdict] = {
     Status.TIMEOUT: Verdict.EVICT,
     Status.SILENT: Verdict.EVICT,
     Status.UNFIT: Verdict.EVICT,
+    Status.DROPPING: Verdict.EVICT,
     Status.BROKEN: Verdict.REFUSE,
     Status.FENCED: Verdict.REFUSE,
     Status.OUTDATED: Verdict.REFUSE,
@@ -84,6 +86,9 @@ MAY_HAVE_HAPPENED: frozenset[Status] = frozenset({Status.OK, Status.TIMEOUT, Sta
 
 IMPRESSIONS: frozenset[Status] = frozenset({Status.TIMEOUT, Status.UNREACHABLE, Status.SILENT, Status.CROWDED})
 """Statuses that one client concludes from silence, or from a lack of room, where other clients may be answered."""
+
+NEVER_HALTING: frozenset[Status] = frozenset({Status.CROWDED, Status.DROPPING})
+"""Statuses for which a server is never evicted below ``min_replicas``, because it still serves clients."""
 
 
 class Answer(NamedTuple):

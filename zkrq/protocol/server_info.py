@@ -45,11 +45,17 @@ class ServerInfo:
         """Why this server cannot be used, or None."""
         if self.role != "master":
             return f"role is {self.role!r}, must be 'master': zkrq replicates by itself"
-        if self.maxmemory_policy != "noeviction":
-            return f"maxmemory-policy is {self.maxmemory_policy!r}, must be 'noeviction': Redis would drop items"
         if self.cluster:
             return "cluster mode is on: zkrq needs independent servers"
         return None
+
+    @property
+    def dropping(self) -> str | None:
+        """Why this server may drop items, or None.  It is no reason to refuse a connection: a member that has to stay,
+        because pushes need it, is used on."""
+        if self.maxmemory_policy == "noeviction":
+            return None
+        return f"maxmemory-policy is {self.maxmemory_policy!r}, must be 'noeviction': Redis would drop items"
 
     @property
     def outdated(self) -> str | None:

@@ -1,14 +1,17 @@
 """Probe the servers of the view, so that an idle client notices that one has died, or that its view is old.
 
 A client that pushes or claims notices both by its calls.  An idle client asks every server of the view periodically,
-and more often while one of them is not connected.
+and more often while one of them is not connected.  No call shows that a server's ``maxmemory-policy`` was changed, so
+each client reads it now and then, the leader more often.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import random
+from collections.abc import Collection
 from typing import TYPE_CHECKING
 
 from zkrq.base.errors import ZkrqError
@@ -17,6 +20,8 @@ from zkrq.protocol import calls
 
 if TYPE_CHECKING:
     from zkrq.coordination.coordinator import Coordinator
+    from zkrq.protocol.eviction import Evicting
+    from zkrq.protocol.view import ServerId
     from zkrq.replication.replicas import Replicas
 
 PROBE_SECONDS = 10.0
@@ -29,14 +34,24 @@ FOLLOWER_SECONDS = (0.3, 0.8)
 """Least and greatest delay, in seconds, of the probes of clients that do not lead, since one eviction is enough."""
 
 
+INSPECT_SECONDS = 10.0
+"""Seconds until the leader reads the servers' options again; a server that may drop items since then is evicted."""
+
+FOLLOWER_INSPECT_SECONDS = 60.0
+"""The same for clients that do not lead, in case the leader does not reach a server."""
+
+
 class Probe:
     """Ask every server of the view whether it answers, by the call that adopts the view's epoch."""
 
-    def __init__(self, coordinator: Coordinator, replicas: Replicas, *, cluster: str) -> None:
+    def __init__(self, coordinator: Coordinator, replicas: Replicas, evicting: Evicting, *, cluster: str) -> None:
         self._coordinator = coordinator
         self._membership = replicas.membership
         self._replicas = replicas
+        self._evicting = evicting
         self._due = 0.0
+        self._inspected_at = -math.inf
+        self._dropping: Collection[ServerId] = ()
         self._called = False
         self._rounds = Rounds(self._probe_if_due, seconds=UNCONNECTED_SECONDS)
         self._log = logging.LoggerAdapter(logging.getLogger("zkrq.repair.probe"), {"cluster": cluster})
@@ -62,9 +77,21 @@ class Probe:
             await asyncio.sleep(random.uniform(*FOLLOWER_SECONDS))  # noqa: S311
         try:
             await self._replicas.tell_all(calls.Seal())
+            await self._inspect_if_due()
         except ZkrqError as error:
             self._log.info("the servers could not be probed, retrying later: %s", error)
         self._due = loop.time() + PROBE_SECONDS
+
+    async def _inspect_if_due(self) -> None:
+        now = asyncio.get_running_loop().time()
+        pause = INSPECT_SECONDS if self._coordinator.leading else FOLLOWER_INSPECT_SECONDS
+        if now - self._inspected_at >= pause:
+            self._inspected_at = now
+            staying = await self._replicas.repair(self._evicting.inspect())
+            for id in sorted(staying.keys() - set(self._dropping)):
+                text = "server %s may drop items, and stays because pushes need it: %s"
+                self._log.warning(text, id, staying[id], extra={"server": id})
+            self._dropping = staying.keys()
 
     def _all_connected(self) -> bool:
         servers = (self._membership.fleet.servers.get(id) for id in self._membership.view.receivers)

@@ -47,6 +47,8 @@ class Roster:
             who = (await guest.identify([id]))[id]
             if isinstance(who, Answer):
                 raise _refusal(id, url, who)
+            if who.dropping:
+                raise ConfigError(f"server {id}: {who.dropping}")
             view = await self._membership.refresh(self._membership.view)
             if view.servers.get(id, public) != public:
                 raise ConfigError(f"{id} is the server at {view.servers[id]}: remove that first, or use another name")

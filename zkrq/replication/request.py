@@ -125,7 +125,7 @@ class Request(Exchange):
             # has.  It belongs to the connection, not to the call, because a connection cannot change the process at
             # its other end.
             if link.identity.run_id != self._life.run_id:
-                return Answer(Status.GONE, (), "the server was restarted")
+                return Answer(Status.GONE, (), link.identity.dropping or "the server was restarted")
             self._link = link
             self._due = asyncio.get_running_loop().time() + self._server.timeout
             self._send(link, Round())
