@@ -38,6 +38,7 @@ from zkrq.protocol.steps import (
     Register,
     Removed,
     Report,
+    Seen,
     Step,
     StepFailed,
     Swap,
@@ -108,6 +109,8 @@ class Client(Member):
         match step:
             case Look():
                 return self.view
+            case Seen(view):
+                return view
             case Evict(view, failed, answered):
                 return (yield from self._run(self.evicting.evict(view, failed, answered)))
             case Swap(view):

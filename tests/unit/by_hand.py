@@ -25,6 +25,7 @@ from zkrq.protocol.steps import (
     Operation,
     ReadRegister,
     Register,
+    Seen,
     Step,
     Swap,
     Wait,
@@ -108,6 +109,8 @@ class Hand:
             case Change(_, change):
                 assert self.view is not None
                 return self.swap(change(self.view, by="changed"))
+            case Seen(view):
+                return view
             case Identify(servers):
                 return {id: self.infos[id] for id in servers}
             case ReadRegister():

@@ -65,6 +65,10 @@ class Settings:
     level: int = SPOKEN.highest
     """Active level of a namespace that this client founds; that of the namespace for a further shard."""
 
+    only_looks: bool = False
+    """Whether this client only looks, as a command that shows something: it evicts, repairs and recovers no server, and
+    never leads."""
+
     on_event: Callable[[Event], object] | None = None
     """Called with every ``zkrq.Event``, on the event loop; must not block."""
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from zkrq.base.errors import ZkrqError
 from zkrq.base.settings import DEFAULTS
-from zkrq.client.connecting import connect
+from zkrq.client.connecting import connect, looker
 from zkrq.client.environment import VARIABLES
 from zkrq.process.exits import Exit
 
@@ -123,11 +123,16 @@ CONNECTION = (
 )
 
 
+def look_at(args: Namespace) -> Cluster:
+    """Make the cluster of a command that only shows something: it never changes the view, whatever it meets."""
+    return looker(**settings_of(args), found=False)
+
+
 def open_cluster(args: Namespace, *, found: bool | None = False, **more: Any) -> Cluster:
     """Make the cluster that the flags and the environment name, to be opened with ``async with``.
 
-    ``found``: whether to found the namespace, None: as the environment says.  ``more``: further arguments for
-    ``connect``.
+    A command that only shows something uses ``look_at``.  ``found``: whether to found the namespace, None: as the
+    environment says.  ``more``: further arguments for ``connect``.
     """
     return connect(**settings_of(args), found=found, **more)
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 async def _doctor(args: Namespace) -> Lines:
-    given = read_given({**settings_of(args), "found": False, "min_replicas": args.min_replicas})
+    given = read_given({**settings_of(args), "found": False, "min_replicas": args.min_replicas}, only_looks=True)
     facts = await read_facts(given)
     findings = examine(facts)
     yield _summary(facts)

@@ -10,7 +10,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, cast
 
 from zkrq.base.errors import ConfigError, Unavailable
-from zkrq.cli.command import QUEUE, Command, Flag, Line, Lines, count, open_cluster
+from zkrq.cli.command import QUEUE, Command, Flag, Line, Lines, count, look_at, open_cluster
 from zkrq.client.results import reading
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ CLAIMS_SHOWN = 5
 
 
 async def _get(args: Namespace) -> Lines:
-    async with open_cluster(args) as cluster:
+    async with look_at(args) as cluster:
         queue = cluster.queue(args.queue)
         item = await queue.get(args.id)
         if item is None:
@@ -101,7 +101,7 @@ async def _peek(args: Namespace) -> Lines:
         async for line in _ended(args):
             yield line
         return
-    async with open_cluster(args) as cluster:
+    async with look_at(args) as cluster:
         items = await cluster.queue(args.queue).peek(args.count, args.state, group=args.group)
         names = await describe_owners(cluster, items)
         for item in items:
@@ -113,7 +113,7 @@ async def _ended(args: Namespace) -> Lines:
         raise ConfigError(
             "--group lists ready items only: leave it out; --json has the group of each item that has ended"
         )
-    async with open_cluster(args) as cluster:
+    async with look_at(args) as cluster:
         queue = cluster.queue(args.queue)
         items = await queue.history(args.count)
         if not items and not (await queue.statistics()).history:
@@ -137,7 +137,7 @@ async def _set_history(args: Namespace) -> Lines:
 
 
 async def _groups(args: Namespace) -> Lines:
-    async with open_cluster(args) as cluster:
+    async with look_at(args) as cluster:
         queue = cluster.queue(args.queue)
         found, claimed = await queue.groups(args.count), await queue.peek(LOOKED_AT, "claimed")
         names = await describe_owners(cluster, claimed)

@@ -6,7 +6,7 @@ import re
 from argparse import ArgumentTypeError, Namespace
 
 from zkrq.base.limits import Groups, Limits
-from zkrq.cli.command import QUEUE, Command, Flag, Line, Lines, open_cluster
+from zkrq.cli.command import QUEUE, Command, Flag, Line, Lines, look_at, open_cluster
 
 _RATE = re.compile(r"(\d+)/(\d*(?:\.\d+)?)(ms|s|m|h)")
 _SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
@@ -20,7 +20,7 @@ def read_rate(text: str) -> tuple[int, float]:
 
 
 async def _show(args: Namespace) -> Lines:
-    async with open_cluster(args) as cluster:
+    async with look_at(args) as cluster:
         statistics = await cluster.queue(args.queue).statistics()
     now = statistics.limited or f"{statistics.sizes.claimed:,} claimed"
     yield _line(args.queue, statistics.limits, statistics.group_limits, now)

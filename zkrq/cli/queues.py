@@ -5,7 +5,7 @@ from __future__ import annotations
 from argparse import Namespace
 from collections.abc import Iterable
 
-from zkrq.cli.command import QUEUE, Command, Flag, Line, Lines, open_cluster
+from zkrq.cli.command import QUEUE, Command, Flag, Line, Lines, look_at, open_cluster
 from zkrq.cli.conditions import CONDITIONS, STATE, conditions_of
 from zkrq.cli.items import LOOKED_AT, item_line
 from zkrq.cli.servers import server_lines, server_value
@@ -14,7 +14,7 @@ from zkrq.client.inspection import Sizes, Statistics, shards_left_out
 
 
 async def _stats(args: Namespace) -> Lines:
-    async with open_cluster(args) as cluster:
+    async with look_at(args) as cluster:
         statistics = await cluster.statistics()
         health = await meet_servers(cluster)
         left_out = shards_left_out(statistics.values(), cluster.shards)
@@ -64,19 +64,19 @@ async def _resume(args: Namespace) -> Lines:
 
 
 async def _dead_list(args: Namespace) -> Lines:
-    async with open_cluster(args) as cluster:
+    async with look_at(args) as cluster:
         for letter in await cluster.queue(args.queue).dead_letters(args.count):
             yield item_line(letter)
 
 
 async def _find(args: Namespace) -> Lines:
-    async with open_cluster(args) as cluster:
+    async with look_at(args) as cluster:
         async for item in cluster.queue(args.queue).find(**conditions_of(args), state=args.state):
             yield item_line(item)
 
 
 async def _consumers(args: Namespace) -> Lines:
-    async with open_cluster(args) as cluster:
+    async with look_at(args) as cluster:
         for owner, consumer in sorted((await cluster.consumers()).items()):
             held = ", ".join(f"{n} of {queue}" for queue, n in sorted(consumer.claims.items())) or "nothing"
             since = consumer.since and consumer.since.isoformat()

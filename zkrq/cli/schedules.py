@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import anyio
 
 from zkrq.base.errors import ConfigError
-from zkrq.cli.command import QUEUE, Command, Flag, Line, Lines, open_cluster
+from zkrq.cli.command import QUEUE, Command, Flag, Line, Lines, look_at, open_cluster
 from zkrq.cli.forms import CODEC, form_of, raw_queue
 from zkrq.process.program import run_until_signal
 
@@ -58,7 +58,7 @@ def _line(entry: StoredSchedule) -> Line:
 
 
 async def _list(args: Namespace) -> Lines:
-    async with open_cluster(args) as cluster:
+    async with look_at(args) as cluster:
         for entry in await cluster.schedules().list():
             yield _line(entry)
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from zkrq.base.checks import check_count, check_duration, check_posix
 from zkrq.base.errors import ConfigError
 from zkrq.base.retry import Retry
-from zkrq.cli.command import Command, Flag, open_cluster
+from zkrq.cli.command import Command, Flag, look_at, open_cluster
 from zkrq.cli.worker import LOGGING, logging_of
 from zkrq.process.program import run_until_signal
 
@@ -40,7 +40,7 @@ def _serve(args: Namespace) -> int:
     options.policy()  # wrong settings are reported before anything is connected
     handler, level = logging_of(args)
     logging.basicConfig(level=level, handlers=[handler])
-    return run_until_signal(start(open_cluster(args), options))
+    return run_until_signal(start(look_at(args) if args.read_only else open_cluster(args), options))
 
 
 def _names(listed: str) -> tuple[str, ...]:

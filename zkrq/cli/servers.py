@@ -6,7 +6,7 @@ from argparse import Namespace
 from typing import TYPE_CHECKING
 
 from zkrq.base.errors import ConfigError
-from zkrq.cli.command import Command, Flag, Line, Lines, open_cluster, setting, settings_of
+from zkrq.cli.command import Command, Flag, Line, Lines, look_at, open_cluster, setting, settings_of
 from zkrq.client.connecting import founder
 from zkrq.client.inner import meet_servers
 from zkrq.protocol.shards import FIRST
@@ -34,16 +34,22 @@ def server_lines(health: Health) -> list[Line]:
     several = len({server.shard for server in health.servers.values()}) > 1
     return [
         Line(
-            f"{id}: {server.place}{f' of shard {server.shard}' if several else ''}"
-            f"{f', Redis {server.version}' if server.connected else ', not connected'}",
+            f"{id}: {server.place}{f' of shard {server.shard}' if several else ''}, {_connection(server)}",
             {"server": id, **server_value(server)},
         )
         for id, server in health.servers.items()
     ]
 
 
+def _connection(server: ServerHealth) -> str:
+    """Return the version of a server, or why there is no connection to it as far as that is known."""
+    if server.connected:
+        return f"Redis {server.version}"
+    return "not connected" + (f" ({server.reason})" if server.reason else "")
+
+
 async def _servers_list(args: Namespace) -> Lines:
-    async with open_cluster(args) as cluster:
+    async with look_at(args) as cluster:
         for line in server_lines(await meet_servers(cluster)):
             yield line
 

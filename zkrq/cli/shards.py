@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from zkrq.base.errors import Unavailable
 from zkrq.cli.asking import YES, confirm
-from zkrq.cli.command import Command, Flag, Line, Lines, open_cluster
+from zkrq.cli.command import Command, Flag, Line, Lines, look_at, open_cluster
 from zkrq.cli.progress import progress
 from zkrq.client.environment import read_servers
 from zkrq.protocol.shards import ShardState
@@ -27,7 +27,7 @@ NAME = {"name": "its name"}
 
 
 async def _list(args: Namespace) -> Lines:
-    async with open_cluster(args) as cluster:
+    async with look_at(args) as cluster:
         for name, shard in cluster.shards.items():
             left = None
             if shard.state in (ShardState.DRAINING.value, ShardState.CLOSED.value):

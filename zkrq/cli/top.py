@@ -11,7 +11,7 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING, NamedTuple
 
 from zkrq.base.errors import ConfigError, ZkrqError
-from zkrq.cli.command import Command, Flag, Line, Lines, open_cluster
+from zkrq.cli.command import Command, Flag, Line, Lines, look_at
 from zkrq.client.inner import copied_by_learners, meet_servers
 from zkrq.client.inspection import Statistics, shards_left_out
 
@@ -199,7 +199,7 @@ async def _top(args: Namespace) -> Lines:
         raise ConfigError("`zkrq top` needs rich: pip install 'zkrq[cli]'")
     if args.interval < LEAST_INTERVAL:
         raise ConfigError(f"--interval is {args.interval:g} s: at least {LEAST_INTERVAL:g} s")
-    async with open_cluster(args) as cluster:
+    async with look_at(args) as cluster:
         if args.once or args.json or not sys.stdout.isatty():
             snapshot = await take_snapshot(cluster)
             yield Line(as_text(show(snapshot, None)), snapshot.value())

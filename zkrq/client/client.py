@@ -343,15 +343,16 @@ class Client:
         warnings, now, several = list[str](), clock.now(), len(self.shards.map.shards) > 1
         for shard in self.shards.open.values():
             servers |= shard.server_health()
-            lost = lost_redundancy(shard.view, servers, now, shard.name if several else "")
+            lost = [*shard.overlooked]
+            lost += lost_redundancy(shard.view, servers, now, shard.name if several else "")
             if shard.needs_recovery:
                 trouble.append(shard.needs_recovery)
             warnings += shard.dropping
-            if shard.view.writable:
+            if shard.writable:
                 warnings += lost
             else:
                 trouble += lost
-        ok = self.is_open and not trouble and all(shard.view.writable for shard in self.shards.open.values())
+        ok = self.is_open and not trouble and all(shard.writable for shard in self.shards.open.values())
         return Health(ok, self.coordinator.session.state.value, view.epoch, servers, tuple(trouble), tuple(warnings))
 
     def trouble(self) -> list[str]:

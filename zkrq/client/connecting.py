@@ -112,7 +112,7 @@ class Given(NamedTuple):
 
     def coordinator(self, *, protect: bool = False) -> ZooKeeperCoordinator:
         """Return the session with ZooKeeper, not entered.  ``protect``: see ``ZooKeeperCoordinator``."""
-        return ZooKeeperCoordinator(
+        coordinator = ZooKeeperCoordinator(
             self.hosts,
             namespace=self.settings.namespace,
             session_timeout=self.settings.session_timeout,
@@ -121,9 +121,13 @@ class Given(NamedTuple):
             found=self.settings.found,
             protect=protect,
         )
+        coordinator.only_looks = self.settings.only_looks
+        return coordinator
 
 
-def read_given(arguments: Mapping[str, Any], on_event: Callable[[Event], object] | None = None) -> Given:
+def read_given(
+    arguments: Mapping[str, Any], on_event: Callable[[Event], object] | None = None, *, only_looks: bool = False
+) -> Given:
     """Read the arguments of ``connect`` and the environment.  Raises ``ConfigError``."""
     given = complete(arguments)
     for needed in ("redis", "zookeeper"):
@@ -134,18 +138,30 @@ def read_given(arguments: Mapping[str, Any], on_event: Callable[[Event], object]
     auth, tls = given.pop("zookeeper_auth", None), given.pop("zookeeper_tls", None)
     every = {name: url for urls in (servers, *shards.values()) for name, url in urls.items()}
     dial = _dialler(every, given.pop("redis_auth", None), given.pop("redis_tls", None))
-    settings = Settings(**cast("Any", {name: in_seconds(value) for name, value in given.items()}), on_event=on_event)
+    values = cast("Any", {name: in_seconds(value) for name, value in given.items()})
+    settings = Settings(**values, on_event=on_event, only_looks=only_looks)
     return Given(servers, shards, dial, hosts, auth, tls, settings)
 
 
+def looker(**arguments: Any) -> Cluster:
+    """Make a cluster that only looks: it never changes the view, whatever it meets; arguments are those of
+    ``connect``."""
+    return _make(arguments, only_looks=True)
+
+
 def _make(
-    arguments: Mapping[str, Any], on_event: Callable[[Event], object] | None = None, *, protect: bool = False
+    arguments: Mapping[str, Any],
+    on_event: Callable[[Event], object] | None = None,
+    *,
+    protect: bool = False,
+    only_looks: bool = False,
 ) -> Cluster:
     """Make a cluster of the arguments of ``connect`` and of the environment.
 
-    ``protect``: when it is opened, give the namespace's znodes to ``zookeeper_auth`` alone.  Raises ``ConfigError``.
+    ``protect``: when it is opened, give the namespace's znodes to ``zookeeper_auth`` alone.  ``only_looks``: see
+    ``Settings``.  Raises ``ConfigError``.
     """
-    given = read_given(arguments, on_event)
+    given = read_given(arguments, on_event, only_looks=only_looks)
     coordinator = given.coordinator(protect=protect)
     return Cluster(given.servers, coordinator, given.settings, dial=given.dial, shards=given.shards)
 

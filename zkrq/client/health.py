@@ -20,8 +20,8 @@ class ServerHealth(NamedTuple):
     to it.  ``catching_up``: the progress of the catch-up that this client runs for it, None without one.
     ``shard``: the shard that it is in.  ``out_since``: when it left the servers in sync, in UTC, by the clock of the
     client that evicted it; None if it is in sync, or has not been yet.  ``reason``: why it could not be brought back
-    when this client last tried, None if it did not try or does not know.  ``version``: of Redis, or of the one that
-    Valkey says it is like; empty while it is not connected.
+    when this client last tried, or why a client that only looks could not ask it; None if it does not know.
+    ``version``: of Redis, or of the one that Valkey says it is like; empty while it is not connected.
     """
 
     place: str

@@ -39,7 +39,9 @@ async def meet_servers(cluster: Cluster) -> Health:
     """Connect to the servers that were added after this client's own list was written; return the health then."""
     for shard in client_of(cluster).shards.open.values():
         unknown = [id for id in shard.view.receivers if not shard.fleet.servers[id].identity]
-        await shard.fleet.identify(unknown)
+        told = await shard.fleet.identify(unknown)
+        if shard.membership.only_looks:
+            shard.membership.overlook({id: who for id, who in told.items() if isinstance(who, Answer)})
     return cluster.health()
 
 

@@ -36,6 +36,7 @@ from zkrq.replication.attendance import Attendance
 from zkrq.replication.causes import Causes
 from zkrq.replication.cutting import Cutter
 from zkrq.replication.fleet import Fleet
+from zkrq.replication.looking import Looking
 from zkrq.replication.membership import Membership
 from zkrq.replication.obstacles import KnownObstacles
 from zkrq.replication.replicas import Replicas
@@ -79,7 +80,8 @@ class Shard:
         tasks = self._tasks = Tasks(f"zkrq {namespace}" + ("" if name == FIRST else f" {name}"))
         make_server = partial(Server, namespace=namespace, command_timeout=settings.command_timeout, dial=dial)
         self.fleet: Final = Fleet({ServerId(id): url for id, url in servers.items()}, make_server, namespace=namespace)
-        self.membership: Final = Membership(
+        hold = Looking if settings.only_looks else Membership
+        self.membership: Final[Membership] = hold(
             coordinator, self.fleet, namespace=namespace, events=events, register=register
         )
         self.witness: Final = Witness(secrets.token_hex(8))
@@ -177,7 +179,9 @@ class Shard:
             raise Unavailable(f"not recovered: {error}") from error
 
     def start(self) -> None:
-        """Start the work in the background; it ends with ``async with``."""
+        """Start the work in the background; it ends with ``async with``.  A client that only looks has none."""
+        if self.membership.only_looks:
+            return
         self._tasks.supervise(self._attendance.run, "answer accusations")
         self._tasks.supervise(self.probe.run, "probe the servers")
         self._tasks.supervise(self.reaper.run, "look for orphans")
@@ -237,13 +241,27 @@ class Shard:
         return tuple(f"server {id} may drop items: {who.dropping}" for id, who in known if who and who.dropping)
 
     @property
+    def overlooked(self) -> tuple[str, ...]:
+        """Which servers of the view a client that only looks could not ask, as sentences; without those in
+        ``trouble``."""
+        failed = sorted(self.membership.overlooked.items())
+        kept_out = self.obstacles.kept_out
+        return tuple(f"server {id} could not be asked: {reason}" for id, reason in failed if id not in kept_out)
+
+    @property
+    def writable(self) -> bool:
+        """Whether a push could complete with the servers that answer, as far as this client knows."""
+        return len(self.view.members.keys() - self.membership.overlooked.keys()) >= self.view.min_replicas
+
+    @property
     def needs_recovery(self) -> str:
         """Why the data of restarted servers is not merged, and what to do; empty if no recovery is needed."""
         return self._causes.recovery
 
     def server_health(self) -> dict[str, ServerHealth]:
         """Report on each server, without asking it."""
-        view, progress, reasons = self.view, self.repairer.progress, self._causes.outside
+        view, progress = self.view, self.repairer.progress
+        reasons = {**self.membership.overlooked, **self._causes.outside}
         return {
             id: ServerHealth(
                 place_of(id, view),

@@ -26,6 +26,7 @@ from zkrq.protocol.steps import (
     Operation,
     Refresh,
     Rest,
+    Seen,
     TimeUp,
     TooFewMembers,
     full_members,
@@ -163,6 +164,7 @@ class Attempts:
 
         def attempt(view: View) -> Operation[Answers]:
             yield CheckTime()
+            view = yield from Seen(view)
             primary = view.primary(call.queue)
             answers: Answers = yield Ask(view.epoch, {primary: view.members[primary]}, call)
             refuse(answers)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from zkrq.protocol.calls import START, Claims, Fence, Names, NamesPage, Paging, Retire
 from zkrq.protocol.deciding import Deciding
-from zkrq.protocol.steps import Answers, CheckTime, Operation, PlaceFailed, place, refuse
+from zkrq.protocol.steps import Answers, CheckTime, Operation, PlaceFailed, Seen, place, refuse
 
 if TYPE_CHECKING:
     from zkrq.protocol.replies import Answer
@@ -74,6 +74,7 @@ class Fencing(Deciding):
 
         def attempt(view: View) -> Operation[Answers]:
             yield CheckTime()
+            view = yield from Seen(view)
             for id in sorted(view.receivers) if everywhere else (view.primary(call.queue),):
                 try:
                     found.update((yield from place(view, id).names(call)))

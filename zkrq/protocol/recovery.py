@@ -57,6 +57,14 @@ class Stuck(NotNow):
         self.there = tuple(sorted(there))
 
 
+class _Possible(NamedTuple):
+    """A recovery that may begin: the servers that take part, and those whose data is missing."""
+
+    view: View
+    met: Mapping[ServerId, ServerInfo]
+    missing: tuple[ServerId, ...]
+
+
 class Recovery:
     """One attempt.  If it is left in the middle, the next client continues it: merging twice has the effect of once."""
 
@@ -69,6 +77,17 @@ class Recovery:
 
         Raises ``NotNow``, ``Stuck`` if it may be so for ever.
         """
+        possible = yield from self._examine()
+        return (yield from self._carry_out(*possible)) if possible else None
+
+    def look(self) -> Operation[None]:
+        """Return if no recovery is needed; change nothing.  Raises ``NotNow``, also where ``run`` would recover."""
+        if possible := (yield from self._examine()):
+            names = ", ".join(possible.met)
+            raise NotNow(f"all servers were restarted; any client that runs continues with the data of {names}")
+
+    def _examine(self) -> Operation[_Possible | None]:
+        """Find out whether all members were restarted, and which servers have brought their data back."""
         view = yield from Refresh((yield from Look()))
         wanted = self.wanted(view)
         identities = yield from Identify(_present(view, wanted))
@@ -96,7 +115,7 @@ class Recovery:
                 met,
             )
         missing = tuple(sorted(wanted.keys() - taking_part.keys()))
-        return (yield from self._carry_out(view, taking_part, missing))
+        return _Possible(view, taking_part, missing)
 
     def run_with(self, named: frozenset[ServerId]) -> Operation[Recovered]:
         """Continue with the data of these servers, without waiting for others: for operators.

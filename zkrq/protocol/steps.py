@@ -71,6 +71,13 @@ LOOK = Look()
 
 
 @dataclass(frozen=True, slots=True)
+class Seen(Step[View]):
+    """Get a view as this client reads by it: a client that only looks leaves out members that do not answer it."""
+
+    view: View
+
+
+@dataclass(frozen=True, slots=True)
 class CheckTime(Step[None]):
     """Continue only if time is left.  ``TimeUp`` is thrown if none is."""
 

@@ -213,8 +213,10 @@ class Repairer:
             self._causes.recovery = ""
 
     async def recover(self) -> None:
-        """Recover if all members were restarted.  Raises ``NotNow``, ``Unavailable``."""
-        recovered = await self._replicas.repair(Recovery(repairer=self._token).run())
+        """Recover if all members were restarted; a client that only looks does not.  Raises ``NotNow``,
+        ``Unavailable``."""
+        recovery = Recovery(repairer=self._token)
+        recovered = await self._replicas.repair(recovery.look() if self._membership.only_looks else recovery.run())
         if recovered:
             self._tell_recovered(recovered)
 

@@ -9,16 +9,16 @@ from __future__ import annotations
 import asyncio
 import logging
 import secrets
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, ClassVar, Final
 
 from zkrq.base.errors import ConfigError, Unavailable
 from zkrq.base.events import Events, LevelRaised, LevelRefused, NotWritable, ViewChanged
 from zkrq.coordination.coordinator import VIEW, Coordinator
 from zkrq.protocol.levels import OtherLevel
-from zkrq.protocol.steps import Register
-from zkrq.protocol.view import NoView, View, ViewChange, decode, encode, encode_end
+from zkrq.protocol.steps import Answers, Register
+from zkrq.protocol.view import NoView, ServerId, View, ViewChange, decode, encode, encode_end
 
 if TYPE_CHECKING:
     from zkrq.replication.fleet import Fleet
@@ -26,6 +26,9 @@ if TYPE_CHECKING:
 
 class Membership:
     """Hold the present view and change it; ``fleet`` follows it.  Call ``begin`` first."""
+
+    only_looks: ClassVar[bool] = False
+    """Whether this client never changes the view; see ``looking.py``."""
 
     def __init__(
         self, coordinator: Coordinator, fleet: Fleet, *, namespace: str, events: Events, register: str = VIEW
@@ -57,6 +60,19 @@ class Membership:
     def has_view(self) -> bool:
         """Whether there is one yet."""
         return self._view is not None
+
+    def overlook(self, failed: Answers) -> None:
+        """Note servers that have failed a client that only looks."""
+        raise NotImplementedError
+
+    @property
+    def overlooked(self) -> Mapping[ServerId, str]:
+        """Servers that a client that only looks does not ask at present, and why."""
+        return {}
+
+    def seen(self, view: View) -> View:
+        """Return the view by which this client reads: without the members that it overlooks, if any other is left."""
+        return view
 
     def watch(self, changed: Callable[[View], None]) -> None:
         """Call ``changed`` with every view of a greater epoch."""

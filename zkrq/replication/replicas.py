@@ -120,11 +120,11 @@ class Replicas:
 
     def primary(self, queue: str) -> ServerId:
         """Return the queue's primary, as far as this client knows."""
-        return self.membership.view.primary(queue)
+        return self.membership.seen(self.membership.view).primary(queue)
 
     def leader(self, queue: str) -> str:
         """Name the queue's primary in its present life: a cursor of a scan is valid in that life only."""
-        view = self.membership.view
+        view = self.membership.seen(self.membership.view)
         primary = view.primary(queue)
         return f"{primary} {view.members[primary].generation}"
 

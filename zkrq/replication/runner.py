@@ -64,6 +64,7 @@ from zkrq.protocol.steps import (
     Removed,
     Report,
     Rest,
+    Seen,
     Step,
     StepFailed,
     Swap,
@@ -189,6 +190,7 @@ class Runner:
             Removed.by(_Running, lambda step, _: self.cutter.note(step.queue, step.items)),
             Hurry.by(_Running, lambda step, running: running.hurry(step.seconds)),
             Rest.by(_Running, lambda _, running: running.in_time(self._rest())),
+            Seen.by(_Running, lambda step, _: membership.seen(step.view)),
             Refresh.by(_Running, lambda step, running: running.in_time(membership.refresh(step.view))),
             Evict.by(_Running, lambda step, running: running.in_time(self._evict(step, running))),
             Monotonic.by(_Running, lambda _, running: running.loop.time()),
@@ -265,6 +267,9 @@ class Runner:
         await asyncio.sleep(RETRY_PAUSE)
 
     async def _evict(self, step: Evict, running: _Running) -> View:
+        if self.membership.only_looks:
+            self.membership.overlook(step.failed)
+            return self.membership.view
         # One eviction at a time.  The next operation that waits here finds the view changed and evicts no server.
         async with self.membership.changing:
             return await self._run(self._evicting.evict(step.view, step.failed, step.answered), running)

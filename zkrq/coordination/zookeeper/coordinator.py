@@ -114,6 +114,8 @@ class ZooKeeperCoordinator:
         self._seen_consumers: frozenset[str] = frozenset()
         self._descriptions: Mapping[str, str] = {}  # of live consumers; an entry never changes
         self._introductions: Mapping[str, str] = {}  # the same
+        self.only_looks = False
+        """Whether it changes no register and never leads; set before it is entered."""
         self._stands = True  # for election
         self._prepared = asyncio.Event()
         self._stop = asyncio.Event()
@@ -188,6 +190,8 @@ class ZooKeeperCoordinator:
     ) -> Versioned | None:
         """See ``Coordinator``.  Returns None also if this write succeeded, its answer was lost, and another write
         followed: in either case the caller starts again from the present register."""
+        if self.only_looks:
+            raise ConfigError("this client was made to look only: it changes nothing")
         _check_size(data)
         path, written = self._path(register), Versioned(data, expected + 1)
         condition = given and (self._path(given[0]), given[1])
@@ -456,7 +460,7 @@ class ZooKeeperCoordinator:
     async def _look_at_leader(self, link: ZooKeeperLink) -> None:
         session_id, owner = self._session.id, self._session.owner  # read together with the link: one link, one session
         stat = await link.stat(self._leader, watch=True)
-        if not self._stands:
+        if self.only_looks or not self._stands:
             if stat and stat.owner == session_id:
                 with suppress(NoNode):
                     await link.delete(self._leader)
