@@ -13,17 +13,20 @@ import socket
 import struct
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import AsyncExitStack
 
 import pytest
 
 import zkrq.base.tasks
 from tests.coordination.conftest import HANG, SESSION_TIMEOUT, Recorder, ZooKeeperWorld
+from tests.harness import settled
 from tests.proxy import Connection, Proxy
 from zkrq import local
 from zkrq.base.errors import ConfigError, PayloadTooLarge, Unavailable
 from zkrq.coordination.coordinator import VIEW, SessionState, Versioned
 from zkrq.coordination.zookeeper import ZooKeeperCoordinator
 from zkrq.coordination.zookeeper import coordinator as coordinator_module
+from zkrq.coordination.zookeeper.asking import ask_hosts
 from zkrq.coordination.zookeeper.session import ZooKeeperSession
 
 pytestmark = pytest.mark.anyio
@@ -569,3 +572,28 @@ async def test_one_dead_host_among_others(zookeeper: ZooKeeperWorld, caplog: pyt
         async with ZooKeeperCoordinator(hosts, namespace=zookeeper.namespace, session_timeout=SESSION_TIMEOUT) as one:
             assert await one.read(VIEW) == Versioned(None, -1)
     assert not caplog.records
+
+
+async def test_a_server_without_room_for_this_address_is_told_from_a_silent_one() -> None:
+    """``maxClientCnxns``: a connection ends before anything is said on it."""
+    async with AsyncExitStack() as stack:
+        own = await stack.enter_async_context(local.servers(redis=0, zookeeper=1))
+        (server,) = own.zookeeper
+        server.config["maxClientCnxns"] = "1"
+        await server.restart()
+        await settled(lambda: is_in(stack, own.zookeeper_hosts))
+        with pytest.raises(Unavailable, match=r"no room for this client: .*maxClientCnxns.*; end clients of this mach"):
+            async with ZooKeeperCoordinator(own.zookeeper_hosts, session_timeout=SESSION_TIMEOUT):
+                pass
+        (report,) = await ask_hosts(own.zookeeper_hosts, None, HANG)
+        assert report.is_crowded
+        assert "maxClientCnxns" in report.reason
+
+
+async def is_in(stack: AsyncExitStack, hosts: str) -> bool:
+    """Try to take the only place, which whoever looked whether the server is up may still have."""
+    try:
+        await stack.enter_async_context(ZooKeeperCoordinator(hosts, session_timeout=SESSION_TIMEOUT))
+    except Unavailable:
+        return False
+    return True

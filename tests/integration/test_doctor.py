@@ -22,6 +22,7 @@ from zkrq.client.examining.facts import Facts, ServerFacts
 from zkrq.client.examining.reading import read_facts
 from zkrq.client.examining.rules import Finding, examine
 from zkrq.coordination.coordinator import VIEW
+from zkrq.coordination.zookeeper.asking import HostReport
 from zkrq.protocol.levels import ClientInfo, Levels
 from zkrq.protocol.levels import encode as encode_client
 from zkrq.protocol.view import ServerId, decode, encode
@@ -365,3 +366,10 @@ def test_an_old_server_a_slow_one_and_one_whose_disk_is_full() -> None:
         ("disk", ("b",)),
         ("latency", ("a",)),
     ]
+
+
+def test_zookeeper_that_has_no_room_is_not_to_be_started() -> None:
+    given = read_given({"redis": ["redis://a"], "zookeeper": "z"})
+    (found,) = examine(Facts(given.settings, (), {}, (HostReport("z:2181", reason="full", is_crowded=True),)))
+    assert "start it" not in found.text
+    assert "raise maxClientCnxns in zoo.cfg" in found.text

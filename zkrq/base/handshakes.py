@@ -44,6 +44,21 @@ async def speaks_plainly(host: str, port: int, question: bytes) -> bool:
         return False
 
 
+async def hangs_up(host: str, port: int) -> bool:
+    """Ask whether a server ends a connection on which nothing was sent, as one without room for it does."""
+    try:
+        async with asyncio.timeout(SECONDS):
+            reader, writer = await asyncio.open_connection(host, port)
+            try:
+                return not await reader.read(1)
+            finally:
+                writer.transport.abort()
+    except TimeoutError:
+        return False
+    except OSError as error:
+        return is_end(error)
+
+
 async def read_alert(host: str, port: int, context: ssl.SSLContext) -> ssl.SSLError | None:
     """Return the alert by which a server refuses this client's certificate, None if there is none."""
     try:

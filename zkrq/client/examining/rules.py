@@ -208,7 +208,9 @@ def _each(rule: _Each, *, read: bool = True) -> Rule:
 def _zookeeper(facts: Facts) -> Iterator[Finding]:
     down = [host for host in facts.hosts if host.reason]
     for host in down:
-        step = f"start it: {len(facts.hosts) - len(down)} of {len(facts.hosts)} answer, {_most(facts)} are needed"
+        needed = f"{len(facts.hosts) - len(down)} of {len(facts.hosts)} answer, {_most(facts)} are needed"
+        start = "end clients of this machine, or raise maxClientCnxns in zoo.cfg" if host.is_crowded else "start it"
+        step = f"{start}: {needed}"
         yield Finding(Gravity.DOWN, "zookeeper", (host.host,), f"ZooKeeper server cannot be used ({host.reason})", step)
     alone = [host.host for host in facts.hosts if host.mode == "standalone"]
     if len(facts.hosts) > 1 and alone:

@@ -7,7 +7,9 @@ import ssl
 from typing import NamedTuple
 
 from zkrq.base import clock
+from zkrq.base.handshakes import hangs_up, is_end
 from zkrq.coordination.zookeeper.hosts import Address, parse
+from zkrq.coordination.zookeeper.link import NO_ROOM
 
 QUESTION = b"srvr"
 """The one command that ZooKeeper allows without being told to (``4lw.commands.whitelist``)."""
@@ -20,7 +22,8 @@ class HostReport(NamedTuple):
     """One server of the ensemble.
 
     ``mode``: leader, follower, observer or standalone, empty if it does not serve or does not say.  ``reason``: why it
-    cannot be used, empty if it can.  ``round_trip``: seconds.
+    cannot be used, empty if it can.  ``is_crowded``: whether that is because it has no room for this client.
+    ``round_trip``: seconds.
     """
 
     host: str
@@ -28,6 +31,7 @@ class HostReport(NamedTuple):
     version: str = ""
     reason: str = ""
     round_trip: float = 0.0
+    is_crowded: bool = False
 
 
 async def ask_hosts(hosts: str, context: ssl.SSLContext | None, timeout: float) -> list[HostReport]:
@@ -48,7 +52,11 @@ async def _ask(address: Address, context: ssl.SSLContext | None, timeout: float)
     except TimeoutError:
         return HostReport(str(address), reason=f"no answer within {timeout:g} s")
     except OSError as error:
+        if is_end(error) and await hangs_up(address.host, address.port):
+            return HostReport(str(address), reason=NO_ROOM, is_crowded=True)
         return HostReport(str(address), reason=str(error) or type(error).__name__)
+    if not reply and await hangs_up(address.host, address.port):
+        return HostReport(str(address), reason=NO_ROOM, is_crowded=True)
     return _read(str(address), reply.decode(errors="replace"), (clock.now_us() - began) / 1e6)
 
 

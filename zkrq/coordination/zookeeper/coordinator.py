@@ -308,7 +308,10 @@ class ZooKeeperCoordinator:
                             if not await self._session.renewed(link):
                                 raise
         except TimeoutError as error:
-            raise Unavailable(f"ZooKeeper does not answer: {self._session.trouble}") from error
+            what, step = "does not answer", ""
+            if self._session.is_crowded:
+                what, step = "has no room for this client", "; end clients of this machine, or raise maxClientCnxns"
+            raise Unavailable(f"ZooKeeper {what}: {self._session.trouble}{step}") from error
         except NotAllowed as error:
             step = "correct zookeeper_auth" if self._with_auth else "give this client zookeeper_auth"
             raise ConfigError(

@@ -24,7 +24,7 @@ from aiozk.connection import Connection, size_struct
 from aiozk.protocol.request import Request
 from aiozk.protocol.stat import Stat as _WireStat
 
-from zkrq.base.handshakes import is_alert, is_end, read_alert, speaks_plainly, speaks_tls
+from zkrq.base.handshakes import hangs_up, is_alert, is_end, read_alert, speaks_plainly, speaks_tls
 
 if TYPE_CHECKING:
     from zkrq.base.credentials import Login
@@ -42,6 +42,10 @@ _Answer = TypeVar("_Answer")
 
 class Interrupted(Exception):
     """The link broke before the answer arrived: the request may have been executed or not."""
+
+
+class NoRoom(ConnectionError):
+    """The server ends each connection from this address before anything is said."""
 
 
 class Refused(Exception):
@@ -99,6 +103,10 @@ for _name, _code in _NEWER_ANSWERS.items():
 
 _TRUST_IT = "trust its authority (ca_certs of zookeeper_tls), and use a name that the certificate has"
 _SHOW_ANOTHER = "show one that it trusts and that has not expired (certfile and keyfile of zookeeper_tls)"
+NO_ROOM = (
+    "it ends every connection from here without a word, as ZooKeeper does for an address that has "
+    "maxClientCnxns of them (of zoo.cfg; usually 60)"
+)
 _ENCRYPTED = "it speaks TLS: give zookeeper_tls, or name its other port"
 _PLAIN = "it ends the TLS handshake: name its secureClientPort, or leave zookeeper_tls out"
 
@@ -218,7 +226,7 @@ class ZooKeeperLink:
         logins: this session's identities; all have every right to the znodes that it makes.
         context: encrypts the connection; None: it is plain.
         Raises ``NotAllowed`` for credentials or certificates that are refused, on either side, or if only one side
-        speaks TLS; otherwise any error of the connection.
+        speaks TLS; ``NoRoom``; otherwise any error of the connection.
         """
         sent = _now()
         request = protocol.ConnectRequest(
@@ -234,6 +242,8 @@ class ZooKeeperLink:
         except OSError as error:
             if refusal := await self._refusal(error, context):
                 raise NotAllowed(refusal) from error
+            if is_end(error) and await hangs_up(self.address.host, self.address.port):
+                raise NoRoom(NO_ROOM) from error
             raise
         self.zxid = zxid
         if answer.session_id:

@@ -24,7 +24,7 @@ from zkrq.base.errors import Closed, ConfigError
 from zkrq.base.pauses import doubled
 from zkrq.coordination.coordinator import SessionState
 from zkrq.coordination.zookeeper.hosts import Address, Ensemble
-from zkrq.coordination.zookeeper.link import Greeting, Interrupted, NotAllowed, Refused, ZooKeeperLink
+from zkrq.coordination.zookeeper.link import Greeting, Interrupted, NoRoom, NotAllowed, Refused, ZooKeeperLink
 
 if TYPE_CHECKING:
     from zkrq.base.credentials import Login, Source
@@ -70,6 +70,7 @@ class ZooKeeperSession:
     ) -> None:
         self.timeout = timeout
         self.trouble = "no server was tried yet"  # why there is no link, for error texts
+        self.is_crowded = False  # whether that is because no server has room for this client
         self._ensemble = ensemble
         self._wish = timeout
         self._auth = auth
@@ -159,7 +160,7 @@ class ZooKeeperSession:
             bound = doubled(ATTEMPT_TIMEOUT, self._rounds, most=MAX_ATTEMPT_TIMEOUT) * self.timeout
             self._rounds += 1
             self._forget_zxid()
-            troubles: list[str] = []
+            troubles, crowded = list[str](), 0
             refusals: list[NotAllowed] = []
             for address in self._order():
                 try:
@@ -169,8 +170,12 @@ class ZooKeeperSession:
                     self._note_refusal(address, error)
                     refusals.append(error)
                     troubles.append(f"{address}: {error}")
+                except NoRoom as error:
+                    crowded += 1
+                    troubles.append(f"{address}: {error}")
                 except Exception as error:  # whatever it is, try the next server
                     troubles.append(f"{address}: {str(error) or type(error).__name__}")
+            self.is_crowded = crowded == len(troubles)
             self._note_trouble("; ".join(troubles))
             if refusals:
                 self._refuse(refusals[0])
@@ -239,7 +244,7 @@ class ZooKeeperSession:
         self._contact = max(self._contact, link.contact)
         self._zxid = max(self._zxid, link.zxid)
         if link.broken is not None:
-            self.trouble = f"{link.address}: {link.broken}"
+            self.trouble, self.is_crowded = f"{link.address}: {link.broken}", False
         if self._life.state is SessionState.CONNECTED:
             self._life.log.debug("link to %s", self.trouble)
             self._life.suspended()
