@@ -78,6 +78,22 @@ def test_how_long_the_last_claim_took_counts_from_its_beginning(server: OneServe
     assert 0 <= int(row.age_us) <= now_us - extended_us
 
 
+def test_a_claim_that_is_handed_out_again_after_an_eviction_keeps_its_beginning(server: OneServer) -> None:
+    """Its request was in flight: the item has been taken from its queue all the time."""
+    declare(server)
+    before_us = server.now_us()
+    put_and_claim(server, Put("a"), Put("b"))
+    after_us = server.now_us()
+    wait_ms(5)
+    again = server.claim(seq=1, epoch=2)
+    assert sorted(again.ids) == ["a", "b"]
+    assert before_us <= (again.decided["a"].bundle.claimed_us(0) or 0) <= after_us
+    again_us = server.now_us()
+    server.settle(again.decided["a"].settle("ack"), epoch=2)
+    (row,) = server.ask(calls.History(server.queue, 0, 10), epoch=2).items
+    assert int(row.took_us) >= again_us - after_us
+
+
 def test_a_clock_that_was_set_back_gives_no_negative_time(server: OneServer) -> None:
     declare(server)
     claim = held(server)

@@ -254,7 +254,10 @@ do
         if mine and r.epoch < epoch then
           touch(r)
           each_run(r, 1, r.size, function(_, _, state, row)
-            if state == CLAIMED and token_at(r, row) == token then set_row(r, row, lease_ms, now_us + lease_ms * 1000) end
+            if state == CLAIMED and token_at(r, row) == token then
+              note_beginning(r, row)
+              set_row(r, row, lease_ms, now_us + lease_ms * 1000)
+            end
           end)
         elseif mine then
           r.told = true
