@@ -13,6 +13,7 @@ from tests.every import every
 from tests.harness import until
 from tests.unit.views import view_of
 from zkrq.client.health import ServerHealth, lost_redundancy, place_of
+from zkrq.coordination.coordinator import Versioned
 from zkrq.protocol.steps import TooFewMembers
 from zkrq.protocol.view import Life, ServerId, View
 from zkrq.replication.causes import Causes
@@ -201,3 +202,23 @@ async def test_a_known_cause_is_named_instead_of_only_retry_later() -> None:
                     await client.queue("jobs").push(3)
                 assert caught.value.causes[0].startswith(cause)
                 assert str(caught.value).startswith("2 server(s) in sync, min_replicas is 3; redis-2")
+
+
+@pytest.mark.anyio
+async def test_a_shard_map_that_cannot_be_read_is_reported_once(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each look tries again while ZooKeeper is away, for hours perhaps."""
+
+    async def fail(register: str) -> Versioned:
+        raise zkrq.Unavailable("ZooKeeper does not answer")
+
+    async with zkrq.testing.cluster() as cluster:
+        shards = cluster._client.shards  # pyright: ignore[reportPrivateUsage]
+        for outages in (1, 2):
+            with monkeypatch.context() as away:
+                away.setattr(cluster._client.coordinator, "read", fail)  # pyright: ignore[reportPrivateUsage]
+                for _ in range(3):
+                    await shards.open_missing()
+            assert caplog.text.count("the shard map could not be read") == outages
+            await shards.open_missing()

@@ -117,6 +117,8 @@ class Shards:
         self.placement: Final = self.make_placement()
         self.placement.targets[FIRST] = self._target(self.first)
         self._version = -1
+        self._is_map_read = True
+        """Whether the last look could read the map."""
         self._reading = asyncio.Lock()
         self._opening = asyncio.Lock()
         self._stacks: dict[ShardName, AsyncExitStack] = {}
@@ -345,7 +347,11 @@ class Shards:
         except Closed:
             raise
         except ZkrqError as error:
-            _log.warning("the shard map could not be read: %s", error, extra=self._about(None))
+            if self._is_map_read:  # otherwise it is known: an outage of ZooKeeper lasts for many looks
+                _log.warning("the shard map could not be read: %s", error, extra=self._about(None))
+            self._is_map_read = False
+        else:
+            self._is_map_read = True
         for name, shard in tuple(self.open.items()):
             if self.map.shard_with(shard.register) is None:  # perhaps there is another one of that name
                 await self._leave(name)
