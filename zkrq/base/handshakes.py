@@ -13,6 +13,9 @@ import ssl
 SECONDS = 0.5
 """Seconds that one of these questions may take."""
 
+NO_ROOM = "it ends every connection from here without a word, as a server does that has too many of them"
+"""Why a server that hangs up cannot be used."""
+
 
 async def speaks_tls(host: str, port: int) -> bool:
     """Ask whether a server answers a TLS handshake.  Nothing is sent to it, so its certificate does not matter."""

@@ -10,16 +10,13 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from zkrq.coordination.coordinator import VIEW, Coordinator
 from zkrq.protocol.view import Life, ServerId, View
 from zkrq.replication.membership import Membership
 
 if TYPE_CHECKING:
-    from zkrq.base.events import Events
     from zkrq.protocol.steps import Answers
-    from zkrq.replication.fleet import Fleet
 
 OVERLOOK_SECONDS = 10.0
 """Seconds for which a client that only looks reads from other servers, after a server has failed it."""
@@ -38,10 +35,9 @@ class Looking(Membership):
 
     only_looks = True
 
-    def __init__(
-        self, coordinator: Coordinator, fleet: Fleet, *, namespace: str, events: Events, register: str = VIEW
-    ) -> None:
-        super().__init__(coordinator, fleet, namespace=namespace, events=events, register=register)
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        """Arguments are those of ``Membership``."""
+        super().__init__(*arguments, **options)
         self._failed = dict[ServerId, _Failed]()
 
     def overlook(self, failed: Answers) -> None:

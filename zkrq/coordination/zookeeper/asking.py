@@ -7,9 +7,8 @@ import ssl
 from typing import NamedTuple
 
 from zkrq.base import clock
-from zkrq.base.handshakes import hangs_up, is_end
+from zkrq.base.handshakes import NO_ROOM, hangs_up, is_end
 from zkrq.coordination.zookeeper.hosts import Address, parse
-from zkrq.coordination.zookeeper.link import NO_ROOM
 
 QUESTION = b"srvr"
 """The one command that ZooKeeper allows without being told to (``4lw.commands.whitelist``)."""

@@ -310,7 +310,10 @@ class ZooKeeperCoordinator:
         except TimeoutError as error:
             what, step = "does not answer", ""
             if self._session.is_crowded:
-                what, step = "has no room for this client", "; end clients of this machine, or raise maxClientCnxns"
+                what, step = (
+                    "has no room for this client",
+                    "; end clients of this machine, or raise maxClientCnxns in zoo.cfg",
+                )
             raise Unavailable(f"ZooKeeper {what}: {self._session.trouble}{step}") from error
         except NotAllowed as error:
             step = "correct zookeeper_auth" if self._with_auth else "give this client zookeeper_auth"

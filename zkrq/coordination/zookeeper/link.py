@@ -24,7 +24,7 @@ from aiozk.connection import Connection, size_struct
 from aiozk.protocol.request import Request
 from aiozk.protocol.stat import Stat as _WireStat
 
-from zkrq.base.handshakes import hangs_up, is_alert, is_end, read_alert, speaks_plainly, speaks_tls
+from zkrq.base.handshakes import NO_ROOM, hangs_up, is_alert, is_end, read_alert, speaks_plainly, speaks_tls
 
 if TYPE_CHECKING:
     from zkrq.base.credentials import Login
@@ -103,10 +103,6 @@ for _name, _code in _NEWER_ANSWERS.items():
 
 _TRUST_IT = "trust its authority (ca_certs of zookeeper_tls), and use a name that the certificate has"
 _SHOW_ANOTHER = "show one that it trusts and that has not expired (certfile and keyfile of zookeeper_tls)"
-NO_ROOM = (
-    "it ends every connection from here without a word, as ZooKeeper does for an address that has "
-    "maxClientCnxns of them (of zoo.cfg; usually 60)"
-)
 _ENCRYPTED = "it speaks TLS: give zookeeper_tls, or name its other port"
 _PLAIN = "it ends the TLS handshake: name its secureClientPort, or leave zookeeper_tls out"
 
