@@ -223,6 +223,16 @@ async def test_a_server_that_evicts_keys(servers: local.Servers) -> None:
                 pass
 
 
+@pytest.mark.parametrize("lacking", ["INFO", "FUNCTION", "FCALL"])
+async def test_a_server_that_lacks_a_command(servers: local.Servers, lacking: str) -> None:
+    """As managed services do; what is wrong does not pass, so nobody is told to retry."""
+    renamed = {"rename-command": f'{lacking} ""'}
+    async with local.servers(redis=1, zookeeper=0, redis_config=renamed) as own:
+        with pytest.raises(zkrq.ConfigError, match=rf"unknown command '{lacking}'\): have that server take"):
+            async with zkrq.connect(own.redis_urls, servers.zookeeper_hosts, found=True, namespace=new_namespace()):
+                pass
+
+
 async def test_a_replica(servers: local.Servers) -> None:
     async with local.servers(
         redis=1, zookeeper=0, redis_config={"replicaof": f"127.0.0.1 {servers.redis[0].port}"}

@@ -145,6 +145,7 @@ _ERRORS: tuple[tuple[str, Status], ...] = (
     ("ERR AUTH <password> called without any password", Status.DENIED),
     ("ERR DB index is out of range", Status.DENIED),
     ("ERR invalid DB index", Status.DENIED),
+    *((f"ERR unknown command '{name}'", Status.DENIED) for name in ("INFO", "FUNCTION", "FCALL")),
     ("ERR max number of clients", Status.CROWDED),
 )
 """Known error replies of Redis, by how they begin."""
@@ -153,10 +154,16 @@ _SHOW_ANOTHER = "show one that the server trusts and that has not expired (certf
 
 _FUNCTIONS = "give this client's user the rights +fcall +function|load: zkrq's scripts are functions of a library"
 
+_ENABLE = (
+    "have that server take this command (rename-command in redis.conf, or the settings of a managed service): "
+    "zkrq needs INFO, FUNCTION and FCALL"
+)
+
 _NEXT_STEPS: tuple[tuple[str, str], ...] = (
     ("NOAUTH", "give this client a user and a password, by redis_auth or in the URL of that server"),
     ("WRONGPASS", "correct the user or the password of redis_auth, or in this client's URL of that server"),
     ("ERR invalid password", "correct the password of redis_auth, or in this client's URL of that server"),
+    ("unknown command", _ENABLE),
     ("'fcall'", _FUNCTIONS),
     ("'function|load'", _FUNCTIONS),
     ("NOPERM", "give this client's user the right (ACL) to the keys, channels and commands of its namespace"),
@@ -221,6 +228,9 @@ def ends_connection(message: str) -> bool:
 
 def read_error(message: str) -> Answer:
     """Read an error reply of Redis."""
+    # Redis repeats the arguments of a command that it does not know, and those may be the whole library.
+    if message.startswith("ERR unknown command"):
+        message = message.partition(", with args")[0]
     for word, status in _ERRORS:
         if message.startswith(word) or f"{word} command not allowed" in message:
             return Answer(status, (), message)

@@ -58,7 +58,8 @@ class ServerError(Exception):
 
 def refusal(message: str) -> ServerError:
     """Return the error for a server that replies with an error of this text."""
-    return ServerError(read_error(message).status, message)
+    answer = read_error(message)
+    return ServerError(answer.status, answer.reason)
 
 
 def failure(error: OSError) -> ServerError:
