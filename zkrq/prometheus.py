@@ -29,7 +29,7 @@ from zkrq.base.events import ClaimsLost, DeadLettersDropped, Event, LoopBlocked,
 from zkrq.base.loop import running_loop
 from zkrq.base.version import __version__
 from zkrq.client.flow import Flow, Passed
-from zkrq.client.inner import client_of, opened_of
+from zkrq.client.inner import client_of, opened_of, remembered_queues
 from zkrq.consuming.claims import Claim, lease_of
 from zkrq.consuming.observing import Observer
 from zkrq.coordination.coordinator import SessionState
@@ -295,7 +295,7 @@ class Metrics(Observer, Collector):
         started = time.monotonic()
         with suppress(TimeoutError, ZkrqError):
             async with asyncio.timeout(READ_SECONDS):
-                names = sorted(await cluster.queues() if self._every_queue else cluster.queues_in_use)
+                names = sorted(await remembered_queues(cluster) if self._every_queue else cluster.queues_in_use)
                 shown = [name for name in names if self._label(name) is not OTHER]
                 found = await cluster.statistics(shown)
                 queues = {name: told for name, told in found.items() if not (told.deleted and self._every_queue)}

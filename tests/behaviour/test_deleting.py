@@ -53,6 +53,7 @@ async def test_no_item_is_left(queue: zkrq.Queue[Any], cluster: zkrq.Cluster) ->
     await queue.pause()
     assert await queue.delete() == 3 + 700 + 3 + 1 + 1
     assert queue.name not in await cluster.statistics()
+    assert queue.name not in await cluster.queues(), "though the servers remember it for a while"
     told = await queue.statistics()
     assert (told.paused, told.deleted) == (False, True)
     with pytest.raises(zkrq.ClaimLost):

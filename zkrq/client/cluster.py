@@ -238,11 +238,15 @@ class Cluster:
     # -- names -------------------------------------------------------------------------------------------------------
 
     async def queues(self) -> list[str]:
-        """List all queues that ever had an item, and some that only had consumers.
+        """List all queues that ever had an item and were not deleted since, and some that only had consumers.
 
-        One that was emptied or deleted goes within about a quarter of an hour.  Raises ``Unavailable``.
+        One that was emptied goes within about a quarter of an hour.  Asks for the figures of each, as ``statistics``
+        does.  Raises ``Unavailable``.
         """
-        self._client.check_open()
+        return list(await self.statistics())
+
+    async def _remembered(self) -> list[str]:
+        """List all queues of which the servers remember something, also those that were deleted."""
         found = await together(replicas.names(calls.Queues()) for replicas in self._everywhere())
         return found[0] if len(found) == 1 else sorted({name for names in found for name in names})
 
@@ -266,7 +270,7 @@ class Cluster:
 
         Raises ``Unavailable``, also if ZooKeeper does not answer.
         """
-        claims = await count_claims(self._everywhere(), await self.queues())
+        claims = await count_claims(self._everywhere(), await self._remembered())
         alive = await self._client.upgrading.consumers()
         return {owner: describe_consumer(info, claims.get(owner, {})) for owner, info in alive.items()}
 
@@ -300,7 +304,7 @@ class Cluster:
     async def statistics(self, queues: Iterable[str] | None = None) -> Mapping[str, Statistics]:
         """Sum up these queues, None: every queue that ever had an item and was not deleted.  Raises ``Unavailable``."""
         self._client.check_open()
-        names = await self.queues() if queues is None else list(dict.fromkeys(queues))
+        names = await self._remembered() if queues is None else list(dict.fromkeys(queues))
         used = self._client.queues
 
         def read(name: str) -> Awaitable[Statistics]:

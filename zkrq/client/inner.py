@@ -35,6 +35,11 @@ def opened_of(cluster: Inner) -> Cluster | None:
     return cluster._opened()  # pyright: ignore[reportPrivateUsage]
 
 
+async def remembered_queues(cluster: Cluster) -> list[str]:
+    """List all queues of which the servers remember something, also deleted ones.  Raises ``Unavailable``."""
+    return await cluster._remembered()  # pyright: ignore[reportPrivateUsage]
+
+
 async def meet_servers(cluster: Cluster) -> Health:
     """Connect to the servers that were added after this client's own list was written; return the health then."""
     for shard in client_of(cluster).shards.open.values():
