@@ -463,6 +463,9 @@ class Scripts:
             if mine and self.clock.ordered:
                 self._tell_ended(work, draft)
             if mine:
+                if not work.is_of_this_epoch(draft):
+                    for run in draft.under(lambda row: row.token == token):
+                        draft.note_beginning(draft.rows_of[run[0]])
                 work.tell(draft)
 
     def _hand_out(self, work: _Work, call: calls.Claim | calls.Turn, handed: list[object]) -> None:
