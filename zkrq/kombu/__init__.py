@@ -390,10 +390,7 @@ class Channel(virtual.Channel):
         self._client.call(queue, Queue[Message].delete)
 
     def _has_queue(self, queue: str, **kwargs: Any) -> bool:
-        call = self._client.portal.call
-        return queue in call(lambda cluster: cluster.queues()) and not (
-            call(lambda cluster: cluster.statistics([queue]))[queue].deleted
-        )
+        return queue in self._client.portal.call(lambda cluster: cluster.queues())
 
     # -- receiving -----------------------------------------------------------------------------------------------------
 
