@@ -92,6 +92,12 @@ async def test_push(stage: Stage, options: dict[str, Any], message: str) -> None
                 await stage.queue.push_many(items, **options)
 
 
+@every("items", [{"to": "ann"}, "abc", b"abc"])
+async def test_push_of_one_item_in_place_of_many(stage: Stage, items: Any) -> None:
+    with pytest.raises(zkrq.ConfigError, match=f"not a {type(items).__name__}, .*piece by piece"):
+        await stage.queue.push_many(items)
+
+
 @every("key", [None, "k"])
 @every("item", [object(), {1: "x"}, math.nan, "\ud800"])
 async def test_push_of_what_cannot_be_encoded(stage: Stage, item: object, key: str | None) -> None:

@@ -228,6 +228,13 @@ def test_schedules_are_stored(cluster: sync.Cluster, queue: sync.Queue[Any]) -> 
     assert schedules.get(queue, "nightly") is None
 
 
+@pytest.mark.parametrize("items", [{"to": "ann"}, "abc"])
+def test_one_item_in_place_of_many_is_refused(queue: sync.Queue[Any], items: Any) -> None:
+    with pytest.raises(zkrq.ConfigError, match="piece by piece"):
+        queue.push_many(items)
+    assert queue.size().ready == 0
+
+
 def test_a_generator_runs_in_the_calling_thread(queue: sync.Queue[Any]) -> None:
     threads = set[int]()
 

@@ -85,6 +85,9 @@ def chain(cluster):
 def nothing(cluster):
     return None
 
+def send(item):
+    return item["to"]
+
 if __name__ == "__main__":
     zkrq.run(worker, grace=0.2)
     print("went on", flush=True)
@@ -298,6 +301,7 @@ async def test_a_script(stage: Stage) -> None:
         ("no.such:worker", "there is no module 'no.such'"),
         ("jobs:missing", "module 'jobs' has no function 'missing'"),
         ("jobs:nothing", "the function must return a zkrq.Worker, not NoneType"),
+        ("jobs:handle", "jobs:handle takes (item, claim): TARGET is the function that takes the cluster"),
     ],
 )
 async def test_a_wrong_target_is_one_line(stage: Stage, prepared_zkrq: list[str], target: str, says: str) -> None:
@@ -325,6 +329,16 @@ async def test_a_module_that_cannot_be_imported_is_an_error_to_correct(
     lines = result.stderr.decode().splitlines()
     assert (result.returncode, lines[0]) == (Exit.USAGE, "Traceback (most recent call last):")
     assert lines[-1].startswith("zkrq worker: module 'broken' cannot be imported")
+
+
+async def test_a_target_that_is_a_handler_is_an_error_to_correct(stage: Stage, prepared_zkrq: list[str]) -> None:
+    with anyio.fail_after(HANG):
+        result = await anyio.run_process(
+            [*prepared_zkrq, "worker", "jobs:send"], cwd=stage.folder, env=stage.environment, check=False
+        )
+    lines = result.stderr.decode().splitlines()
+    assert result.returncode == Exit.USAGE
+    assert "TypeError: 'Cluster' object is not subscriptable; TARGET is the function" in lines[-1]
 
 
 async def test_a_wrong_target_ends_all_processes(stage: Stage) -> None:

@@ -399,8 +399,8 @@ class Walk:
         item.state = SETTLED[verb]
         if item.state in (State.GONE, State.DEAD):
             item.over = False
+        item.failures += verb in ("nack", "bury")
         if verb == "nack":
-            item.failures += 1
             item.delayed = ms > 0
         elif verb == "release":
             item.attempts -= 1

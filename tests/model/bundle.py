@@ -158,9 +158,9 @@ class Draft:
     def failures(self, position: int) -> int:
         return self.own[position].failures if position in self.own else 0
 
-    def bury(self, run: range) -> None:
+    def bury(self, run: range, *, failed: bool = False) -> None:
         for position in run:
-            self.own[position] = Own(0, self.failures(position))
+            self.own[position] = Own(0, self.failures(position) + failed)
         self.set(run, DEAD)
 
     def remove(self, run: range) -> None:

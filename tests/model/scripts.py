@@ -868,7 +868,7 @@ def _settle(draft: Draft, run: range, row: int, verb: str) -> None:
             draft.count_attempts(run, -1)
             draft.requeue(run)
         case "bury":
-            draft.bury(run)
+            draft.bury(run, failed=True)
         case _:
             draft.note_beginning(row)
             if draft.rows_of.count(row) != len(run):

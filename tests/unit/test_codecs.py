@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from datetime import UTC, datetime
 from typing import Any, cast
 
 import pytest
@@ -37,6 +39,20 @@ def test_json_refuses_what_others_cannot_read(item: object) -> None:
 @every("item", [b"bytes", {1, 2}, object(), {"a": 1j}, "\ud800"])
 def test_json_refuses_what_it_cannot_write(item: object) -> None:
     with pytest.raises((TypeError, ValueError)):
+        JSON.encode(item)
+
+
+@every(
+    ("item", "place"),
+    [
+        ({"user": {"name": "Zoë", "born": datetime(2000, 1, 1, tzinfo=UTC)}}, "['user']['born']"),
+        ({"a": [1, (2, {3})], "b": set[int]()}, "['a'][1][1]"),
+        ([0.5, float("nan")], "[1]"),
+        ({"x" * 1_000: object()}, "['" + "x" * 99 + "]"),
+    ],
+)
+def test_json_names_the_part_that_it_cannot_write(item: object, place: str) -> None:
+    with pytest.raises((TypeError, ValueError), match=re.escape(f"(at {place})") + "$"):
         JSON.encode(item)
 
 

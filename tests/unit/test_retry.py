@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import timedelta
+from typing import cast
 
 import pytest
 from hypothesis import given
@@ -128,6 +129,20 @@ def test_without_a_limit_it_is_never_given_up() -> None:
 def test_bad_limit_is_refused(attempts: int) -> None:
     with pytest.raises(ConfigError, match="max_attempts"):
         Retry(max_attempts=attempts)
+
+
+class _Short:
+    def __call__(self, failures: int, /) -> float:
+        return 1.0
+
+
+def test_bad_backoff_is_refused_where_it_is_given() -> None:
+    """And not at the first failure, which would then settle nothing."""
+    with pytest.raises(ConfigError, match=r"backoff is 5: must be a function; .* zkrq\.constant\(5\)"):
+        Retry(backoff=cast("Backoff", 5))
+    with pytest.raises(ConfigError, match=r"backoff takes \(failures: 'int', /\) -> 'float': must take two arguments"):
+        Retry(backoff=cast("Backoff", _Short()))
+    assert after(Retry(backoff=max), attempts=1, failures=3) == Again(3), "written in C"
 
 
 def test_retry_later_checks_its_delay() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from datetime import datetime, timedelta
 from typing import TypeAlias, TypedDict
 
@@ -203,6 +203,16 @@ def check_text(what: str, value: str) -> str:
     if not isinstance(value, str):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise ConfigError(f"{what} must be a str, not {type(value).__name__}")
     return value
+
+
+def check_items(items: Iterable[object]) -> None:
+    """Check that a call that takes many items was not given one: a mapping or a text is an iterable, too."""
+    kind: type[object] = type(items)
+    if issubclass(kind, Mapping | str | bytes | bytearray | memoryview):
+        raise ConfigError(
+            f"push_many takes an iterable of items, not a {kind.__name__}, to be pushed piece by piece: "
+            "give push_many([item]), or push(item)"
+        )
 
 
 def check_login(what: str, login: tuple[str, str], *, nameless: bool = False) -> tuple[str, str]:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import json.encoder
+import math
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
+from itertools import islice
 from typing import Any, Protocol, TypeVar, cast
 
 from zkrq.base.errors import CodecError
@@ -48,6 +50,11 @@ class _Json:
             text = "".join(self._parts(item, 0)) if self._parts else self._usual(item)
         except RecursionError:
             raise ValueError("Circular reference detected, or nested too deeply") from None
+        except (TypeError, ValueError) as error:
+            if place := _place_refused(item):
+                kind = TypeError if isinstance(error, TypeError) else ValueError
+                raise kind(f"{error} (at {place})") from None
+            raise
         if _WAS_PERHAPS_NO_STRING.search(text):
             _check_keys(item)
         return text.encode()
@@ -98,6 +105,32 @@ def _check_keys(item: object) -> None:
         return
     for inner in cast("Iterable[object]", item):
         _check_keys(inner)
+
+
+PLACES_MAX = 10_000
+"""Parts of an item that are searched for the one that cannot be encoded."""
+
+
+def _place_refused(item: object) -> str:
+    """Return the place of the first part of an item that JSON cannot express, as ``['user']['born']``.
+
+    Empty if it is the item itself, or is not found among the first ``PLACES_MAX`` parts."""
+    left: list[tuple[str, object]] = [("", item)]
+    for _ in range(PLACES_MAX):
+        if not left:
+            return ""
+        place, part = left.pop()
+        inner: Iterable[tuple[object, object]]
+        if isinstance(part, dict):
+            inner = cast("dict[object, object]", part).items()
+        elif isinstance(part, list | tuple):
+            inner = enumerate(cast("Sequence[object]", part))
+        elif part is None or isinstance(part, str | int) or (isinstance(part, float) and math.isfinite(part)):
+            continue
+        else:
+            return place
+        left += [(f"{place}[{key!r:.100}]", each) for key, each in islice(inner, PLACES_MAX)][::-1]
+    return ""
 
 
 class _Raw:

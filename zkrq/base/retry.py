@@ -5,6 +5,7 @@ Handlers state their wish with ``RetryLater`` and ``Reject``.
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -96,6 +97,21 @@ def exponential(seconds: Duration, *, maximum: Duration = timedelta(hours=1), ji
     return _Exponential(check_duration("seconds", seconds), check_duration("maximum", maximum), jitter)
 
 
+def _check_backoff(backoff: Backoff) -> None:
+    """Raise ``ConfigError`` for what cannot be called with a number of failures and a random number."""
+    if not callable(backoff):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise ConfigError(f"backoff is {backoff!r}: must be a function; for a fixed delay zkrq.constant({backoff!r})")
+    try:
+        signature = inspect.signature(backoff)
+    except (TypeError, ValueError):  # written in C
+        return
+    try:
+        signature.bind(1, 0.5)
+    except TypeError:
+        wanted = "the number of failures and a random number"
+        raise ConfigError(f"backoff takes {signature}: must take two arguments, {wanted}") from None
+
+
 @dataclass(frozen=True, slots=True)
 class Again:
     """Deliver the item again after ``delay`` seconds."""
@@ -127,6 +143,7 @@ class Retry:
     def __post_init__(self) -> None:
         if self.max_attempts is not None and self.max_attempts < 1:
             raise ConfigError(f"max_attempts is {self.max_attempts}, must be at least 1, or None for no limit")
+        _check_backoff(self.backoff)
 
     def after(self, *, attempts: int, failures: int, delay: float | None, chance: float, reason: str) -> Again | GiveUp:
         """Decide about an item that failed in delivery number ``attempts``, and has failed ``failures`` times in total.

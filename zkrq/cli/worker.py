@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 import logging
 import os
 import sys
 import traceback
 from argparse import Namespace
+from collections.abc import Callable
 from contextlib import nullcontext
 from importlib import import_module
 from importlib.util import find_spec
-from typing import cast
+from typing import Any, cast
 
 from zkrq.base.checks import check_count, check_posix
 from zkrq.base.errors import ConfigError
@@ -19,7 +21,7 @@ from zkrq.cli.command import Command, Flag, open_cluster
 from zkrq.logs import JsonFormatter
 from zkrq.process.control import Supervised
 from zkrq.process.listening import read_address
-from zkrq.process.program import MakeWorker, run_program
+from zkrq.process.program import Made, MakeWorker, run_program
 from zkrq.process.supervisor import Supervisor
 
 MOST_PROCESSES = 1_000
@@ -90,7 +92,42 @@ def load(target: str) -> MakeWorker:
         found = getattr(found, part, None)
     if not callable(found):
         raise ConfigError(f"module {name!r} has no function {attribute!r}; it takes a cluster and returns a Worker")
-    return cast("MakeWorker", found)
+    if not _takes_one(found):
+        raise ConfigError(f"{target} takes {inspect.signature(found)}: {_NO_HANDLER}")
+    return _explained(target, cast("MakeWorker", found))
+
+
+_NO_HANDLER = (
+    "TARGET is the function that takes the cluster and returns a zkrq.Worker; a handler is given to "
+    "Worker().add(cluster.queue(...), handler) in it"
+)
+
+
+def _takes_one(function: Callable[..., object]) -> bool:
+    try:
+        inspect.signature(function).bind(None)
+    except TypeError:
+        return False
+    except ValueError:  # written in C
+        pass
+    return True
+
+
+def _explained(target: str, make: MakeWorker) -> MakeWorker:
+    """Return the same function, whose mistakes are errors to correct: a service manager must not start it again."""
+
+    async def explained(cluster: Any) -> Made:
+        try:
+            made = make(cluster)
+            return await made if inspect.isawaitable(made) else made
+        except (TypeError, AttributeError, LookupError) as error:
+            traceback.print_exception(error)
+            reason = "".join(traceback.format_exception_only(error)).strip()
+            raise ConfigError(
+                f"{target} was called with the cluster and failed, as the traceback shows: {reason}; {_NO_HANDLER}"
+            ) from error
+
+    return explained
 
 
 COMMANDS = (

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from zkrq.base.checks import Duration, Headers, check_count, check_duration
+from zkrq.base.checks import Duration, Headers, check_count, check_duration, check_items
 from zkrq.base.errors import OutcomeUnknown, Receipt, Receipts
 from zkrq.base.loop import running_loop
 from zkrq.client.administration import Administration
@@ -130,8 +130,11 @@ class Queue(Administration[T]):
         In a queue that keeps the order of its groups, batches leave one after the other, and none follows a batch that
         was not pushed whole: the ``outcomes`` of later items of a list are ``Unavailable``.  Those of a generator end
         there, although more of it may have been taken: push again from item ``len(outcomes)`` on.
+
+        Raises as ``push`` does, ``ConfigError`` also for a mapping or a text in place of the items.
         """
         self._own_loop.check()
+        check_items(items)
         if self._declaration:
             await self._declare()
         seen = None

@@ -239,7 +239,10 @@ async def _made_by(make: MakeWorker, cluster: Cluster) -> AsyncGenerator[Worker]
 
 def _check_worker(made: object) -> Worker:
     if not isinstance(made, Worker):
-        raise ConfigError(f"the function must return a zkrq.Worker, not {type(made).__name__}")
+        raise ConfigError(
+            f"the function must return a zkrq.Worker, not {type(made).__name__}: it is called once, with the cluster; "
+            "a handler is given to Worker.add in it"
+        )
     return made
 
 

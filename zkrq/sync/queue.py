@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Generator, Iterable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, Unpack
@@ -81,7 +81,7 @@ class Queue(Generic[T]):
 
             return self._call(act)
 
-        if isinstance(items, Sequence):
+        if issubclass(type(items), Sequence | Mapping):  # a mapping is refused there
             return push(items)
         receipts, errors = JoinedReceipts(), list[ZkrqError]()
         for some in _taken(items):

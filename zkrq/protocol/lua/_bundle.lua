@@ -345,12 +345,13 @@ local function note(r, position, text)
   r.notes[#r.notes + 1] = {position, text}
 end
 
--- row: of the request that does it; 0: none, nil: as it was.
-local function bury(r, from, to, reason, row)
+-- row: of the request that does it; 0: none, nil: as it was.  more: failures that are counted for it, nil: none, because
+-- no holder reported one.
+local function bury(r, from, to, reason, row, more)
   touch(r)
   for position = from, to do
     local _, failures = own_of(r, position)
-    set_own(r, position, now_us, failures)
+    set_own(r, position, now_us, failures + (more or 0))
     if reason ~= '' then note(r, position, reason) end
   end
   set(r, from, to, DEAD, row)

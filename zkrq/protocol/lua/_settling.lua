@@ -34,7 +34,7 @@ do
       count_attempts(r, from, to, -1)
       requeue(r, from, to)
     end},
-    bury = {became = 'D', settle = function(r, from, to, _, _, text) bury(r, from, to, text) end},
+    bury = {became = 'D', settle = function(r, from, to, _, _, text) bury(r, from, to, text, nil, 1) end},
     extend = {became = 'C', settle = function(r, from, to, row, ms)
       local owner, seq = row_at(r, row)
       local _, others = string.gsub(r.named, string.char(row + NONE), '')
