@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar, Union, get_args, get_or
 
 from zkrq.base.codecs import JSON
 from zkrq.base.encryption import Encrypted, new_key
-from zkrq.base.errors import CodecError, ConfigError
+from zkrq.base.errors import CodecError, ConfigError, message_of
 
 if TYPE_CHECKING:
     import pydantic
@@ -82,7 +82,7 @@ class _Typed(Generic[T]):
         """Raise an error for bytes that can be decoded but are still wrong."""
 
     def _explain(self, error: Exception) -> str:
-        return f"{type(error).__name__}: {error}"
+        return message_of(error)
 
 
 class _Msgspec(_Typed[T]):

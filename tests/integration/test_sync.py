@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import subprocess
 import sys
@@ -18,6 +19,7 @@ from typing import Any
 import pytest
 
 import zkrq
+from tests import odd
 from tests.harness import HANG, SESSION_TIMEOUT, new_namespace
 from zkrq import local, sync
 from zkrq.consuming.claims import Verb
@@ -226,6 +228,33 @@ def test_schedules_are_stored(cluster: sync.Cluster, queue: sync.Queue[Any]) -> 
     assert not schedules.resume("jobs", "nightly").paused
     schedules.remove(queue, "nightly")
     assert schedules.get(queue, "nightly") is None
+
+
+def test_anything_that_is_raised_is_one_failure_and_ends_no_loop(cluster: sync.Cluster) -> None:
+    """Also where it is raised on the event loop of the cluster, by a codec."""
+
+    class Exits:
+        name = "exits"
+
+        def encode(self, item: Any, /) -> bytes:
+            return b"x"
+
+        def decode(self, data: bytes, /) -> Any:
+            raise SystemExit(2)
+
+    queue = cluster.queue("odd", retry=zkrq.Retry(max_attempts=1))
+    errors = [make("text") for make in odd.CLASSES if make is not GeneratorExit]
+    queue.push_many(range(len(errors)))
+    for error in errors:
+        with contextlib.suppress(BaseException):
+            (claim,) = queue.pop_many(1)
+            with claim:
+                raise error
+    assert queue.size() == (0, 0, 0, len(errors))
+    unreadable = cluster.queue("unreadable", codec=Exits())
+    unreadable.push("x")
+    assert unreadable.pop_many(1, timeout=1) == []
+    assert (unreadable.dead_letters()[0].reason or "").startswith("cannot be decoded as exits: SystemExit")
 
 
 @pytest.mark.parametrize("items", [{"to": "ann"}, "abc"])

@@ -11,6 +11,7 @@ from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager, suppress
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import anyio
 import anyio.to_thread
@@ -28,11 +29,14 @@ pytestmark = pytest.mark.anyio
 ROOT = Path(__file__).parents[2]
 
 JOBS = '''
-import asyncio, contextlib, os, threading, time
+import asyncio, contextlib, os, sys, threading, time
 from pathlib import Path
 import zkrq
 
 HERE = Path(__file__).parent
+
+class OddError(BaseException):
+    pass
 
 def note(item):
     with open(HERE / "done", "a") as file:
@@ -53,11 +57,34 @@ async def handle(item, claim):
         time.sleep(3600)
     if item == "die":
         os._exit(9)
+    if item == "exit":
+        sys.exit(2)
+    if item == "odd":
+        raise OddError
+    if item == "exit in a task":
+        async def exit():
+            sys.exit(2)
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(exit())
     note(item)
 
 def in_thread(item):
+    if item == "exit":
+        sys.exit(2)
+    if item == "odd":
+        raise OddError
     (HERE / f"begun {item}").touch()
     threading.Event().wait()
+
+def few(cluster, handler):
+    retry = zkrq.Retry(max_attempts=2, backoff=zkrq.constant(0))
+    return zkrq.Worker(concurrency=2).add(cluster.queue("jobs", retry=retry), handler)
+
+def twice(cluster):
+    return few(cluster, handle)
+
+def twice_in_threads(cluster):
+    return few(cluster, in_thread)
 
 def worker(cluster):
     return zkrq.Worker(concurrency=2).add(cluster.queue("jobs"), handle)
@@ -178,6 +205,15 @@ class Stage:
 
     async def has_workers(self, count: int) -> bool:
         return len(await self.workers()) == count
+
+    async def letters(self) -> list[zkrq.Item[Any]]:
+        return [letter async for letter in self.jobs.scan("dead")]
+
+    async def has_died(self, count: int) -> bool:
+        return len(await self.letters()) == count
+
+    async def has_failed(self, count: int) -> bool:
+        return len([item async for item in self.jobs.scan() if item.failures]) == count
 
     async def is_free(self, ready: int) -> None:
         """No worker is left, and none of its claims: others can claim this many items immediately."""
@@ -420,6 +456,42 @@ async def test_processes_drain_when_their_parent_is_killed(stage: Stage) -> None
         await settled(lambda: stage.has_workers(2))
         await stage.end(process, signal.SIGKILL)
         await settled(lambda: stage.has_workers(0))
+
+
+@pytest.mark.parametrize("target", ["twice", "twice_in_threads"])
+async def test_a_handler_that_exits_ends_no_process(stage: Stage, target: str) -> None:
+    """Not even with code 2, which says that another process would end in the same way."""
+    await stage.jobs.push("until told" if target == "twice" else "innocent")
+    await stage.jobs.push_many(["exit", "odd"])
+    async with stage.start(f"jobs:{target}", "--processes", "2") as process:
+        await stage.begun("until told" if target == "twice" else "innocent")
+        await settled(lambda: stage.has_died(2))
+        await settled(lambda: stage.has_workers(2))
+        assert process.returncode is None
+        if target == "twice":
+            (stage.folder / "told").touch()
+            await stage.until_done(1)
+    letters = {letter.item: (letter.attempts, letter.failures, letter.reason) for letter in await stage.letters()}
+    assert letters == {
+        "exit": (2, 2, "failed in delivery 2 of 2: SystemExit: 2"),
+        "odd": (2, 2, "failed in delivery 2 of 2: OddError: "),
+    }
+
+
+@pytest.mark.parametrize("loop", ["uvloop, if installed", "asyncio"])
+async def test_a_task_that_exits_drains_its_process(stage: Stage, loop: str) -> None:
+    """Its neighbours finish, and its code does not say that another process would end in the same way."""
+    await stage.jobs.push("until told")
+    async with stage.start("jobs:twice", **stage.on(loop)) as process:
+        await stage.begun("until told")
+        await stage.jobs.push("exit in a task")
+        await settled(lambda: stage.has_failed(1))
+        (stage.folder / "told").touch()
+        assert await stage.end(process) == Exit.TROUBLE
+        assert stage.done() == ["until told"]
+    await stage.is_free(1)
+    (item,) = await stage.jobs.peek(1)
+    assert (item.attempts, item.failures, item.reason) == (1, 1, "SystemExit: 2")
 
 
 async def test_a_burst_of_processes(stage: Stage) -> None:

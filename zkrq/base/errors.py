@@ -25,8 +25,11 @@ import copy
 import os
 import traceback
 from abc import abstractmethod
-from collections.abc import Iterator, Sequence
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from pathlib import PurePath
+from types import FrameType
 from typing import NamedTuple, Self, TypeVar, overload
 
 E = TypeVar("E", bound=Exception)
@@ -242,21 +245,87 @@ MESSAGE_MAX = 500
 FRAMES_MAX = 5
 """Innermost calls of the traceback that are kept."""
 
+LEAVES_SHOWN = 5
+"""Exceptions of a group whose messages are kept."""
+
+LEAVES_MAX = 1_000
+"""Exceptions of a group that are looked at."""
+
 _OUR_OWN = f"{PurePath(__file__).parents[1]}{os.sep}"
 
 _BEHIND = "\0"
 """Separates the reason from the traceback; no reason contains it."""
 
 
+def text_of(error: object) -> str:
+    """Return the text of an exception of user code, whose ``__str__`` may raise, or return something else."""
+    try:
+        return str(error)
+    except KeyboardInterrupt:
+        raise
+    except BaseException as problem:
+        return f"(it has no text: its __str__ raised {type(problem).__name__})"
+
+
+def message_of(error: BaseException, *, most: int = MESSAGE_MAX) -> str:
+    """Return an exception's type and text, of a group those of its leaves; ``most``: characters that are kept."""
+    if _is_group(error):
+        messages = list(dict.fromkeys(message_of(leaf, most=most) for leaf in leaves_of(error)))
+        shown, more = messages[:LEAVES_SHOWN], len(messages) - LEAVES_SHOWN
+        each = most // len(shown)
+        joined = "; ".join(message[:each] for message in shown)
+        return f"{joined[:most]}; and {more} more" if more > 0 else joined[:most]
+    return f"{type(error).__name__}: {text_of(error)}".replace(_BEHIND, " ")[:most]
+
+
+def leaves_of(error: BaseException) -> list[BaseException]:
+    """Return the exceptions of a group, and of the groups in it: at most ``LEAVES_MAX``; of any other, itself."""
+    leaves: list[BaseException] = []
+    left = [error]
+    while left and len(leaves) < LEAVES_MAX:
+        each = left.pop()
+        if _is_group(each):
+            left += reversed(_exceptions_of(each))
+        else:
+            leaves.append(each)
+    return leaves
+
+
+def _is_group(error: BaseException) -> bool:
+    return isinstance(error, BaseExceptionGroup)
+
+
+_exceptions_of: Callable[[BaseException], Sequence[BaseException]] = vars(BaseExceptionGroup)["exceptions"].__get__
+"""Return what a group was made of: at least one exception, whatever a subclass says."""
+
+
 def reason_of(error: BaseException) -> str:
-    """Return what is kept of an exception: its type and message, then its traceback, innermost call first."""
-    message = f"{type(error).__name__}: {error}".replace(_BEHIND, " ")[:MESSAGE_MAX]
-    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if not frame.filename.startswith(_OUR_OWN)]
+    """Return what is kept of an exception: its type and message, then its traceback, innermost call first.
+
+    Of a group it is the messages of its leaves, and the traceback to the first one."""
     places = [
-        f"{'/'.join(PurePath(frame.filename).parts[-2:])}:{frame.lineno} in {frame.name}"
-        for frame in reversed(frames[-FRAMES_MAX:])
+        f"{'/'.join(PurePath(frame.f_code.co_filename).parts[-2:])}:{line} in {frame.f_code.co_name}"
+        for frame, line in deque(_calls(error), FRAMES_MAX)
     ]
-    return _BEHIND.join((message, "\n".join(places))) if places else message
+    message = message_of(error)
+    return _BEHIND.join((message, "\n".join(reversed(places)))) if places else message
+
+
+def _calls(error: BaseException) -> Iterator[tuple[FrameType, int]]:
+    """Iterate over the calls of users' code that led to an exception, outermost first."""
+    while True:
+        for frame, line in traceback.walk_tb(error.__traceback__):
+            if not frame.f_code.co_filename.startswith(_OUR_OWN):
+                yield frame, line
+        if not _is_group(error):
+            return
+        error = _exceptions_of(error)[0]
+
+
+def add_note(error: BaseException, text: str) -> None:
+    """Add a note to an exception of user code, unless its class does not let it have one."""
+    with suppress(Exception):
+        error.add_note(text)
 
 
 def split(note: str) -> tuple[str | None, str | None]:

@@ -397,7 +397,9 @@ class Events:
         for listener in tuple(self.listeners):
             try:
                 listener(event)
-            except Exception:
+            except KeyboardInterrupt:
+                raise
+            except BaseException:
                 _log.exception("a listener for events raised", extra=extra)
 
 

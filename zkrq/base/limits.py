@@ -8,7 +8,7 @@ from typing import Any, Generic, TypeAlias, TypeVar, cast
 
 from zkrq.base.checks import Duration, check_count, check_duration, check_kind, check_rate_in, in_seconds
 from zkrq.base.codecs import JSON, Codec
-from zkrq.base.errors import CodecError, ConfigError, PayloadTooLarge
+from zkrq.base.errors import CodecError, ConfigError, PayloadTooLarge, text_of
 
 DEAD_LETTERS_MAX = 100_000
 """Dead letters that a queue keeps by default."""
@@ -85,8 +85,10 @@ class Results(Generic[R]):
             text = self.codec.encode(result)
         except CodecError:
             raise
-        except Exception as error:  # of any codec
-            raise CodecError(f"the result cannot be encoded as {self.codec.name}: {error}") from error
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:  # of any codec
+            raise CodecError(f"the result cannot be encoded as {self.codec.name}: {text_of(error)}") from error
         return check_result(text)
 
     def decode(self, text: bytes) -> R | None:
@@ -97,8 +99,10 @@ class Results(Generic[R]):
             return self.codec.decode(text)
         except CodecError:
             raise
-        except Exception as error:  # of any codec
-            raise CodecError(f"the result cannot be decoded as {self.codec.name}: {error}") from error
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:  # of any codec
+            raise CodecError(f"the result cannot be decoded as {self.codec.name}: {text_of(error)}") from error
 
 
 CONCURRENCY_MAX = 1_000_000

@@ -5,13 +5,16 @@ Handlers state their wish with ``RetryLater`` and ``Reject``.
 
 from __future__ import annotations
 
+import asyncio
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import timedelta
+from typing import Any
 
 from zkrq.base.checks import Duration, check_duration
-from zkrq.base.errors import ConfigError
+from zkrq.base.errors import ConfigError, leaves_of, message_of, reason_of, text_of
 from zkrq.base.pauses import doubled
 
 Backoff = Callable[[int, float], float]
@@ -30,21 +33,99 @@ class RetryLater(Exception):
     and does not raise it further.
     """
 
-    def __init__(self, delay: Duration | None = None, reason: str | None = None) -> None:
-        super().__init__(reason or "retry later")
+    def __init__(self, delay: Duration | None = None, reason: str | BaseException | None = None) -> None:
+        """``reason``: a text, or an exception, whose type and text are kept."""
         self.delay = None if delay is None else check_duration("delay", delay)
-        self.reason = reason
+        self.reason = None if reason is None else _text_of(reason)
+        super().__init__(self.reason or "retry later")
 
 
 class Reject(Exception):
     """Raised by a handler if the item can never be done; it goes to the dead letters with the reason.
 
-    ``async with claim`` handles this exception and does not raise it further.
+    Inside a ``TaskGroup`` it means the same.  ``async with claim`` handles this exception and does not raise it
+    further.
     """
 
-    def __init__(self, reason: str = "rejected") -> None:
-        super().__init__(reason)
-        self.reason = reason
+    def __init__(self, reason: str | BaseException = "rejected") -> None:
+        """``reason``: a text, or an exception, whose type and text are kept."""
+        self.reason = _text_of(reason)
+        super().__init__(self.reason)
+
+
+def _text_of(reason: object) -> str:
+    """Return a reason as a text, whatever it is: an error here would take the place of the handler's wish."""
+    text = message_of(reason) if isinstance(reason, BaseException) else text_of(reason)
+    return text.replace("\0", " ")
+
+
+@dataclass(frozen=True, slots=True)
+class Failed:
+    """What an exception says about an item: its delivery has failed.
+
+    ``delay``: seconds until the next one, None: as the policy says.  ``is_final``: it can never be done.  ``is_wish``:
+    the handler said what is to become of it, so the exception is not raised further.
+    """
+
+    reason: str
+    delay: float | None = None
+    is_final: bool = False
+    is_wish: bool = False
+
+
+def judge(error: BaseException) -> Failed:
+    """Return what an exception that ends the work on an item says about it.
+
+    A group whose leaves are all of one verdict, as ``asyncio.TaskGroup`` raises them, is that verdict: of several
+    ``RetryLater`` the longest delay.
+    """
+    leaves = leaves_of(error)
+    if all(isinstance(leaf, Reject) for leaf in leaves):
+        return Failed(_reasons(leaves, "rejected"), is_final=True, is_wish=True)
+    if all(isinstance(leaf, RetryLater) for leaf in leaves):
+        return Failed(_reasons(leaves, "RetryLater"), delay=_longest(leaves), is_wish=True)
+    return Failed(reason_of(error))
+
+
+def is_wish(error: BaseException | None) -> bool:
+    """Tell whether an exception only says what is to become of the item."""
+    return error is not None and judge(error).is_wish
+
+
+def _reasons(leaves: Sequence[BaseException], usual: str) -> str:
+    reasons = [_text_of(reason) for leaf in leaves if (reason := _attribute(leaf, "reason")) is not None]
+    return "; ".join(dict.fromkeys(filter(None, reasons))) or usual
+
+
+def _longest(leaves: Sequence[BaseException]) -> float | None:
+    """Return the longest delay that is asked for, None: none is."""
+    delays: list[float] = []
+    for leaf in leaves:
+        if (delay := _attribute(leaf, "delay")) is not None:
+            with suppress(ConfigError):
+                delays.append(check_duration("delay", delay))
+    return max(delays, default=None)
+
+
+def _attribute(error: BaseException, name: str) -> Any:
+    """Return what an exception says, None for nothing: a subclass may leave it out, or make it when it is asked."""
+    try:
+        return getattr(error, name, None)
+    except KeyboardInterrupt:
+        raise
+    except BaseException:
+        return None
+
+
+def interrupts(error: BaseException, *, cancelled: bool) -> bool:
+    """Tell whether an exception says nothing about the item, because it ends whatever works on it.
+
+    That is Ctrl-C, the end of a generator, and a cancellation, unless nobody has ``cancelled`` the task: then user code
+    has raised ``CancelledError`` by itself, and would do so again in each delivery.
+    """
+    if isinstance(error, KeyboardInterrupt | GeneratorExit):
+        return True
+    return cancelled and all(isinstance(leaf, asyncio.CancelledError) for leaf in leaves_of(error))
 
 
 @dataclass(frozen=True, slots=True)

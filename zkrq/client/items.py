@@ -144,7 +144,9 @@ def _item(id: str, record: ItemRecord, note: str, since: float, payload: bytes, 
 def _decoded(payload: bytes, codec: Codec[T]) -> T | None:
     try:
         return codec.decode(payload)
-    except Exception:  # of any codec; the bytes are shown instead
+    except KeyboardInterrupt:
+        raise
+    except BaseException:  # of any codec; the bytes are shown instead
         return None
 
 

@@ -19,7 +19,16 @@ from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar, cast
 
 from zkrq.base.checks import Duration, check_id
 from zkrq.base.clock import now
-from zkrq.base.errors import Closed, CodecError, ConfigError, NotLetIn, PayloadTooLarge, Unavailable, ZkrqError
+from zkrq.base.errors import (
+    Closed,
+    CodecError,
+    ConfigError,
+    NotLetIn,
+    PayloadTooLarge,
+    Unavailable,
+    ZkrqError,
+    message_of,
+)
 from zkrq.base.pauses import doubled
 from zkrq.base.tasks import wait_set
 from zkrq.client.moments import MAX_CATCH_UP, Schedule, check_catch_up, id_of, latest
@@ -223,9 +232,19 @@ class Recurring(Generic[T]):
     async def _push_item(self, id: str, moment: datetime) -> None:
         plan = self._plan
         if plan.payload is None:
-            await self.queue.push(plan.item_of(moment), id=id, priority=plan.priority)
+            await self.queue.push(_item_of(plan, moment), id=id, priority=plan.priority)
         else:
             await push_encoded(self.queue, plan.payload, id=id, priority=plan.priority)
+
+
+def _item_of(plan: _Plan[T], moment: datetime) -> T:
+    """Make the item of a moment.  What the user's function raises beside exceptions would end the task, or the loop."""
+    try:
+        return plan.item_of(moment)
+    except (Exception, KeyboardInterrupt):
+        raise
+    except BaseException as error:
+        raise RuntimeError(f"the function of the item raised {message_of(error)}") from error
 
 
 @dataclass(slots=True)

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar
 from weakref import finalize
 
 from zkrq.base.checks import check_name
-from zkrq.base.errors import Closed, CodecError, ConfigError, PayloadTooLarge
+from zkrq.base.errors import Closed, CodecError, ConfigError, PayloadTooLarge, message_of, text_of
 from zkrq.replication.subscriptions import Subscriptions
 
 if TYPE_CHECKING:
@@ -48,8 +48,10 @@ async def broadcast(shard: Shard, namespace: str, topic: str, message: T, codec:
     check_name("the topic", topic)
     try:
         payload = codec.encode(message)
-    except Exception as error:  # any codec's
-        raise CodecError(f"cannot be encoded as {codec.name}: {error}; nothing was sent") from error
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:  # any codec's
+        raise CodecError(f"cannot be encoded as {codec.name}: {text_of(error)}; nothing was sent") from error
     if len(payload) > MESSAGE_BYTES:
         raise PayloadTooLarge(len(payload), MESSAGE_BYTES)
     count = await shard.replicas.broadcast(topic, secrets.token_bytes(ID_BYTES) + payload)
@@ -161,8 +163,10 @@ class Listener(Generic[T]):
                 payload = inbox.unread.popleft()
                 try:
                     return self._codec.decode(payload)
-                except Exception as error:  # any codec's
-                    _log.warning("a message to topic %s was left out: %s", self._topic, error)
+                except KeyboardInterrupt:
+                    raise
+                except BaseException as error:  # any codec's
+                    _log.warning("a message to topic %s was left out: %s", self._topic, message_of(error))
             if inbox.closed:
                 raise StopAsyncIteration
             inbox.arrived.clear()

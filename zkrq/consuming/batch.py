@@ -17,8 +17,8 @@ from types import TracebackType
 from typing import Self, TypeVar, overload
 
 from zkrq.base.checks import Duration, check_count, check_duration, check_text
-from zkrq.base.errors import ClaimLost, ConfigError, OutcomeUnknown, ZkrqError, reason_of
-from zkrq.base.retry import Reject, RetryLater
+from zkrq.base.errors import ClaimLost, ConfigError, OutcomeUnknown, ZkrqError, add_note
+from zkrq.base.retry import interrupts, judge
 from zkrq.base.tasks import wait_ended
 from zkrq.consuming.claims import Claim, lease_of
 from zkrq.consuming.lease import RELEASE_TIMEOUT, Issuer, Lease, Refused, Verb
@@ -200,31 +200,32 @@ class Batch(Sequence[Claim[T]]):
                 if await self.ack():
                     raise self._error()
                 return False
-            return await self._leave(error)
+            return await self._leave(error, body.cancelling)
         finally:
             # Whatever happened, no claim is extended any more: at worst it expires and the item is delivered again.
             for lease in self._leases:
                 if lease.extending:
                     lease.stop_extending()
 
-    async def _leave(self, error: BaseException | None) -> bool:
-        """Settle the claims as the exception says; return whether the exception is swallowed."""
-        match error:
-            case Reject():
-                lost = await self._settle_each(lambda lease: lease.settle(Verb.BURY, 0, error.reason))
-            case RetryLater():
-                lost = await self._settle_each(lambda lease: lease.fail(error.delay, error.reason or "RetryLater"))
-            case Exception():
-                reason = reason_of(error)
-                if problems := await self._problems(lambda lease: lease.fail(None, reason)):
-                    text = f"{len(problems)} items could not be nacked, they come back by themselves: {problems[0]}"
-                    error.add_note(f"zkrq: {text}")
-                return False
-            case _:
-                # Sent without an await, so a second cancellation cannot prevent it.
-                sent = [lease.send_back() for lease in self._unsettled()]
-                await wait_ended([answer for answer in sent if answer], RELEASE_TIMEOUT)
-                return False
+    async def _leave(self, error: BaseException | None, cancelling: int) -> bool:
+        """Settle the claims as the exception says; return whether the exception is swallowed.
+
+        ``cancelling``: cancellations of the task before the body."""
+        task = asyncio.current_task()
+        assert task is not None
+        if error is None or interrupts(error, cancelled=task.cancelling() > cancelling):
+            # Sent without an await, so a second cancellation cannot prevent it.
+            sent = [lease.send_back() for lease in self._unsettled()]
+            await wait_ended([answer for answer in sent if answer], RELEASE_TIMEOUT)
+            return False
+        failed = judge(error)
+        if failed.is_wish:
+            lost = await self._settle_each(lambda lease: lease.fail_as(failed))
+        else:
+            if problems := await self._problems(lambda lease: lease.fail_as(failed)):
+                text = f"{len(problems)} items could not be nacked, they come back by themselves: {problems[0]}"
+                add_note(error, f"zkrq: {text}")
+            return False
         if lost:
             raise self._error()
         return True
@@ -242,12 +243,12 @@ class Batch(Sequence[Claim[T]]):
 class _Body:
     """The task inside ``async with batch``.  It is cancelled when no claim of the batch holds any more."""
 
-    __slots__ = ("_cancelling", "_leases", "_struck", "_task")
+    __slots__ = ("_leases", "_struck", "_task", "cancelling")
 
     def __init__(self, leases: Sequence[Lease], task: asyncio.Task[object]) -> None:
         self._leases = leases
         self._task = task
-        self._cancelling = task.cancelling()
+        self.cancelling = task.cancelling()
         self._struck = False
 
     def stop(self) -> None:
@@ -263,7 +264,7 @@ class _Body:
         """Tell whether the body ended because of that, and not by its caller's cancellation or an error of its own."""
         return (
             self._struck
-            and self._task.uncancel() <= self._cancelling
+            and self._task.uncancel() <= self.cancelling
             and (kind is None or kind is asyncio.CancelledError)
         )
 

@@ -17,10 +17,10 @@ from typing import Any, Generic, Self, TypeVar, cast
 
 from zkrq.base import clock
 from zkrq.base.checks import Duration, Headers, check_duration, check_lease, check_text
-from zkrq.base.errors import ZkrqError, reason_of
+from zkrq.base.errors import ZkrqError, add_note
 from zkrq.base.loop import running_loop
 from zkrq.base.progress import encode_report
-from zkrq.base.retry import Reject, RetryLater
+from zkrq.base.retry import interrupts, is_wish, judge
 from zkrq.consuming.lease import Grant, Lease, Lost, Verb
 from zkrq.protocol.records import token_of
 
@@ -243,7 +243,7 @@ class Claim(Generic[T]):
         if lease.settled or lease.loss:
             if kind is None and lease.loss:
                 raise lease.error()
-            return isinstance(error, RetryLater | Reject)
+            return is_wish(error)
         try:
             return await self._leave(error)
         finally:
@@ -253,20 +253,19 @@ class Claim(Generic[T]):
 
     async def _leave(self, error: BaseException | None) -> bool:
         """Settle the claim as the exception says; return whether the exception is swallowed."""
-        match error:
-            case Reject():
-                await self._lease.settle(Verb.BURY, 0, error.reason)
-                return True
-            case RetryLater():
-                await self._lease.fail(error.delay, error.reason or "RetryLater")
-                return True
-            case Exception():
-                try:
-                    await self._lease.fail(None, reason_of(error))
-                except ZkrqError as problem:
-                    error.add_note(f"zkrq: item {self.id} could not be nacked, it comes back by itself: {problem}")
-            case _:
-                await self._lease.hand_back()
+        task = asyncio.current_task()
+        assert task is not None
+        if error is None or interrupts(error, cancelled=task.cancelling() > self._cancelling):
+            await self._lease.hand_back()
+            return False
+        failed = judge(error)
+        if failed.is_wish:
+            await self._lease.fail_as(failed)
+            return True
+        try:
+            await self._lease.fail_as(failed)
+        except ZkrqError as problem:
+            add_note(error, f"zkrq: item {self.id} could not be nacked, it comes back by itself: {problem}")
         return False
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Protocol, TypeAlias
 from weakref import ref
 
 from zkrq.base.errors import ClaimLost, ZkrqError
-from zkrq.base.retry import Again
+from zkrq.base.retry import Again, Failed
 from zkrq.base.tasks import wait_ended
 from zkrq.protocol.calls import item_id
 from zkrq.protocol.records import Bundle, ItemRecord, is_alone, unpack
@@ -353,6 +353,13 @@ class Lease(ref[object]):
             await self.settle(Verb.NACK, round(decided.delay * 1000), reason)
         else:
             await self.settle(Verb.BURY, 0, decided)
+
+    async def fail_as(self, failed: Failed) -> None:
+        """Settle the item as its handler's exception says.  Raises as ``settle`` does."""
+        if failed.is_final:
+            await self.settle(Verb.BURY, 0, failed.reason)
+        else:
+            await self.fail(failed.delay, failed.reason)
 
     async def hand_back(self) -> None:
         """Release the item while the caller is being cancelled.  The call is sent first, so a second cancellation is

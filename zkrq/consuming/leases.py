@@ -8,15 +8,16 @@ import math
 import random
 from collections import Counter
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from itertools import repeat
 from typing import TYPE_CHECKING, Final, TypeAlias
 
-from zkrq.base.errors import REASON_MAX, ConfigError, OutcomeUnknown, ZkrqError, own
+from zkrq.base.errors import REASON_MAX, ConfigError, OutcomeUnknown, ZkrqError, message_of, own
 from zkrq.base.events import ClaimsLost, DeadLettersDropped
 from zkrq.base.log import Log
 from zkrq.base.loop import running_loop
-from zkrq.base.retry import Again
+from zkrq.base.retry import Again, Retry
 from zkrq.consuming.lease import EXTENSION_REFUSED, LETS_GO_ON, Grant, Lease, Refused, Verb
 from zkrq.consuming.pace import CLAIM_MAX
 from zkrq.consuming.reporting import Reporter
@@ -246,13 +247,22 @@ class Leases:
 
     def after_failure(self, record: ItemRecord, delay: float | None, reason: str) -> Again | str:
         """Apply the retry policy: return a delay, or the reason to bury."""
-        decided = self._retry.after(
+        after = partial(
+            Retry.after,
             attempts=record.attempts,
             failures=record.failures + 1,
             delay=delay,
             chance=random.random(),  # noqa: S311
             reason=reason,
         )
+        try:
+            decided = after(self._retry)
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:  # of the user's backoff; the item must be settled still
+            text = "the backoff of queue %s failed, the usual one is used in its place: %s"
+            self._log.error(text, self.queue, message_of(error))
+            decided = after(replace(self._retry, backoff=Retry().backoff))
         return decided if isinstance(decided, Again) else decided.reason
 
     def lose_all(self, owner: str, reason: str) -> None:

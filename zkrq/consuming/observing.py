@@ -49,9 +49,9 @@ class Outgoing:
 class Observer:
     """Observe a cluster: derive from it, override what you want to see, and pass it to ``Cluster.observe``.
 
-    Every method is called on the cluster's event loop, must not block, and is not awaited.  An exception is logged and
-    changes nothing.  Claims must not be kept: a claim that is dropped without being settled is no longer extended only
-    once nothing refers to it.
+    Every method is called on the cluster's event loop, must not block, and is not awaited.  An exception, also
+    ``SystemExit``, is logged and changes nothing.  Claims must not be kept: a claim that is dropped without being
+    settled is no longer extended only once nothing refers to it.
     """
 
     def event(self, event: Event) -> None:
@@ -150,14 +150,18 @@ class Observers:
         for each in self.deliveries:
             try:  # as ``_tell``, without the call: these two are made for each item
                 each.before_delivery(cast("Claim[Any]", claim))
-            except Exception:
+            except KeyboardInterrupt:
+                raise
+            except BaseException:
                 _log.exception(RAISED)
 
     def after_delivery(self, claim: object, error: BaseException | None) -> None:
         for each in reversed(self.deliveries):
             try:
                 each.after_delivery(cast("Claim[Any]", claim), error)
-            except Exception:
+            except KeyboardInterrupt:
+                raise
+            except BaseException:
                 _log.exception(RAISED)
 
     def tell_pushed(self, queue: str, seconds: Sequence[float], outcomes: Mapping[str, int]) -> None:
@@ -181,5 +185,7 @@ def _overrides(observer: Observer, name: str) -> bool:
 def _tell(method: Callable[..., object], *arguments: object) -> None:
     try:
         method(*arguments)
-    except Exception:
+    except KeyboardInterrupt:
+        raise
+    except BaseException:
         _log.exception(RAISED)

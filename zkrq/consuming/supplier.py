@@ -26,7 +26,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING, Generic, NamedTuple, Protocol, TypeVar
 
 from zkrq.base.alarm import NEXT_TURN, Alarm
-from zkrq.base.errors import ClaimLost, CodecError, ConfigError, Unavailable, ZkrqError
+from zkrq.base.errors import ClaimLost, CodecError, ConfigError, Unavailable, ZkrqError, message_of, text_of
 from zkrq.base.events import DeadLettersDropped
 from zkrq.base.log import Log
 from zkrq.base.pauses import doubled
@@ -514,7 +514,9 @@ class Supplier(Generic[T]):
                 # An item that cannot be decoded must not stop those behind it, nor come back forever.
                 try:
                     item = decode(content)
-                except Exception as error:  # of any codec
+                except KeyboardInterrupt:
+                    raise
+                except BaseException as error:  # of any codec
                     undecodable = Claim(content, grant, position, deadline_at)
                     self._context.tasks.start(self._bury(undecodable, error), "bury an undecodable item")
                     continue
@@ -532,13 +534,13 @@ class Supplier(Generic[T]):
             return self._leases.claim_timeout
         return (grant.record_of(position).deadline_us - clock_us) / 1_000_000
 
-    async def _bury(self, claim: Claim[bytes], error: Exception) -> None:
+    async def _bury(self, claim: Claim[bytes], error: BaseException) -> None:
         """Move an item that cannot be decoded to the dead letters, with its bytes."""
         about = {"item": claim.id}
-        self._log.error("item %s cannot be decoded, it goes to the dead letters: %s", claim.id, error, extra=about)
+        what = text_of(error) if isinstance(error, CodecError) else message_of(error)
+        self._log.error("item %s cannot be decoded, it goes to the dead letters: %s", claim.id, what, extra=about)
         self._leases.add([lease_of(claim)])
         try:
-            what = str(error) if isinstance(error, CodecError) else f"{type(error).__name__}: {error}"
             await claim.bury(f"cannot be decoded as {self._context.codec.name}: {what}")
         except ZkrqError as problem:
             lease_of(claim).stop_extending()

@@ -12,7 +12,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, NamedTuple, Self, TypeVar
 
 from zkrq.base.codecs import JSON, Codec
-from zkrq.base.errors import CodecError, PayloadTooLarge, ZkrqError
+from zkrq.base.errors import CodecError, PayloadTooLarge, ZkrqError, message_of
 from zkrq.base.settings import AS_DECLARED
 from zkrq.base.tasks import Tasks
 from zkrq.outbox.rows import BATCH, Execute, Row, TooLate, lease, settle
@@ -125,8 +125,10 @@ class ForwarderBase(ABC):
         codec = self._codecs.get(row.queue)
         try:
             item, arguments = (codec or JSON).decode(row.payload), row.arguments()
-        except Exception as error:  # a codec may raise what it likes
-            return _never(row, str(error) if isinstance(error, TooLate) else f"{type(error).__name__}: {error}")
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:  # a codec may raise what it likes
+            return _never(row, str(error) if isinstance(error, TooLate) else message_of(error))
         try:
             queue: Queue[Any] = self._cluster.queue(row.queue, codec=codec or AS_DECLARED)
             await queue.push(item, **arguments)

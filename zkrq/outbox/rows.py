@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 from zkrq.base import clock
 from zkrq.base.checks import PushOptions, check_id, check_name, in_seconds
 from zkrq.base.codecs import JSON, Codec
-from zkrq.base.errors import CodecError, ConfigError, PayloadTooLarge
+from zkrq.base.errors import CodecError, ConfigError, PayloadTooLarge, text_of
 from zkrq.base.ids import made_at_ms
 from zkrq.producing.options import among_its_key, read_options
 
@@ -109,7 +109,9 @@ def write(execute: Execute, queue: str, item: Any, codec: Codec[Any] = JSON, **o
     try:
         payload = codec.encode(item)
     except Exception as error:
-        raise CodecError(f"the item cannot be encoded by {codec.name}: {error}; nothing was written") from error
+        raise CodecError(
+            f"the item cannot be encoded by {codec.name}: {text_of(error)}; nothing was written"
+        ) from error
     if len(payload) > MAX_PAYLOAD:
         raise PayloadTooLarge(len(payload), MAX_PAYLOAD)
     values = {"id": id, "queue": queue, "payload": base64.b64encode(payload).decode(), "options": json.dumps(kept)}

@@ -24,7 +24,7 @@ import os
 import queue
 import signal
 import threading
-from collections.abc import AsyncGenerator, Awaitable, Callable, Generator
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Generator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager, nullcontext
 from functools import partial
 from importlib import import_module
@@ -32,7 +32,7 @@ from types import FrameType, TracebackType
 from typing import TYPE_CHECKING, Any, Protocol, Self, TypeAlias, cast
 
 from zkrq.base.checks import Duration, check_duration, check_posix
-from zkrq.base.errors import ConfigError
+from zkrq.base.errors import ConfigError, message_of
 from zkrq.base.forks import undone_in_forks
 from zkrq.client.cluster import Cluster
 from zkrq.client.connecting import connect
@@ -82,7 +82,8 @@ def run(
     unless in ``burst``; see ``Cluster.schedules``.
 
     Returns after a drain or a burst.  Raises ``SystemExit`` with code 3 if handlers were cut off, whose items were
-    handed back, and with 128 + n after a second signal n.  The process ends at most ``LEAVE_SECONDS`` after the grace,
+    handed back, with 1 after a drain because a task other than the handlers' raised ``SystemExit``, and with 128 + n
+    after a second signal n.  The process ends at most ``LEAVE_SECONDS`` after the grace,
     or ``HURRY_SECONDS`` after the second signal, even if a handler's thread still runs.  Raises the errors of
     ``connect()`` and of the worker.
     """
@@ -157,7 +158,7 @@ def run_until_signal(
     with _LastResort() as last_resort:
         signals = _Signals(last_resort, supervised=supervised, draining=draining)
         with undone_in_forks(signals.undo), signals, asyncio.Runner(loop_factory=fastest_loop()) as runner:
-            code = runner.run(_run(start, signals, seconds))
+            code = _run_through(runner.get_loop(), _run(start, signals, seconds), signals)
             if code:
                 last_resort.set(HURRY_SECONDS, code)
         if not code:
@@ -171,6 +172,22 @@ def fastest_loop() -> Callable[[], asyncio.AbstractEventLoop] | None:
         return cast("Callable[[], asyncio.AbstractEventLoop]", import_module("uvloop").new_event_loop)
     except ImportError:
         return None
+
+
+def _run_through(loop: asyncio.AbstractEventLoop, program: Coroutine[Any, Any, int], signals: _Signals) -> int:
+    """Run a program; if a task of user code exits, drain it.
+
+    asyncio stops the loop where any task raises ``SystemExit``, though its handler would catch it.  Left alone, that
+    would cut off the handlers beside it, and end the process with a code that may say to start no other one.
+    """
+    main = loop.create_task(program)
+    while True:
+        try:
+            return loop.run_until_complete(main)
+        except SystemExit as error:
+            if main.done():
+                raise
+            signals.exit(error)
 
 
 async def _run(start: AbstractAsyncContextManager[Running], signals: _Signals, grace: float | None) -> int:
@@ -193,6 +210,8 @@ async def _run(start: AbstractAsyncContextManager[Running], signals: _Signals, g
             raise
     if signals.second:
         return Exit.SIGNAL + signals.second
+    if signals.exits:
+        return Exit.TROUBLE
     return Exit.CUT_OFF if program and program.was_cut_off() else Exit.DONE
 
 
@@ -293,6 +312,8 @@ class _Signals:
         """Seconds that handlers have to finish; 0 before there is a worker."""
         self.first: int | None = None
         self.second: int | None = None
+        self.exits = False
+        """Whether a task of user code has raised ``SystemExit``."""
         self._last_resort = last_resort
         self._supervised = supervised is not None
         self.tell = supervised.tell if supervised else notify
@@ -339,12 +360,21 @@ class _Signals:
         self._draining()
 
     def absorb(self) -> bool:
-        """Undo the cancellation that was caught, and return True, if a signal is its cause."""
-        if not self.first or not self._task:
+        """Undo the cancellation that was caught, and return True, if a signal or ``exit`` is its cause."""
+        if not (self.first or self.exits) or not self._task:
             return False
         while self._task.cancelling():
             self._task.uncancel()
         return True
+
+    def exit(self, error: SystemExit) -> None:
+        """Drain, as at the first signal, because a task of user code has raised this."""
+        text = "a task raised %s, which ends this process: draining within %g s"
+        _log.error(text, message_of(error), self.grace, exc_info=error)
+        if not self.exits and self.first is None:
+            self.exits = True
+            self._last_resort.set(self.grace + LEAVE_SECONDS, Exit.CUT_OFF)
+            self._end()
 
     def _receive(self, number: int, frame: FrameType | None) -> None:
         if self.first is None:
@@ -368,6 +398,10 @@ class _Signals:
 
     def _drain(self) -> None:
         _log.info("%s: draining within %g s", _name(self.first), self.grace)
+        if not self.exits:  # that drains already
+            self._end()
+
+    def _end(self) -> None:
         self.tell(STOPPING)
         self._draining()
         if not self._detached and self._task:

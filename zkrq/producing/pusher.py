@@ -28,6 +28,7 @@ from zkrq.base.errors import (
     Receipts,
     Unavailable,
     ZkrqError,
+    text_of,
 )
 from zkrq.base.ids import check_push_id
 from zkrq.producing.bundling import PUT_BYTES, Push, bundles_of, chunks, put_of, puts_of_many
@@ -223,8 +224,12 @@ class Pusher(Generic[T]):
             payload = self._codec.encode(item)
         except CodecError:
             raise
-        except Exception as error:  # any codec's
-            raise CodecError(f"cannot be encoded as {self._codec.name}: {error}; nothing was written") from error
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:  # any codec's
+            raise CodecError(
+                f"cannot be encoded as {self._codec.name}: {text_of(error)}; nothing was written"
+            ) from error
         if len(payload) > self._max_payload:
             raise PayloadTooLarge(len(payload), self._max_payload)
         return with_headers(payload, headers) if headers else NO_HEADERS + payload

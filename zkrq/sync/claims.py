@@ -2,7 +2,7 @@
 
 ::
 
-    with claim:            # no exception: ack; an exception: nack or dead letter; interrupted: release
+    with claim:            # no exception: ack; an exception: nack or dead letter; Ctrl-C: release
         work(claim.item)
 """
 

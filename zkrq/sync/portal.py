@@ -66,6 +66,14 @@ def _note_loop() -> asyncio.AbstractEventLoop:
     return asyncio.get_running_loop()
 
 
+class _Carried(Exception):
+    """Carries what user code raised on the event loop, such as ``SystemExit`` of a codec, to the thread that called."""
+
+    def __init__(self, error: BaseException) -> None:
+        super().__init__(f"{type(error).__name__} on the event loop")
+        self.error = error
+
+
 class Opened:
     """One open cluster, its event loop, and the thread of that loop."""
 
@@ -105,6 +113,8 @@ class Opened:
         future = self.start(act)
         try:
             return future.result()
+        except _Carried as carried:
+            raise carried.error from None
         except concurrent.futures.CancelledError as error:  # the loop ended in the middle
             raise Closed() from error
         finally:
@@ -116,7 +126,10 @@ class Opened:
             raise WrongLoop(f"made by process {self._process}, before a fork: pop a claim in the process that uses it")
 
         async def run() -> R:
-            return await act()
+            try:
+                return await act()
+            except (SystemExit, KeyboardInterrupt) as error:  # would end the loop, and with it all other calls
+                raise _Carried(error) from error
 
         with self._submitting:
             if self._closer is not None:

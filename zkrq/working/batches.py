@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, cast
 
 from zkrq.consuming.batch import Batch
-from zkrq.working.delivery import Delivery, Handling, is_answered
+from zkrq.working.delivery import Delivery, Handling, in_words, is_answered
 from zkrq.working.outcomes import Ending, Outcome
 
 if TYPE_CHECKING:
@@ -67,5 +67,5 @@ class BatchDelivery(Delivery):
             text = "%r of queue %s failed in %s: %s"
             log.error(text, self, self.claims[0].queue, self._handling.name, told, exc_info=error, extra=about)
         elif endings.keys() != {Ending.ACKED}:
-            text = "%r of queue %s: %s (%s raised: %r)"
-            log.info(text, self, self.claims[0].queue, told, self._handling.name, error, extra=about)
+            text = "%r of queue %s: %s (%s raised: %s)"
+            log.info(text, self, self.claims[0].queue, told, self._handling.name, in_words(error), extra=about)

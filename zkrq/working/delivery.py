@@ -16,8 +16,16 @@ from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar, cast
 import anyio
 import anyio.to_thread
 
-from zkrq.base.errors import ClaimLost, ConfigError, OutcomeUnknown, Unavailable
-from zkrq.base.retry import Reject, RetryLater
+from zkrq.base.errors import (
+    ClaimLost,
+    CodecError,
+    ConfigError,
+    OutcomeUnknown,
+    PayloadTooLarge,
+    Unavailable,
+    message_of,
+)
+from zkrq.base.retry import interrupts, is_wish
 from zkrq.base.tasks import in_threads
 from zkrq.consuming.claims import Claim, lease_of
 from zkrq.working.outcomes import Ending, Outcome, Tally, ending_of
@@ -92,7 +100,7 @@ class Delivery:
         self._limiter = limiter
         self._result: object = None
         """What the handler has returned."""
-        self._failure: Exception | None = None
+        self._failure: BaseException | None = None
         """Exception of the handler, even if the claim's own exception hides it."""
         self._thread: asyncio.Task[object] | None = None
 
@@ -102,14 +110,14 @@ class Delivery:
     async def run(self) -> None:
         """Deliver the item, from the hook before it to the hook after it.  Lasts as long as the handler's thread.
 
-        Cancelled, it hands the item back and raises ``CancelledError``.
+        Cancelled, or interrupted by Ctrl-C, it hands the item back and raises that.  It raises nothing else.
         """
         self.entered = True
         handling = self._handling
         loop = asyncio.get_running_loop()
         began = loop.time()
         error: BaseException | None = None
-        cancelled: asyncio.CancelledError | None = None
+        interrupted: BaseException | None = None
         try:
             async with self.work:
                 for claim in self.claims if handling.before else ():
@@ -121,22 +129,26 @@ class Delivery:
                     if not self._thread:  # one that was abandoned keeps its slot
                         self._handled()
                 await self._ack()
-        except asyncio.CancelledError as reason:
-            error = cancelled = reason
-        except Exception as reason:
+        except GeneratorExit:  # the task is destroyed, and must not wait for anything
+            raise
+        except BaseException as reason:
             error = reason
-        if self._failure and (error is None or cancelled):
+            if _failure_of(reason, asyncio.current_task()) is None:
+                interrupted = reason if isinstance(reason, KeyboardInterrupt) else asyncio.CancelledError()
+        if isinstance(error, _RESULT_NOT_KEPT):
+            self._failure = error
+        if self._failure is not None and (error is None or interrupted is not None):
             error = self._failure
         took = loop.time() - began
         outcomes = [Outcome(ending_of(claim), self._error_of(claim, error), took) for claim in self.claims]
         for outcome in outcomes:
             handling.tally.add(outcome.ending)
-        if error or not _ALL_ACKED.issuperset([outcome.ending for outcome in outcomes]):
+        if error is not None or not _ALL_ACKED.issuperset([outcome.ending for outcome in outcomes]):
             self._log(error, outcomes)
         for claim, outcome in zip(self.claims, outcomes, strict=True) if handling.after else ():
             await self._run_hook(handling.after and partial(handling.after, claim, outcome))
-        if cancelled:
-            raise cancelled
+        if interrupted is not None:
+            raise interrupted
         if self._thread:
             await asyncio.wait([self._thread])
 
@@ -167,20 +179,18 @@ class Delivery:
         call = (
             self._call_in_thread if handling.in_thread else cast("Callable[[object], Awaitable[object]]", handling.call)
         )
+        task = asyncio.current_task()
         try:
-            try:
-                self._result = await (
-                    call(work) if handling.time_limit is None else self._within_limit(call, work, handling.time_limit)
-                )
-            except asyncio.CancelledError as error:
-                task = asyncio.current_task()
-                assert task is not None
-                if task.cancelling():
-                    raise
-                raise RuntimeError("the handler cancelled itself") from error
-        except Exception as error:
-            self._failure = error
-            raise
+            self._result = await (
+                call(work) if handling.time_limit is None else self._within_limit(call, work, handling.time_limit)
+            )
+        except BaseException as error:
+            if (failure := _failure_of(error, task)) is None:
+                raise
+            self._failure = failure
+            if failure is error:
+                raise
+            raise failure from error
 
     async def _within_limit(self, call: Callable[[object], Awaitable[object]], work: object, seconds: float) -> object:
         """Call the handler, and cancel it after these seconds.  Then raises ``TimeoutError``."""
@@ -202,8 +212,12 @@ class Delivery:
         scope = anyio.CancelScope()
 
         async def in_thread() -> object:
+            # A task that raised these two would end the event loop, and everything on it.
             with scope:
-                return await anyio.to_thread.run_sync(self._handling.call, work, limiter=self._limiter)
+                try:
+                    return await anyio.to_thread.run_sync(self._handling.call, work, limiter=self._limiter)
+                except (SystemExit, KeyboardInterrupt) as error:
+                    return _Raised(error)
 
         self._thread = thread = asyncio.create_task(in_thread(), name=f"zkrq worker: thread for {self!r}")
         in_threads.add(thread)
@@ -215,21 +229,26 @@ class Delivery:
             thread.add_done_callback(partial(_log_late_end, self._handling.log, self))
             raise
         self._thread = None
+        if isinstance(result, _Raised):
+            raise result.error
         return await result if inspect.isawaitable(result) else result
 
     async def _run_hook(self, hook: Callable[[], object] | None) -> None:
         if hook is None:
             return
+        task = asyncio.current_task()
         try:
             result = hook()
             if inspect.isawaitable(result):
                 await result
-        except Exception:
+        except BaseException as error:
+            if _failure_of(error, task) is None:
+                raise
             self._handling.log.exception("%r: a hook failed", self, extra={"item": self.claims[0].id})
 
     def _has_failed(self, error: BaseException | None) -> bool:
         """Tell whether the handler failed, and did not merely say what is to become of the item."""
-        return bool(self._failure) and not isinstance(error, RetryLater | Reject)
+        return self._failure is not None and not is_wish(error)
 
     def _log(self, error: BaseException | None, outcomes: Sequence[Outcome]) -> None:
         """Log one line about a delivery that did not end with an ack, or whose handler failed."""
@@ -243,7 +262,7 @@ class Delivery:
             text = "%s failed in %s at attempt %d, %s"
             log.error(text, item, self._handling.name, claim.attempts, consequence, exc_info=error, extra=about)
         elif outcome.ending is not Ending.ACKED:
-            log.info("%s: %s (%s raised: %r)", item, consequence, self._handling.name, error, extra=about)
+            log.info("%s: %s (%s raised: %s)", item, consequence, self._handling.name, in_words(error), extra=about)
 
 
 async def settle_while_held(claim: Claim[T], settle: Callable[[Claim[T]], Awaitable[None]]) -> None:
@@ -274,6 +293,9 @@ async def ack_while_held(claim: Claim[Any]) -> None:
 
 _ALL_ACKED = {Ending.ACKED}
 
+_RESULT_NOT_KEPT = (CodecError, PayloadTooLarge, TypeError)
+"""What acking with a result raises, and nothing else does: the handler has returned one that cannot be kept."""
+
 _CONSEQUENCES = {
     Ending.ACKED: "but it was acked",
     Ending.RETRIED: "it will be delivered again",
@@ -284,8 +306,34 @@ _CONSEQUENCES = {
 }
 
 
+class _Raised:
+    """What a handler in a thread has raised."""
+
+    def __init__(self, error: BaseException) -> None:
+        self.error = error
+
+
+def _failure_of(error: BaseException, task: asyncio.Task[Any] | None) -> BaseException | None:
+    """Return the failure that an exception of user code in a task stands for; None: it interrupts the task."""
+    assert task is not None
+    if isinstance(error, GeneratorExit):
+        # Where a task is destroyed, it is not the one that runs.
+        return RuntimeError("the handler raised GeneratorExit") if asyncio.current_task() is task else None
+    if interrupts(error, cancelled=task.cancelling() > 0):
+        return None
+    if isinstance(error, asyncio.CancelledError):
+        return RuntimeError("the handler cancelled itself")
+    return error
+
+
+def in_words(error: BaseException | None) -> str:
+    """Return an exception as a log tells it."""
+    return "nothing" if error is None else message_of(error)
+
+
 def _log_late_end(log: Log, delivery: Delivery, thread: asyncio.Task[object]) -> None:
     if not thread.cancelled():
-        how = thread.exception() or "no error"
+        result = None if thread.exception() else thread.result()
+        how = in_words(result.error if isinstance(result, _Raised) else thread.exception())
         extra = {"item": delivery.claims[0].id}
         log.info("%r: the thread of its abandoned handler has ended: %s", delivery, how, extra=extra)

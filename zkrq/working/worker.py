@@ -169,7 +169,8 @@ class Worker:
 
         ``handler(item)``, or ``handler(item, claim)`` if it has two parameters without a default.  When it returns, the
         item is acked.  An exception decides as in ``async with claim``: ``RetryLater``, ``Reject``, and for any other
-        one the queue's retry policy.  The handler may also settle the claim itself.  An ack with an unknown outcome is
+        one, ``SystemExit`` included, the queue's retry policy.  A group of exceptions that are all ``Reject``, or all
+        ``RetryLater``, counts as one.  The handler may also settle the claim itself.  An ack with an unknown outcome is
         repeated as long as the claim holds.
 
         A handler that is not ``async`` runs in a thread, which cannot be stopped from outside: see ``time_limit``.
@@ -472,12 +473,12 @@ class Worker:
     def _ended(self, task: asyncio.Task[None]) -> None:
         served, delivery = self._deliveries.pop(task)
         on_loop.pop(task, None)
+        self._free(served, delivery)  # before what may fail: a handler of logging is user code, too
         if not delivery.entered:
             self._hand_back(served, delivery.claims, begun=False)
-        elif not task.cancelled() and (error := task.exception()):
+        elif not task.cancelled() and (error := task.exception()) is not None:
             extra = {"item": delivery.claims[0].id}
             served.handling.log.error("%r: the worker failed", delivery, exc_info=error, extra=extra)
-        self._free(served, delivery)
 
     def _hand_back(self, served: _Served, claims: Iterable[Claim[Any]], *, begun: bool) -> None:
         for claim in claims:
