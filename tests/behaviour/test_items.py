@@ -267,6 +267,33 @@ async def test_an_item_that_kills_its_consumers_becomes_a_dead_letter(
     assert letter.reason == "delivered 3 times, and settled by none of those consumers"
 
 
+async def test_items_that_die_together_are_told_together(
+    cluster: zkrq.Cluster, connect: Connect, name: str, pass_time: PassTime
+) -> None:
+    """One that kills its process takes its neighbours along: an operator has to learn which they were."""
+    seen: list[zkrq.Event] = []
+    async with connect(on_event=seen.append) as client:
+        queue = client.queue(name, claim_timeout=0.5, retry=zkrq.Retry(max_attempts=2))
+        await queue.push_many(["poison", "innocent"])
+        await queue.push("alone")
+        for _ in range(2):
+            claims = await queue.pop_many(3, timeout=HANG)
+            while len(claims) < 3:
+                claims += await queue.pop_many(3 - len(claims), timeout=HANG)
+            del claims
+            await pass_time(0.5)
+        await settled(lambda: _have_died(queue, 3))
+        dead = {letter.id async for letter in queue.scan("dead")}
+    told = [event for event in seen if isinstance(event, zkrq.ItemsGivenUp)]
+    assert [(event.queue, set(event.ids)) for event in told] == [(name, dead)]
+    assert str(told[0]).startswith(f"3 items of queue {name} are dead letters now, one that kills its process takes ")
+
+
+async def _have_died(queue: zkrq.Queue[Any], count: int) -> bool:
+    assert await queue.pop_one(timeout=0) is None
+    return (await queue.size()).dead == count
+
+
 async def _is_dead(queue: zkrq.Queue[Any]) -> bool:
     assert await queue.pop_one(timeout=0) is None
     return (await queue.size()).dead == 1

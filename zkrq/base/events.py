@@ -261,6 +261,23 @@ class DeadLettersDropped(Event):
 
 
 @dataclass(frozen=True, slots=True)
+class ItemsGivenUp(Event):
+    """A claim request of this process found items that were delivered as often as the queue allows, and settled by no
+    consumer: they are dead letters now.  Their consumers died, or let the claims expire.  An item that kills its
+    process takes along what is in progress there, each time: of the ``ids``, which were found together, one may be to
+    blame, and the others be redriven."""
+
+    queue: str
+    ids: tuple[str, ...]
+
+    def _sentence(self) -> str:
+        if len(self.ids) == 1:
+            return f"item {self.ids[0]} of queue {self.queue} is a dead letter now: it was never settled"
+        together = "one that kills its process takes the others in it along"
+        return f"{len(self.ids):,} items of queue {self.queue} are dead letters now, {together}: {shorten(self.ids)}"
+
+
+@dataclass(frozen=True, slots=True)
 class LimitsChanged(Event):
     """This client has declared limits of a queue that had others, ``before``: by another program, or by another version
     of this one.  The last declaration holds for all."""

@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, Generic, NamedTuple, Protocol, TypeVar
 
 from zkrq.base.alarm import NEXT_TURN, Alarm
 from zkrq.base.errors import ClaimLost, CodecError, ConfigError, Unavailable, ZkrqError, message_of, text_of
-from zkrq.base.events import DeadLettersDropped
+from zkrq.base.events import DeadLettersDropped, ItemsGivenUp
 from zkrq.base.log import Log
 from zkrq.base.pauses import doubled
 from zkrq.base.tasks import wait_ended
@@ -480,6 +480,8 @@ class Supplier(Generic[T]):
         next_ms, dropped = decided.reply.next_ms, decided.reply.dropped_letters
         if dropped:
             context.events.tell(DeadLettersDropped(context.cluster, context.queue, dropped), logging.WARNING)
+        if given_up := calls.given_up(decided.records.with_notes()):
+            context.events.tell(ItemsGivenUp(context.cluster, context.queue, tuple(given_up)), logging.WARNING)
         is_short = sum(decided.reply.handed[2::4]) < request.call.count
         return Report(next_ms, items, size, is_short and bool(request.call.waiter))
 

@@ -62,6 +62,10 @@ class Records(Rows):
     def ids(self) -> Sequence[bytes]:
         return self.flat[::4]
 
+    def with_notes(self) -> Iterator[tuple[bytes, bytes, bytes]]:
+        """Iterate over ids, records and notes."""
+        return zip(self.flat[::4], self.flat[1::4], self.flat[2::4], strict=True)
+
     def gone(self) -> list[Gone]:
         """Return what was removed, of bundles of which at least half is."""
         gone: list[Gone] = []

@@ -125,4 +125,25 @@ def read_notes(notes: bytes) -> dict[int, str]:
     return texts
 
 
+def given_up(records: Iterable[tuple[bytes, bytes, bytes]]) -> list[str]:
+    """Return the ids of the items that a claim request has buried, because they were delivered too often.
+
+    ``records``: id, record and notes of each bundle that it decided about.
+    """
+    ids: list[str] = []
+    for id, record, notes in records:
+        if _NEVER_SETTLED in notes:
+            bundle, alone = id.decode(), is_alone(record)
+            ids += [
+                bundle if alone else item_id(bundle, position)
+                for position, reason in read_notes(notes).items()
+                if _GIVEN_UP.fullmatch(reason)
+            ]
+    return ids
+
+
+_NEVER_SETTLED = b", and settled by none of those consumers"
+_GIVEN_UP = re.compile(rf"delivered \d+ times{_NEVER_SETTLED.decode()}")
+"""The reason that ``lua/_claiming.lua`` gives."""
+
 _NOTE = struct.Struct("<BH")
