@@ -6,7 +6,7 @@ import asyncio
 import random
 import secrets
 from collections import Counter
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any
 
@@ -218,6 +218,91 @@ async def test_a_shard_comes_and_goes_under_load_and_no_push_is_refused(
             assert all(list(cluster.shards) == ["main"] for cluster in opened)
         assert not traffic.refused["plain"]
         print(f"{dict(traffic.places)}; {traffic.refused}")
+
+
+ORDERED, ALONE = zkrq.Groups(ordered=True), zkrq.Limits(concurrency=1000)
+
+KINDS: dict[str, tuple[dict[str, Any], Callable[[str], dict[str, Any]]]] = {
+    "plain": ({}, lambda name: {}),
+    "id": ({}, lambda name: {"id": name}),
+    "made-id": ({}, lambda name: {"id": zkrq.new_id()}),
+    "key": ({}, lambda name: {"key": name}),
+    "replace": ({}, lambda name: {"key": name, "replace": True}),
+    "window": ({}, lambda name: {"key": name, "key_window": 60}),
+    "group": ({}, lambda name: {"group": name[:1]}),
+    "ordered": ({"groups": ORDERED}, lambda name: {"group": name[:1]}),
+    "limited": ({"limits": ALONE}, lambda name: {}),
+    "max-size": ({"max_size": 1_000_000}, lambda name: {}),
+}
+"""Every kind of push: the options of its queue, and those of a push."""
+
+MANY = {"plain", "group", "ordered", "limited", "max-size"}
+"""Kinds that ``push_many`` takes."""
+
+
+class EveryKind:
+    """Pushes of every kind, without a pause and without a fault: none may fail."""
+
+    PUSHERS = 6
+    """Of each kind, for each client."""
+
+    def __init__(self) -> None:
+        self.pushed = Counter[str]()
+        self.failed = list[tuple[str, zkrq.ZkrqError]]()
+        self._stop = False
+
+    async def push(self, cluster: Cluster, kind: str, *, many: bool) -> None:
+        settings, options = KINDS[kind]
+        queue = cluster.queue(kind, **settings)
+        while not self._stop:
+            name = secrets.token_hex(8)
+            try:
+                if many:
+                    await queue.push_many([name] * 3, **options(name))
+                else:
+                    await queue.push(name, **options(name))
+            except zkrq.ZkrqError as error:
+                self.failed.append((kind, error))
+            else:
+                self.pushed[kind] += 3 if many else 1
+            await asyncio.sleep(0.002)
+
+    @asynccontextmanager
+    async def running(self, clusters: list[Cluster]) -> AsyncGenerator[None]:
+        async with asyncio.TaskGroup() as group:
+            for cluster in clusters:
+                for kind in KINDS:
+                    for number in range(self.PUSHERS):
+                        group.create_task(self.push(cluster, kind, many=kind in MANY and number == 0))
+            await self.more()
+            yield
+            await self.more()
+            self._stop = True
+
+    async def more(self) -> None:
+        """Wait until items of every kind were pushed."""
+        before = self.pushed.copy()
+        await until(lambda: bool(self.failed) or all(self.pushed[kind] > before[kind] + 20 for kind in KINDS))
+
+
+async def test_the_map_changes_under_every_kind_of_push_and_each_returns(
+    servers: local.Servers, second: local.Servers
+) -> None:
+    async with clients(servers) as opened:
+        operator, *producers = opened
+        traffic = EveryKind()
+        async with traffic.running(producers):
+            for round in range(2):
+                await operator.add_shard("b", urls(second))
+                await traffic.more()
+                for number in range(4):  # each changes the map: the first limits of a queue that nobody else uses
+                    await operator.queue(f"other-{round}-{number}").set_limits(zkrq.Limits(concurrency=5))
+                    await traffic.more()
+                await operator.drain_shard("b")
+                await traffic.more()
+        assert not traffic.failed
+        for kind in KINDS:
+            assert sum(await operator.queue(kind).size()) == traffic.pushed[kind], kind
 
 
 @pytest.mark.chaos

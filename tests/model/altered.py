@@ -24,7 +24,7 @@ from zkrq.protocol.recovery import Recovery
 from zkrq.protocol.replies import Answer, Status
 from zkrq.protocol.scrubbing import Finding, Scrub
 from zkrq.protocol.server_info import ServerInfo
-from zkrq.protocol.steps import Answers, Ask, CheckTime, Failure, Identify, Operation, Place, Unknown
+from zkrq.protocol.steps import Answers, Ask, CheckTime, Effort, Failure, Identify, Operation, Place, Unknown
 from zkrq.protocol.view import Judgement, Life, ServerId, View, ViewChange, accused, dismiss
 from zkrq.protocol.witness import Witness
 
@@ -97,17 +97,23 @@ class Altered(Deciding):
     def receivers(self, view: View) -> Mapping[ServerId, Life]:
         return super().receivers(view) if Rule.LEARNERS_GET_EVERY_WRITE in self.on else view.members
 
-    def check_placed(self, view: View, map_number: int) -> None:
-        if Rule.PUSH_NAMES_ITS_MAP in self.on:
-            super().check_placed(view, map_number)
+    def is_placed(self, view: View, map_number: int) -> bool:
+        return Rule.PUSH_NAMES_ITS_MAP not in self.on or super().is_placed(view, map_number)
+
+    def place_again(self, view: View, map_number: int, effort: Effort, *, may_leave: bool = True) -> Operation[int]:
+        if Rule.TOUCHED_STAYS not in self.on:
+            effort.touched = False
+        if effort.touched and Rule.STAYS_BY_THE_NEWER_MAP not in self.on:
+            return view.map_number
+        return (yield from super().place_again(view, map_number, effort, may_leave=may_leave))
 
     def check_writable(self, view: View) -> None:
         if Rule.PUSH_NEEDS_MIN_REPLICAS in self.on:
             super().check_writable(view)
 
-    def decide(self, call: Decision[R], *, map_number: int = 0) -> Operation[Decided[R]]:
+    def decide(self, call: Decision[R], *, map_number: int = 0, may_leave: bool = True) -> Operation[Decided[R]]:
         self._decided = None
-        return super().decide(call, map_number=map_number)
+        return super().decide(call, map_number=map_number, may_leave=may_leave)
 
     def have_decided(self, view: View, call: Decision[R], so_far: SoFar) -> Operation[Answers]:
         if self._decided and Rule.DECIDED_AGAIN not in self.on:

@@ -366,6 +366,16 @@ class Rule(enum.Enum):
         "a push goes to another shard only if nothing happened on the first one",
         "what had an unknown outcome has happened, and exists twice",
     )
+    TOUCHED_STAYS = (
+        0,
+        "a push that some server may have, and that meets a newer map, is not placed anew",
+        "a server of one shard has it when it is written on another one",
+    )
+    STAYS_BY_THE_NEWER_MAP = (
+        0,
+        "a push that some server may have is repeated there under a newer map only if that map leaves it there",
+        "its shard is closed, was looked through, and is removed with it",
+    )
     HOMES_COME_FIRST = (
         0,
         "before the shards of the hash change, the homes of the queues that are there are registered",

@@ -13,6 +13,7 @@ from tests.model.membership import PAUSE, Member, Steps
 from tests.model.scripts import QUEUE, Item, Token, owner_of
 from tests.model.server import Request
 from tests.model.world import World
+from zkrq.base.errors import ZkrqError
 from zkrq.protocol import calls
 from zkrq.protocol.replies import Answer
 from zkrq.protocol.server_info import ServerInfo
@@ -22,6 +23,7 @@ from zkrq.protocol.steps import (
     Begin,
     Change,
     CheckTime,
+    ConfirmPlace,
     Evict,
     Evicted,
     Failure,
@@ -46,6 +48,7 @@ from zkrq.protocol.steps import (
     WriteRegister,
 )
 from zkrq.protocol.view import ServerId
+from zkrq.replication.runner import Confirm, nowhere
 
 T = TypeVar("T")
 
@@ -68,12 +71,12 @@ class Client(Member):
     def work(self) -> Steps[None]:
         raise NotImplementedError
 
-    def run(self, operation: Operation[T]) -> Steps[T]:
-        """Carry an operation out.  Raises a ``Failure``."""
+    def run(self, operation: Operation[T], confirm: Confirm = nowhere) -> Steps[T]:
+        """Carry an operation out; ``confirm``: of a push.  Raises a ``Failure``."""
         yield from self._cut()
-        return (yield from self._run(operation))
+        return (yield from self._run(operation, confirm))
 
-    def _run(self, operation: Operation[T]) -> Steps[T]:
+    def _run(self, operation: Operation[T], confirm: Confirm = nowhere) -> Steps[T]:
         tries = self.tries
         try:
             step = operation.send(None)
@@ -85,8 +88,11 @@ class Client(Member):
                     step = operation.send((yield from self.ask(step)))
                 else:
                     try:
-                        result = yield from self._carry_out(step)
-                    except Failure as failure:
+                        if isinstance(step, ConfirmPlace):
+                            result = yield from confirm(step.map_number).__await__()
+                        else:
+                            result = yield from self._carry_out(step)
+                    except (Failure, ZkrqError) as failure:
                         step = operation.throw(StepFailed(failure))
                     else:
                         step = operation.send(result)

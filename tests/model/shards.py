@@ -40,7 +40,7 @@ from zkrq.protocol.shards import FIRST, ShardMap, ShardName, ShardState, choose,
 from zkrq.protocol.steps import Answers, Ask, Failure, Identify, NotNow, Operation
 from zkrq.protocol.view import Life, ServerId, View, ViewChange
 from zkrq.replication.replicas import Replicas
-from zkrq.replication.runner import Runner, translate
+from zkrq.replication.runner import Confirm, Runner, nowhere, translate
 
 T = TypeVar("T")
 
@@ -94,9 +94,9 @@ class Part:
 
     # -- the runner --------------------------------------------------------------------------------------------------
 
-    def run(self, operation: Operation[T]) -> Awaitable[T]:
+    def run(self, operation: Operation[T], confirm: Confirm | None = None) -> Awaitable[T]:
         self._client.tries = 1 + self._world.below(TRIES)
-        return self._do(self._client.run(operation))
+        return self._do(self._client.run(operation, confirm or nowhere))
 
     repair = run
 
@@ -155,8 +155,16 @@ class WatchedReplicas(Replicas):
         super().__init__(cast("Runner", part), client.operations)
         self._on, self._ledger, self._register = client.on, client.world.ledger, client.world.register
 
-    async def push_plain(self, queue: str, puts: Sequence[Put], *, map_number: int = 0, patient: bool = True) -> Pushes:
-        results = await super().push_plain(queue, puts, map_number=map_number, patient=patient)
+    async def push_plain(
+        self,
+        queue: str,
+        puts: Sequence[Put],
+        *,
+        map_number: int = 0,
+        patient: bool = True,
+        confirm: Confirm | None = None,
+    ) -> Pushes:
+        results = await super().push_plain(queue, puts, map_number=map_number, patient=patient, confirm=confirm)
         self._note(puts, results)
         unknown = any(isinstance(told, InDoubt) for told in results.exceptional.values())
         if unknown and not patient and Rule.UNKNOWN_STAYS not in self._on:
@@ -172,9 +180,16 @@ class WatchedReplicas(Replicas):
         replace: bool = False,
         key_window_ms: int = 0,
         map_number: int = 0,
+        confirm: Confirm | None = None,
     ) -> Pushes:
         results = await super().push_decided(
-            queue, max_size, puts, replace=replace, key_window_ms=key_window_ms, map_number=map_number
+            queue,
+            max_size,
+            puts,
+            replace=replace,
+            key_window_ms=key_window_ms,
+            map_number=map_number,
+            confirm=confirm,
         )
         self._note(puts, results)
         return results

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from tests.simulation.code import load_before
-from tests.simulation.faults import ALONE, CLIENT, FAULTS, NETWORK, OWN, SERVER, SHARDS
+from tests.simulation.faults import ALONE, CLIENT, FAULTS, MAPS, NETWORK, OWN, SERVER, SHARDS
 from tests.simulation.scenario import run_seed
 from tests.simulation.variants import broken
 
@@ -23,7 +23,7 @@ GROUPS = {
 def chosen(faults: str) -> set[str]:
     """The faults of a comma-separated list of names and groups."""
     names = {name for word in faults.split(",") for name in GROUPS.get(word, (word,))}
-    known = (*FAULTS, *ALONE, *SHARDS)
+    known = (*FAULTS, *ALONE, *SHARDS, *MAPS)
     if unknown := names.difference(known):
         raise SystemExit(f"no such fault: {', '.join(sorted(unknown))}; there are {', '.join(known)}")
     return names
@@ -41,5 +41,5 @@ def run(
     """One seed's report as JSON."""
     before = load_before() if versions else None
     with broken(variant):
-        enabled = chosen(faults) | (set(SHARDS) if sharded and faults == "all" else set[str]())
+        enabled = chosen(faults) | ({*SHARDS, *MAPS} if sharded and faults == "all" else set[str]())
         return run_seed(seed, enabled, sharded=sharded, before=before, keep_trace=keep_trace).as_json()

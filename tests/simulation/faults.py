@@ -19,7 +19,7 @@ from tests.simulation.servers import ProcessState
 from tests.simulation.sharding import SimShard
 from tests.simulation.wire import Break, Path
 from tests.simulation.world import CALL_LIMIT, COMMAND_TIMEOUT, SESSION_TIMEOUT, Client, World
-from zkrq import ConfigError
+from zkrq import ConfigError, Limits
 from zkrq.client.cluster import Cluster
 from zkrq.protocol.shards import ShardState
 from zkrq.protocol.view import View
@@ -663,6 +663,23 @@ async def reshard(world: World, chance: random.Random) -> None:
         world.resume(client)
 
 
+async def remap(world: World, chance: random.Random) -> None:
+    """The map changes, and nothing else happens: an operator adds or drains the second shard, or a program gives a
+    queue that nobody else uses its first limit, and takes its last one away."""
+    client = _some_client(world, chance)
+    if client is None or (cluster := client.cluster) is None:
+        return
+    state = world.shards[-1].state
+    call = chance.choice(("limits", "drain shard" if state is ShardState.OPEN else "add shard"))
+    world.trace.count(call, client.name)
+    if call != "limits":
+        await reshard_by(client, call)
+        return
+    queue = cluster.queue(OTHER_QUEUE)
+    for limits in (Limits(concurrency=5), Limits()):
+        await client.do("set limits", queue.set_limits(limits), RESHARD_LIMIT)
+
+
 def _calls_on(state: ShardState | None) -> tuple[str, ...]:
     match state:
         case None:
@@ -676,6 +693,9 @@ def _calls_on(state: ShardState | None) -> tuple[str, ...]:
         case ShardState.CLOSED:
             return ("add shard", "drain shard", "remove shard", "remove shard")
 
+
+OTHER_QUEUE = "other"
+"""A queue that no workload uses."""
 
 NO_VIEW = "knows no view of it"
 """In the error about servers that hold something, and are in no view."""
@@ -742,6 +762,10 @@ OTHERS: Mapping[str, Fault] = {"one_link": one_link, "clock_step": clock_step}
 
 SHARDS: Mapping[str, Fault] = {"shard_away": shard_away, "primaries": primaries, "reshard": reshard}
 """Only where there are two."""
+
+MAPS: Mapping[str, Fault] = {"remap": remap}
+"""Changes of the shard map, which are no faults.  In some seeds with two shards nothing else happens, and no push may
+fail."""
 
 ALONE: Mapping[str, Fault] = {"hang": hang, "closed": closed, "drag": drag}
 """In some seeds there is only one of these: what happens then is known exactly."""

@@ -11,7 +11,7 @@ from typing import Any
 import zkrq
 from tests.simulation.ledger import Item, Outcome, Push
 from tests.simulation.world import CALL_LIMIT, OPERATION_TIMEOUT, Client, Ended, Lane
-from zkrq import ConfigError, OutcomeUnknown, Queue, Receipt, Receipts, ZkrqError
+from zkrq import Closed, ConfigError, OutcomeUnknown, Queue, QueueFull, Receipt, Receipts, ZkrqError
 from zkrq.producing.bundling import chunks
 
 FOR_EVER = 100_000.0
@@ -113,6 +113,8 @@ class Producer:
         self._ledger.counts["plain pushes"] += is_plain
         if is_plain and self._client.world.only_shards_go and ended.outcome is Outcome.REFUSED:
             self._ledger.violation(f"not pushed, though a shard is there: {push.item.label}, {ended.error!r}")
+        if self._client.world.only_maps_change and _has_failed(ended):
+            self._ledger.violation(f"not pushed, though only the map changes: {push.item.label}, {ended.error!r}")
         if ended.outcome is Outcome.DONE:
             assert ended.value
             self._ledger.pushed(push, self._client.code.translated(ended.value))
@@ -206,6 +208,11 @@ class Producer:
             self._client.judge("push_many", outcome) if isinstance(outcome, ZkrqError) else Ended(Outcome.DONE, outcome)
             for outcome in receipts.outcomes()
         ]
+
+
+def _has_failed(ended: Ended[Receipt]) -> bool:
+    """Tell whether a push has failed, for another reason than that its queue is full or its cluster is closed."""
+    return ended.outcome in (Outcome.UNKNOWN, Outcome.REFUSED) and not isinstance(ended.error, QueueFull | Closed)
 
 
 def _with_group(options: dict[str, Any], item: Item) -> dict[str, Any]:

@@ -33,6 +33,9 @@ from zkrq import Item as QueuedItem
 from zkrq.base import clock
 from zkrq.protocol.shards import ShardState
 
+MAPS_SHARE = 0.15
+"""How often nothing but the shard map changes, where there are two shards."""
+
 ALONE_SHARE = 0.15
 """Share of seeds with a fault of ``ALONE``."""
 
@@ -186,12 +189,20 @@ class _Scenario:
         self._faults = self._swarm([fault for name, fault in all_faults.FAULTS.items() if name in enabled])
         self._draw_alone([fault for name, fault in all_faults.ALONE.items() if name in enabled])
         self._faults += of_shards if not self._faults else [fault for fault in of_shards for _ in range(2)]
+        self._draw_maps(enabled)
         world.only_shards_go = bool(of_shards) and set(self._faults) <= {all_faults.shard_away}
         self._workloads: list[tuple[Client, Workload | Keeper]] = []
         self._kept = Kept(world.found) if keeps(world) else None
         self._most_items = self._chance.choice((6, 10, 20))
         # Where nobody takes items for a while, they have to outlast what happens.
         self._rest = self._chance.choice((0.0, 0.0, self._chance.uniform(0.2, 1.3) * world.shape.seconds))
+
+    def _draw_maps(self, enabled: Collection[str]) -> None:
+        """Have nothing happen but changes of the shard map.  Drawn by a chance of its own."""
+        maps = [fault for name, fault in all_faults.MAPS.items() if name in enabled and self._world.plan]
+        if maps and (not self._faults or self._world.chance_for("maps").random() < MAPS_SHARE):
+            self._faults = maps
+            self._world.only_maps_change = True
 
     def _draw_alone(self, faults: list[Fault]) -> None:
         """Have one of these faults happen alone, or together with the others.  Drawn by a chance of its own."""

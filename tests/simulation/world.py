@@ -326,6 +326,8 @@ class World:
         """Servers that were still in sync after they had let nobody in for long."""
         self.only_shards_go = False
         """Whether nothing happens except that the second shard is away, comes and goes."""
+        self.only_maps_change = False
+        """Whether nothing happens except that the shard map changes, and no shard is removed: no push may fail."""
         self.is_forced = False
         """Whether somebody was to remove a shard by force: pushes that are repeated then may end as they must not."""
         self.stepped = 0.0

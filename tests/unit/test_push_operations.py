@@ -1,4 +1,4 @@
-"""A push that can go to another shard: it does only if nothing was written."""
+"""A push that can go to another shard: it does only if nothing was written, also when the shards have changed."""
 
 from __future__ import annotations
 
@@ -7,12 +7,27 @@ from typing import Any
 
 import pytest
 
+from zkrq.base.errors import Unavailable
 from zkrq.protocol.calls import Put
 from zkrq.protocol.operations import OPERATIONS, Operations
 from zkrq.protocol.pushing import Done, InDoubt, Known, Pushes, _Round  # pyright: ignore[reportPrivateUsage]
 from zkrq.protocol.records import fresh
 from zkrq.protocol.replies import Answer, Status
-from zkrq.protocol.steps import Ask, Begin, Evict, Look, NothingDone, Obstacles
+from zkrq.protocol.steps import (
+    Ask,
+    Begin,
+    CheckTime,
+    ConfirmPlace,
+    Evict,
+    Look,
+    Misplaced,
+    NothingDone,
+    Obstacles,
+    Refresh,
+    Rest,
+    StepFailed,
+    Unknown,
+)
 from zkrq.protocol.view import Life, ServerId, found, plan
 
 SERVERS = [ServerId(name) for name in ("a", "b")]
@@ -40,6 +55,76 @@ def test_what_may_have_happened_is_in_doubt() -> None:
 def test_what_certainly_has_not_happened_may_go_elsewhere() -> None:
     with pytest.raises(NothingDone, match="nobody answers"):
         _end(Answer(Status.GONE, reason="another life"))
+
+
+STALE = Answer(Status.STALE, reason="a later epoch")
+NEWER = replace(VIEW, epoch=VIEW.epoch + 1, map_number=4)
+"""The view after an operator has changed the shards."""
+
+PLAIN_OK = Answer(Status.OK, ([], []))
+DECIDED_OK = Answer(Status.OK, ([b"+"], []))
+
+
+def _begin(*, decided: bool) -> Any:
+    """A push that was placed by map 3, and is about to be written."""
+    push = OPERATIONS.push_decided("jobs", 0, [PUT], map_number=3) if decided else None
+    operation: Any = push or OPERATIONS.push_plain("jobs", [PUT], map_number=3)
+    assert isinstance(next(operation), Look)
+    assert isinstance(operation.send(replace(VIEW, map_number=3)), Begin)
+    return operation
+
+
+def _touched(*, decided: bool) -> Any:
+    """The same when one server has it, and the other one already asks for map 4."""
+    operation = _begin(decided=decided)
+    asked = operation.send(Obstacles({}, ()))
+    if decided:
+        asked = operation.send({VIEW.primary("jobs"): DECIDED_OK._replace(body=([b"+"], [b"id", PUT.record, [], 0]))})
+        answers = dict.fromkeys(asked.lives, STALE)
+    else:
+        answers = {SERVERS[0]: PLAIN_OK, SERVERS[1]: STALE}
+    assert isinstance(operation.send(answers), Refresh)
+    step = operation.send(NEWER)
+    return operation, operation.send(Obstacles({}, ())) if decided else step
+
+
+@pytest.mark.parametrize("decided", [False, True])
+def test_a_push_that_met_a_newer_map_before_anything_was_written_is_placed_anew(decided: bool) -> None:
+    operation = _begin(decided=decided)
+    asked = operation.send(Obstacles({}, ()))
+    assert isinstance(asked, Ask)
+    assert isinstance(operation.send(dict.fromkeys(asked.lives, STALE)), Refresh)
+    with pytest.raises(Misplaced, match="map 4 is needed, 3 was known"):
+        operation.send(NEWER)
+        operation.send(Obstacles({}, ()))
+
+
+@pytest.mark.parametrize("decided", [False, True])
+def test_a_push_that_one_server_has_goes_on_there_when_the_newer_map_leaves_it_there(decided: bool) -> None:
+    operation, step = _touched(decided=decided)
+    assert step == ConfirmPlace(4)
+    assert isinstance(operation.send(0), Rest), "the map is not known yet"
+    assert isinstance(operation.send(None), CheckTime)
+    assert operation.send(None) == ConfirmPlace(4)
+    step = operation.send(5)
+    if isinstance(step, Begin):
+        step = operation.send(Obstacles({}, ()))
+    assert isinstance(step, Ask)
+    assert step.epoch == NEWER.epoch
+
+
+@pytest.mark.parametrize("decided", [False, True])
+def test_a_push_that_one_server_has_is_in_doubt_when_it_belongs_elsewhere_by_now(decided: bool) -> None:
+    operation, step = _touched(decided=decided)
+    assert step == ConfirmPlace(4)
+    if decided:
+        with pytest.raises(Unknown, match="another shard"):
+            operation.throw(StepFailed(Unavailable("another shard")))
+        return
+    with pytest.raises(StopIteration) as ended:
+        operation.throw(StepFailed(Unavailable("another shard")))
+    (outcome,) = ended.value.value.exceptional.values()
+    assert isinstance(outcome, InDoubt)
 
 
 class _Decided(Operations):

@@ -5,13 +5,16 @@ does, because the item might exist twice.  What has an id or a key must meet all
 goes to the shard that its id names, or to the queue's home, and nowhere else (see ``placement.py``).  So does
 every item of a queue that is homed.
 
-Both wait and place anew if a server asks for a newer shard map: then nothing was written.
+Both wait and place anew if a server asks for a newer shard map and nothing was written.  If something may have been
+written, the push stays where it is, if the newer map leaves it there (``Attempts.place_again``).
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
+from contextlib import suppress
+from functools import partial
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from zkrq.base.errors import NotEnoughReplicas, OutcomeUnknown, Unavailable, ZkrqError, own
@@ -71,7 +74,11 @@ class Sender:
             target.under_way += count
             try:
                 pushes = await target.replicas.push_plain(
-                    self._queue, puts, map_number=map_number, patient=not has_other
+                    self._queue,
+                    puts,
+                    map_number=map_number,
+                    patient=not has_other,
+                    confirm=partial(self._confirm, target, puts),
                 )
             except MapChanged:
                 await self._refresh(map_number)
@@ -96,6 +103,7 @@ class Sender:
         async def send(target: Target, group: Sequence[int], map_number: int) -> Sequence[int]:
             """Return those that must be placed anew."""
             puts, first = [items[at].put for at in group], items[group[0]]
+            confirm = partial(self._confirm, target, puts)
             try:
                 if decided:
                     pushes = await target.replicas.push_decided(
@@ -105,9 +113,10 @@ class Sender:
                         replace=first.replaces,
                         key_window_ms=first.key_window_ms,
                         map_number=map_number,
+                        confirm=confirm,
                     )
                 else:
-                    pushes = await target.replicas.push_plain(self._queue, puts, map_number=map_number)
+                    pushes = await target.replicas.push_plain(self._queue, puts, map_number=map_number, confirm=confirm)
             except MapChanged:
                 return group
             except ZkrqError as error:
@@ -133,6 +142,26 @@ class Sender:
             if left := [at for some in again for at in some]:
                 await self._refresh(map_number)
         return [results[at][0] for at in range(len(items))]
+
+    async def _confirm(self, target: Target, puts: Sequence[Put], needed: int) -> int:
+        """Return the number of a map, this one or a newer one, by which these puts belong on this shard when they are
+        pushed again under their ids; 0 if that cannot be told yet.
+
+        Raises ``Unavailable`` if one of them belongs elsewhere, ``ConfigError`` if the shard was removed.
+        """
+        placement = self._placement
+        try:
+            if placement.map.number < needed:
+                await placement.refresh()
+            map_number = placement.map.number
+            places = {await placement.find(self._queue, put.id) for put in puts}
+        except Unavailable:  # ZooKeeper does not answer, or the shard is closed: it may take pushes again
+            with suppress(Unavailable):
+                await placement.refresh()
+            return 0
+        if places != {target}:
+            raise Unavailable(f"the home of queue {self._queue!r} is another shard than {target.name} by now")
+        return map_number
 
     async def _refresh(self, map_number: int) -> None:
         """Read the shard map after a server has asked for a newer one than this."""

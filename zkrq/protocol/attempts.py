@@ -19,6 +19,7 @@ from zkrq.protocol.steps import (
     Ask,
     Begin,
     CheckTime,
+    ConfirmPlace,
     Effort,
     Evict,
     Misplaced,
@@ -40,6 +41,11 @@ if TYPE_CHECKING:
 R = TypeVar("R")
 
 
+def misplaced(view: View, map_number: int) -> Misplaced:
+    """Return the failure of what rests on a shard map that is older than this view asks for."""
+    return Misplaced(f"the shards have changed: map {view.map_number} is needed, {map_number} was known")
+
+
 class Attempts:
     """Parts that all operations share.  The model of the protocol overrides one of them to switch a rule off."""
 
@@ -57,15 +63,32 @@ class Attempts:
         if not view.writable:
             raise TooFewMembers(view)
 
-    def check_placed(self, view: View, map_number: int) -> None:
-        """Raise ``Misplaced`` if this view asks for a newer shard map than that of this number: a push that was placed
+    def is_placed(self, view: View, map_number: int) -> bool:
+        """Tell whether this view asks for no newer shard map than that of this number: otherwise a push that was placed
         by it may belong elsewhere, and what else rests on it may be wrong by now.
 
         Because of this check, once all members of a view have heard of a shard map, no push comes that was placed by an
         older one.
         """
-        if map_number < view.map_number:
-            raise Misplaced(f"the shards have changed: map {view.map_number} is needed, {map_number} was known")
+        return map_number >= view.map_number
+
+    def place_again(self, view: View, map_number: int, effort: Effort, *, may_leave: bool = True) -> Operation[int]:
+        """Return the number of a map as new as this view asks for, by which a push belongs on this shard.
+
+        Nothing was written: raises ``Misplaced``, and the push is placed anew, unless it may not leave.  It stays where
+        something may have been written, because another shard would not know of it, and the item might exist twice.  It
+        continues only if the newer map leaves it there, as it would leave a push that is repeated under its id.
+        Otherwise the shard may be closed, looked through and removed with the item in it; or another shard may be the
+        queue's home by now, because no server in sync had heard of the queue, and have an item of this id.  Then the
+        outcome stays unknown.
+        """
+        if may_leave and not effort.touched:
+            raise misplaced(view, map_number)
+        effort.trouble = str(misplaced(view, map_number))
+        while (number := (yield from ConfirmPlace(view.map_number))) < view.map_number:
+            yield Rest()
+            yield CheckTime()
+        return number
 
     def next_view(self, view: View, answers: Answers) -> Operation[View]:
         """Find the view to continue with after these answers.  Raises ``Denied``, ``NothingDone``."""

@@ -18,7 +18,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Generic, NamedTuple, TypeVar
 
-from zkrq.protocol.attempts import Attempts
+from zkrq.protocol.attempts import Attempts, misplaced
 from zkrq.protocol.calls import Apply, ApplyNew, Decision, Gone, Put, Records, Trimming
 from zkrq.protocol.copying import copy_items
 from zkrq.protocol.replies import Answer, Status, Verdict
@@ -94,11 +94,11 @@ class SoFar:
 class Deciding(Attempts):
     """Decide on the primary, and apply on the others."""
 
-    def decide(self, call: Decision[R], *, map_number: int = 0) -> Operation[Decided[R]]:
+    def decide(self, call: Decision[R], *, map_number: int = 0, may_leave: bool = True) -> Operation[Decided[R]]:
         """Let the primary decide, and every other server of the view apply its decision.
 
         ``map_number``: number of the shard map by which the items of a push were placed here, or by which something
-        else was chosen to be decided here; 0: by none.
+        else was chosen to be decided here; 0: by none.  ``may_leave``: of a push, see ``place_again``.
         Raises ``NothingDone``, ``TooFewMembers``, ``Misplaced``, ``Denied``; ``Unknown`` if it may have happened;
         ``Fenced`` if the owner was declared dead.
         """
@@ -106,17 +106,19 @@ class Deciding(Attempts):
         outcome: list[Decided[R]] = []
 
         def attempt(view: View) -> Operation[Answers]:
+            nonlocal map_number
             outcome.clear()
             obstacles: Obstacles = yield Begin(view)
             if obstacles.kept_out:
                 return obstacles.kept_out
             if so_far.payloads:
                 self.check_writable(view)
-                self.check_placed(view, map_number)
+                if not self.is_placed(view, map_number):
+                    map_number = yield from self.place_again(view, map_number, so_far.effort, may_leave=may_leave)
                 if obstacles.full and not so_far.effort.touched:
                     yield from self.check_room(view, obstacles.full)
-            elif map_number:
-                self.check_placed(view, map_number)
+            elif map_number and not self.is_placed(view, map_number):
+                raise misplaced(view, map_number)
             again = so_far.effort.touched
             primary = so_far.primary = view.primary(call.queue)
             answers = yield from self.have_decided(view, call, so_far)

@@ -174,8 +174,10 @@ class Pushing(Deciding):
         tried: list[int] = []
 
         def attempt(view: View) -> Operation[Answers]:
+            nonlocal map_number
             self.check_writable(view)
-            self.check_placed(view, map_number)
+            if not self.is_placed(view, map_number):
+                map_number = yield from self.place_again(view, map_number, effort)
             if not patient and not effort.touched and view.epoch in tried:
                 raise NothingDone(f"nothing was written: {effort.trouble}")
             tried.append(view.epoch)
@@ -231,7 +233,9 @@ class Pushing(Deciding):
         }
         results: dict[Place, Exceptional] = {}
         try:
-            pushed = yield from self.push_decided(queue, 0, list(again.values()), map_number=map_number)
+            pushed = yield from self.push_decided(
+                queue, 0, list(again.values()), map_number=map_number, may_leave=False
+            )
         except Failure as failure:
             pushed = Pushes(0, {(at, 0): NotPushed(failure) for at in range(len(again))})
         for number, place in enumerate(again):
@@ -258,15 +262,16 @@ class Pushing(Deciding):
         replace: bool = False,
         key_window_ms: int = 0,
         map_number: int = 0,
+        may_leave: bool = True,
     ) -> Operation[Pushes]:
         """Let the primary decide about new items.
 
         ``max_size``: the queue's limit, 0: none; ``replace``: in the place of queued items with their keys;
-        ``key_window_ms``: see ``PushDecided``; ``map_number``: see ``push_plain``.  Raises ``TooFewMembers``,
-        ``NothingDone``, ``Misplaced``, ``Unknown``.
+        ``key_window_ms``: see ``PushDecided``; ``map_number``: see ``push_plain``; ``may_leave``: see ``place_again``.
+        Raises ``TooFewMembers``, ``NothingDone``, ``Misplaced``, ``Unknown``.
         """
         call = PushDecided(queue, max_size, puts, replacing=replace, key_window_ms=key_window_ms)
-        decided = yield from self.decide(call, map_number=map_number)
+        decided = yield from self.decide(call, map_number=map_number, may_leave=may_leave)
         outcomes = decided.reply.outcomes
         usual = outcomes.count(b"+")
         if usual == len(outcomes):

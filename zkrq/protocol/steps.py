@@ -135,6 +135,16 @@ class Refresh(Step[View]):
 
 
 @dataclass(frozen=True, slots=True)
+class ConfirmPlace(Step[int]):
+    """Find out whether what is pushed belongs on this shard by the shard map of this number, or by a newer one.
+
+    The result is the number of the map that says so; a smaller one than was asked for: it cannot be told yet.  The step
+    fails if the push belongs elsewhere now."""
+
+    map_number: int
+
+
+@dataclass(frozen=True, slots=True)
 class Rest(Step[None]):
     """Wait a moment before the next attempt."""
 

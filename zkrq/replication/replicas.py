@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from zkrq.protocol.deciding import Decided
     from zkrq.protocol.pushing import Pushes
     from zkrq.protocol.view import ServerId
-    from zkrq.replication.runner import Runner
+    from zkrq.replication.runner import Confirm, Runner
 
 R = TypeVar("R")
 P = TypeVar("P", bound="Paged")
@@ -36,15 +36,21 @@ class Replicas:
         self.drop_payloads_soon = runner.cutter.hurry
 
     def push_plain(
-        self, queue: str, puts: Sequence[Put], *, map_number: int = 0, patient: bool = True
+        self,
+        queue: str,
+        puts: Sequence[Put],
+        *,
+        map_number: int = 0,
+        patient: bool = True,
+        confirm: Confirm | None = None,
     ) -> Awaitable[Pushes]:
         """Apply new items on every server.
 
         ``map_number``: number of the shard map by which they were placed here.  ``patient``: False: they can go
-        elsewhere.
+        elsewhere.  ``confirm``: tells whether they belong here by a newer map, once something may have been written.
         Raises ``NotEnoughReplicas``, ``Unavailable`` if nothing was written; ``MapChanged`` of these.
         """
-        return self.run(self._operations.push_plain(queue, puts, map_number=map_number, patient=patient))
+        return self.run(self._operations.push_plain(queue, puts, map_number=map_number, patient=patient), confirm)
 
     async def push_decided(
         self,
@@ -55,15 +61,16 @@ class Replicas:
         replace: bool = False,
         key_window_ms: int = 0,
         map_number: int = 0,
+        confirm: Confirm | None = None,
     ) -> Pushes:
-        """Let the primary decide about new items; see ``Pushing.push_decided``.
+        """Let the primary decide about new items; see ``Pushing.push_decided``, and ``push_plain`` for ``confirm``.
 
         Raises what ``push_plain`` does, and ``OutcomeUnknown``.
         """
         pushing = self._operations.push_decided(
             queue, max_size, puts, replace=replace, key_window_ms=key_window_ms, map_number=map_number
         )
-        return await self.run(pushing)
+        return await self.run(pushing, confirm)
 
     def decide(self, call: Decision[R], *, map_number: int = 0) -> Awaitable[Decided[R]]:
         """Let the primary decide, and every other server apply the decision.

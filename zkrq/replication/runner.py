@@ -39,6 +39,7 @@ from zkrq.protocol.steps import (
     Breathe,
     Change,
     CheckTime,
+    ConfirmPlace,
     Denied,
     Evict,
     Evicted,
@@ -109,16 +110,28 @@ Reporter = Callable[[int, int], None]
 """Called with the number of items copied so far, and the approximate total."""
 
 
+Confirm = Callable[[int], Awaitable[int]]
+"""Called with the number of a shard map; returns the number of the map, this one or a newer one, by which a push
+belongs on this shard, or 0 if that cannot be told yet.  Raises ``ZkrqError`` if the push belongs elsewhere."""
+
+
+async def nowhere(needed: int) -> int:
+    """Confirm nothing."""
+    raise Unavailable(f"the shards have changed: map {needed} is needed")
+
+
 class _Running:
-    """One operation that is being run: the limit of its time, what it has spent, and where its progress is reported."""
+    """One operation that is being run: the limit of its time, what it has spent, where its progress is reported, and
+    what knows whether its push belongs here."""
 
-    __slots__ = ("loop", "report", "reserved_at", "until", "worked_since")
+    __slots__ = ("confirm", "loop", "report", "reserved_at", "until", "worked_since")
 
-    def __init__(self, seconds: float, report: Reporter | None = None) -> None:
+    def __init__(self, seconds: float, report: Reporter | None = None, confirm: Confirm | None = None) -> None:
         self.loop = asyncio.get_running_loop()
         self.worked_since = self.reserved_at = self.loop.time()
         self.until = self.worked_since + seconds
         self.report = report
+        self.confirm = confirm or nowhere
 
     def check(self) -> None:
         """Raise ``TimeUp`` if no time is left."""
@@ -191,6 +204,7 @@ class Runner:
             Hurry.by(_Running, lambda step, running: running.hurry(step.seconds)),
             Rest.by(_Running, lambda _, running: running.in_time(self._rest())),
             Seen.by(_Running, lambda step, _: membership.seen(step.view)),
+            ConfirmPlace.by(_Running, lambda step, running: running.in_time(running.confirm(step.map_number))),
             Refresh.by(_Running, lambda step, running: running.in_time(membership.refresh(step.view))),
             Evict.by(_Running, lambda step, running: running.in_time(self._evict(step, running))),
             Monotonic.by(_Running, lambda _, running: running.loop.time()),
@@ -210,12 +224,12 @@ class Runner:
         )
         return dict(rows)
 
-    def run(self, operation: Operation[T]) -> Awaitable[T]:
-        """Run an operation within ``operation_timeout``.  Raises ``ZkrqError``.
+    def run(self, operation: Operation[T], confirm: Confirm | None = None) -> Awaitable[T]:
+        """Run an operation within ``operation_timeout``.  ``confirm``: of a push.  Raises ``ZkrqError``.
 
         If this is cancelled, calls that were sent may still be executed; nothing else is done.
         """
-        return self._run(operation, _Running(self.operation_timeout))
+        return self._run(operation, _Running(self.operation_timeout, None, confirm))
 
     def repair(self, operation: Operation[T], report: Reporter | None = None) -> Awaitable[T]:
         """Run a repair, however long it takes.  Raises ``NotNow``, ``ZkrqError``."""
