@@ -253,7 +253,8 @@ class EveryKind:
 
     async def push(self, cluster: Cluster, kind: str, *, many: bool) -> None:
         settings, options = KINDS[kind]
-        queue = cluster.queue(kind, **settings)
+        make: Any = cluster.queue
+        queue: zkrq.Queue[Any] = make(kind, **settings)
         while not self._stop:
             name = secrets.token_hex(8)
             try:

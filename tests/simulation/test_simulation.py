@@ -151,6 +151,19 @@ def test_a_shard_comes_and_goes_and_is_away() -> None:
     assert done >= {"add shard done", "drain shard done", "remove shard done"}
 
 
+MAPS = (2, 5, 16)
+"""In these nothing but the map of the shards changes.  In 16 it does while a push is on its way that the primary has
+decided and the others have not."""
+
+
+def test_only_the_map_of_the_shards_changes_and_no_push_fails() -> None:
+    reports = simulate(_only(MAPS), "--jobs=1", "--shards", "--faults=remap")
+    assert len(reports) == len(MAPS)
+    assert not (found := complain(reports)), found
+    done = {kind for report in reports for kind, count in report["counts"].items() if count}
+    assert done >= {"set limits done", "add shard done", "drain shard done"}
+
+
 VERSIONS = (3, 8, 9, 12, 18, 21)
 """In these clients of the release before and of this one take turns; the level is raised, or never is."""
 
