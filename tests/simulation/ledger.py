@@ -127,6 +127,8 @@ class Item:
     ids: set[str] = field(default_factory=set[str])
     deliveries: int = 0
     token: tuple[int, int] = (0, 0)
+    told_lost: list[tuple[int, int]] = field(default_factory=list[tuple[int, int]])
+    """Failures and attempts at the claims whose nack or release was told as lost, and not as perhaps carried out."""
     holders: list[Holder] = field(default_factory=list[Holder])
     pushing: int = 0
     """Pushes of it without a certain end."""
@@ -701,6 +703,17 @@ class Ledger:
             return not (self._hub.is_live(claim.owner) and claim.holds)
         return not self._hub.is_live(claim.owner) and (certain or told_at >= self._loop.now - process.turn)
 
+    def told_lost(self, item: Item, claim: Claim[Any]) -> None:
+        """A consumer was told that its nack or release was not carried out."""
+        item.told_lost.append((claim.failures, claim.attempts))
+
+    def _check_told_lost(self, item: Item, claim: Claim[Any], what: str) -> None:
+        """Compare what it was told with the counts at the next delivery; see ``records.was_put_back``."""
+        for failures, attempts in item.told_lost:
+            if not item.is_loose and claim.failures - claim.attempts == failures - attempts:
+                self.violation(f"told lost, and carried out: {what}, {attempts} attempts and {failures} failures then")
+        item.told_lost.clear()
+
     def delivered(self, claim: Claim[Any], process: Process, *, certain: bool) -> tuple[Item, Holder]:
         """A consumer was given this claim; ``certain``: its client is certain of its session."""
         label = str(claim.item).rstrip()
@@ -722,6 +735,7 @@ class Ledger:
         if self._loop.now < item.due - EARLY_SECONDS - item.slack:
             self.violation(f"too early: {what}, due {item.due - self._loop.now:.3f} s later")
         self._check_life(item, claim, what)
+        self._check_told_lost(item, claim, what)
         self.name(item, claim.id)
         if len(item.ids) > 1:
             self.violation(f"doubled: {item.label} is there under {sorted(item.ids)}")

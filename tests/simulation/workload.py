@@ -274,6 +274,9 @@ class Workload:
             ledger.end_removal(item, outcome, letters_go=settling.verb == "bury" and letters_go)
         elif outcome in (Outcome.DONE, Outcome.REFUSED, Outcome.LOST):
             item.open_calls -= 1
+        puts_back = settling.verb in ("nack", "release") and not settling.before and not self._world.rolling
+        if outcome is Outcome.LOST and puts_back and not holder.claim.lost.in_doubt:
+            ledger.told_lost(item, holder.claim)
         if outcome in (Outcome.REFUSED, Outcome.LOST):
             holder.settling = settling.before
         if outcome is Outcome.DONE:

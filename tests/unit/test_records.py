@@ -20,6 +20,7 @@ from zkrq.protocol.records import (
     MOVES,
     PRIORITIES,
     Bundle,
+    ItemRecord,
     Own,
     Row,
     State,
@@ -32,6 +33,7 @@ from zkrq.protocol.records import (
     states_of,
     unpack,
     version_of,
+    was_put_back,
 )
 from zkrq.protocol.scripts import SCRIPTS, read_files
 
@@ -286,3 +288,30 @@ def test_every_decision_of_a_claim_is_in_the_table() -> None:
     }
     assert decided_states("_dead_letters") == {MOVES[State.DEAD]["drop"]}
     assert "expired" in SCRIPTS["claim"].arguments
+
+
+ENDS = st.sampled_from(("nack", "release", "expiry"))
+
+
+@given(st.integers(0, 3), st.integers(1, 4), st.lists(ENDS, min_size=1, max_size=6), st.booleans())
+def test_what_was_put_back_is_told_by_the_counts(failures: int, more: int, ends: list[str], is_claimed: bool) -> None:
+    """``ends``: of the claim in question, and of the later ones."""
+    counted = {"nack": (1, 0), "release": (0, -1), "expiry": (0, 0)}
+    claimed = ItemRecord(FIRST, State.CLAIMED, attempts=failures + more, failures=failures)
+    now = claimed._replace(state=State.QUEUED)
+    for at, end in enumerate(ends):
+        failed, attempted = counted[end]
+        now = now._replace(failures=now.failures + failed, attempts=now.attempts + attempted + (at > 0))
+    if is_claimed:
+        now = now._replace(state=State.CLAIMED, attempts=now.attempts + 1)
+    own, *others = ends
+    told = was_put_back(claimed, now, failed=own == "nack")
+    assert told == (own != "expiry" and "expiry" not in others)
+    if own == "expiry":
+        assert not was_put_back(claimed, now, failed=True)
+
+
+@every("state", (State.DEAD, State.GONE, State.PAUSED))
+def test_counts_of_an_item_that_has_ended_tell_nothing(state: State) -> None:
+    claimed = ItemRecord(FIRST, State.CLAIMED, attempts=1)
+    assert not was_put_back(claimed, ItemRecord(FIRST, state, attempts=0), failed=False)

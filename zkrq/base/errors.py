@@ -180,11 +180,18 @@ class Unavailable(ZkrqError):
 
 
 class ClaimLost(ZkrqError):
-    """The claim no longer holds: another consumer may have the item.  Stop working on it."""
+    """The claim no longer holds: another consumer may have the item.  Stop working on it.
 
-    def __init__(self, message: str | None = None, *, id: str | None = None) -> None:
+    ``in_doubt``: a nack, release or burial raised this, and may have been carried out before the item went to another
+    consumer.  False: it was not.
+    """
+
+    in_doubt: bool = False
+
+    def __init__(self, message: str | None = None, *, id: str | None = None, in_doubt: bool = False) -> None:
         super().__init__(message or (f"the claim on item {id} no longer holds; stop working on it" if id else None))
         self.id = id
+        self.in_doubt = in_doubt
 
 
 class NoResult(ZkrqError):

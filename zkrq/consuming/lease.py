@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import enum
-from collections.abc import Callable, Collection, Generator, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from typing import TYPE_CHECKING, Protocol, TypeAlias
 from weakref import ref
 
@@ -40,9 +40,11 @@ class Verb(enum.StrEnum):
 class Lost:
     """Tell whether a claim is lost: false while it holds.  ``await claim.lost`` waits for the loss."""
 
-    __slots__ = ("_callbacks", "_reason", "_waiters")
+    __slots__ = ("_callbacks", "_reason", "_waiters", "in_doubt")
 
     def __init__(self) -> None:
+        self.in_doubt = False
+        """Whether the settlement that found it lost may have been carried out before."""
         self._reason = ""
         self._waiters: list[asyncio.Future[str]] = []
         self._callbacks: list[Callable[[str], object]] = []
@@ -168,8 +170,9 @@ class Grant:
         return self._unpacked.item(position)
 
 
-Refused: TypeAlias = Collection[tuple[Grant, int]]
-"""Claims that a settlement found lost, by grant and position; empty if all are settled."""
+Refused: TypeAlias = Mapping[tuple[Grant, int], bool]
+"""Claims that a settlement found lost, by grant and position, and whether it may have been carried out before; empty if
+all are settled."""
 
 
 class Stoppable(Protocol):
@@ -292,7 +295,8 @@ class Lease(ref[object]):
 
     def error(self) -> ClaimLost:
         """Return the error that says why it is lost."""
-        return ClaimLost(f"the claim on item {self.id} is lost: {self.lost.reason}", id=self.id)
+        text = f"the claim on item {self.id} is lost: {self.lost.reason}"
+        return ClaimLost(text, id=self.id, in_doubt=self.lost.in_doubt)
 
     # -- settling --------------------------------------------------------------------------------------------------
 
@@ -320,8 +324,8 @@ class Lease(ref[object]):
         if self.timer:  # seldom, so an ack does without the call
             self.stop_extending()
         if refused:
-            self.refuse(verb)
-            raise ClaimLost(id=self.id)
+            self.refuse(verb, in_doubt=refused[self.grant, self.position])
+            raise self.error() if self.lost.in_doubt else ClaimLost(id=self.id)
 
     def keep(self, result: object) -> None:
         """Note the result that its ack is to leave.
@@ -337,10 +341,15 @@ class Lease(ref[object]):
         if not self.is_watched:
             self.stop_extending()
 
-    def refuse(self, verb: Verb) -> None:
-        """Lose the claim, because the servers refused to settle it."""
+    def refuse(self, verb: Verb, *, in_doubt: bool = False) -> None:
+        """Lose the claim, because the servers refused to settle it.
+
+        ``in_doubt``: it may have been settled before, by an earlier try of the call.
+        """
         self.settled = None
-        self.lose(f"its {verb} was refused")
+        self.lost.in_doubt = in_doubt
+        doubt = f"its {verb} may have been carried out, and then another consumer got the item"
+        self.lose(doubt if in_doubt else f"its {verb} was refused")
 
     async def fail(self, delay: float | None, reason: str) -> None:
         """Nack or bury the item, as the retry policy says.  ``delay`` is in seconds, None: the policy's own.

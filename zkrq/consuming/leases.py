@@ -7,7 +7,7 @@ import logging
 import math
 import random
 from collections import Counter
-from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import repeat
@@ -22,7 +22,7 @@ from zkrq.consuming.lease import EXTENSION_REFUSED, LETS_GO_ON, Grant, Lease, Re
 from zkrq.consuming.pace import CLAIM_MAX
 from zkrq.consuming.reporting import Reporter
 from zkrq.protocol.calls import Settle, Settlement, SettleReply, Turn, TurnReply, runs
-from zkrq.protocol.records import VERSION_BYTES, ItemRecord
+from zkrq.protocol.records import VERSION_BYTES, ItemRecord, unpack, was_put_back
 from zkrq.replication.batching import MAX_BATCH, MAX_BATCH_BYTES, Batcher
 
 if TYPE_CHECKING:
@@ -363,8 +363,8 @@ class Leases:
                 self._replicas.drop_payloads_soon()
                 break
         if not any(reply.lost):
-            return [()] * len(settlings)
-        lost = dict(zip(groups, reply.lost, strict=True))
+            return [_NONE] * len(settlings)
+        lost = _lost(groups, decided)
         return [_refused(parts, hows, lost) for parts, hows, _, _ in settlings]
 
     def _settle(self, settlements: Sequence[Settlement]) -> Awaitable[Decided[SettleReply]]:
@@ -460,16 +460,41 @@ def _is_unentered(lease: Lease) -> bool:
 def _refused(
     parts: Sequence[tuple[Grant, Iterable[int]]],
     hows: How | tuple[How, ...],
-    lost: Mapping[tuple[Grant, How], Collection[int]],
+    lost: Mapping[tuple[Grant, How], Mapping[int, bool]],
 ) -> Refused:
     """Return the claims of one settling that the servers refused."""
     each = hows if isinstance(hows, tuple) else repeat(hows)
-    return [
-        (grant, position)
+    return {
+        (grant, position): lost[grant, how][position]
         for (grant, positions), how in zip(parts, each, strict=False)
         for position in positions
         if position in lost[grant, how]
-    ]
+    }
+
+
+def _lost(
+    groups: Iterable[tuple[Grant, How]], decided: Decided[SettleReply] | Decided[TurnReply]
+) -> Mapping[tuple[Grant, How], Mapping[int, bool]]:
+    """Return, by settlement, the positions of the claims that are lost, and whether it may have been carried out.
+
+    An ack that was carried out is recognized by the tombstone.  An item that was put back may be another consumer's
+    before the call is repeated, at the next primary or under the next view: then only the item's counts tell that.
+    """
+    now = {id: record for id, record in decided.records if decided.again}
+    found: dict[tuple[Grant, How], Mapping[int, bool]] = {}
+    for (grant, how), positions in zip(groups, decided.reply.lost, strict=True):
+        verb = how.partition(" ")[0] if isinstance(how, str) else _ACK
+        in_doubt = decided.again and verb not in (_ACK, Verb.EXTEND)
+        found[grant, how] = dict.fromkeys(positions, in_doubt)
+        record = now.get(grant.bundle.encode())
+        if in_doubt and verb != Verb.BURY and positions and record:
+            bundle, failed = unpack(record), verb != Verb.RELEASE
+            found[grant, how] = {
+                position: True
+                for position in positions
+                if not was_put_back(grant.record_of(position), bundle.item(position), failed=failed)
+            }
+    return found
 
 
 def _ack_of(lease: Lease, ttl_ms: int) -> bytes:
@@ -478,6 +503,8 @@ def _ack_of(lease: Lease, ttl_ms: int) -> bytes:
 
 
 _ACK = Verb.ACK.value
+
+_NONE: Refused = {}
 
 
 How: TypeAlias = str | bytes

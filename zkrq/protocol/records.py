@@ -144,6 +144,22 @@ class ItemRecord(NamedTuple):
     group: str | None = None
 
 
+def was_put_back(claimed: ItemRecord, now: ItemRecord, *, failed: bool) -> bool:
+    """Tell whether a claim certainly ended by its nack (``failed``) or release, from what is known of the item later.
+
+    ``claimed``: the item as the claim was decided.  False: it did not, or that cannot be told.
+
+    A claim adds an attempt.  Then a nack adds a failure, a release takes the attempt back, and an expiry or a fence
+    does neither.  So the failures less the attempts grow by one where this claim was put back, stay as they are with a
+    later claim that was, and fall by one with a later claim that has expired, and with the one that holds now.  Only a
+    dead letter that was redriven begins anew, with none of both, so ask this only about the time of one call.
+    """
+    if now.state not in (State.QUEUED, State.CLAIMED) or (failed and now.failures <= claimed.failures):
+        return False
+    grown = (now.failures - now.attempts) - (claimed.failures - claimed.attempts)
+    return grown + (now.state is State.CLAIMED) == 1
+
+
 class Bundle(NamedTuple):
     """A record, unpacked.  ``states``, ``rows_of`` (0: none) and ``attempts`` have one element per item.  ``text``: of
     the record of the queue's limits.  ``claim_n``: number of the last claim, None unless the group keeps the order."""

@@ -97,6 +97,8 @@ KINDS: dict[type[ZkrqError], Kind] = {
 
 def kind_of(error: ZkrqError) -> Kind:
     """Return the kind of an error, that of its closest class in the table."""
+    if isinstance(error, ClaimLost) and error.in_doubt:
+        return KINDS[ClaimLost]._replace(happened="unknown")
     return next((KINDS[kind] for kind in type(error).__mro__ if kind in KINDS), INTERNAL)
 
 
