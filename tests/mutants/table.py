@@ -133,10 +133,26 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "push-is-placed-by-any-map",
         "zkrq/protocol/attempts.py",
-        "if map_number < view.map_number:",
-        "if False:",
+        "return map_number >= view.map_number",
+        "return True",
         "a push that was placed by an old map is placed again",
         Suite("tests/behaviour/test_shards.py", "-k", "not_heard"),
+    ),
+    Mutant(
+        "push-that-a-server-has-is-placed-anew",
+        "zkrq/protocol/attempts.py",
+        "if may_leave and not effort.touched:",
+        "if may_leave:",
+        "a push that some server may have stays on its shard when the map changes",
+        Suite("tests/unit/test_push_operations.py"),
+    ),
+    Mutant(
+        "put-back-is-told-by-any-counts",
+        "zkrq/protocol/records.py",
+        "return grown + (now.state is State.CLAIMED) == 1",
+        "return True",
+        "a nack or release is told as carried out only where the counts of its item say so",
+        Suite("tests/unit/test_records.py"),
     ),
     Mutant(
         "change-hits-another-shard-of-that-name",
@@ -819,7 +835,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "who-adds-a-shard-late-takes-limits-away",
         "zkrq/protocol/deciding.py",
-        "            elif map_number:",
+        "            elif map_number and not self.is_placed(view, map_number):",
         "            elif False:",
         "what rests on a shard map that is old by now is refused",
         Suite("tests/behaviour/test_everywhere.py", "-k", "another_client_has_opened"),
