@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from tests import prepared
+from tests import eager, prepared
 from tests.security import certificates
 from zkrq import local
 
@@ -100,10 +100,22 @@ def no_thread_stays_behind() -> Generator[None]:
     assert [thread for thread in left if thread.is_alive()] == []
 
 
+LOOPS: dict[str, dict[str, object]] = {
+    "asyncio": {},
+    "eager": {"loop_factory": eager.new_event_loop},
+    "uvloop": {"use_uvloop": True},
+}
+"""Event loops on which tests may run: the usual one, one whose tasks run as soon as they are made, and uvloop's."""
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--loop", choices=LOOPS, default="asyncio", help="event loop on which the tests run")
+
+
 @pytest.fixture(scope="session")
-def anyio_backend() -> str:
+def anyio_backend(pytestconfig: pytest.Config) -> tuple[str, dict[str, object]]:
     """One asyncio event loop for the run, so that session-wide fixtures may live in it."""
-    return "asyncio"
+    return "asyncio", LOOPS[str(pytestconfig.getoption("loop"))]
 
 
 @pytest.fixture(scope="session")

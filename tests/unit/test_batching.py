@@ -7,6 +7,7 @@ from collections.abc import AsyncGenerator, Callable, Sequence
 
 import pytest
 
+from tests.eager import eager_task_factory
 from zkrq.base.errors import Closed, OutcomeUnknown
 from zkrq.base.tasks import Tasks
 from zkrq.replication import batching
@@ -442,3 +443,20 @@ async def test_a_batcher_that_closes_in_line_fails_its_calls_and_the_next_one_go
     line.open.set()
     async with asyncio.timeout(HANG):
         assert await asyncio.gather(futures[0], futures[2]) == [10, 10]
+
+
+async def test_tasks_that_run_as_soon_as_they_are_made(tasks: Tasks) -> None:
+    """With ``asyncio.eager_task_factory`` the calls of one turn leave together, and later ones leave as well."""
+    loop = asyncio.get_running_loop()
+    usual = loop.get_task_factory()
+    loop.set_task_factory(eager_task_factory)
+    try:
+        line = Line()
+        line.open.set()
+        batcher = Batcher(line.send, tasks=tasks, name="test", patience=HANG)
+        async with asyncio.timeout(HANG):
+            assert await asyncio.gather(*map(batcher.add, range(10))) == [10 * call for call in range(10)]
+            assert await asyncio.gather(*map(batcher.add, range(3))) == [0, 10, 20]
+        assert line.sent == [list(range(10)), list(range(3))]
+    finally:
+        loop.set_task_factory(usual)

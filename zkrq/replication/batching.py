@@ -152,6 +152,8 @@ class Batcher(Generic[CallT, ResultT]):
         self._starting = 0  # batches that were taken and have not been sent yet
         self._scheduled_at: float | None = None
         """When a task was begun that takes what waits in the next turn of the loop, None: there is none."""
+        self._is_adding = False
+        """Whether ``add`` is starting a task."""
         self._hurry: asyncio.TimerHandle | None = None
         self._closed = False
         self._emptied: asyncio.Event | None = None
@@ -175,8 +177,15 @@ class Batcher(Generic[CallT, ResultT]):
             # The first call of an idle queue leaves immediately: a lone caller does not wait.  The others wait for
             # the batch in flight, which costs them at most the time of one.
             if self._is_worth_it():
-                self._tasks.start(self._carry(None), self._name)
-                self._scheduled_at = now
+                # First, because the task may run before ``start`` returns (``asyncio.eager_task_factory``).
+                self._scheduled_at, self._is_adding = now, True
+                try:
+                    self._tasks.start(self._carry(None), self._name)
+                except Closed:
+                    self._scheduled_at = None
+                    raise
+                finally:
+                    self._is_adding = False
             elif self._hurry is None:
                 self._hurry_up_later(loop)
         return future
@@ -303,6 +312,8 @@ class Batcher(Generic[CallT, ResultT]):
         if batch:
             self._starting -= 1
         else:
+            if self._is_adding:
+                await NEXT_TURN  # an eager task would leave without the calls that this turn still adds
             # Where other batchers have batches in flight, callers of several are answered in one turn of the event
             # loop.  One turn later all of them have made their next calls, and these leave together.
             if self._limit and self._limit.is_used:
