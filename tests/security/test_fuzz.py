@@ -316,6 +316,9 @@ class Saying:
     def __init__(self, replies: tuple[object, ...]) -> None:
         self._replies = list(replies)
 
+    async def prepare(self) -> str:
+        return ""
+
     async def connect(self) -> None: ...
 
     async def ask(self, *commands: bytes) -> list[object]:

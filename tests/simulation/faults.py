@@ -29,6 +29,8 @@ REPAIR = find_spec("zkrq.repair") is not None
 
 Fault = Callable[[World, random.Random], Awaitable[None]]
 
+HALF = 0.5
+
 
 def may_harm(world: World, server: str, *, loses_data: bool) -> bool:
     """Whether the promise covers that this server ends its life now.
@@ -100,6 +102,19 @@ async def cut(world: World, chance: random.Random) -> None:
         await asyncio.sleep(chance.choice((0.3, 2.0, 9.0)) * chance.uniform(0.5, 1.5))
         world.trace.note(f"cut of {name} is mended")
         world.network.mend(path)
+
+
+async def nameless(world: World, chance: random.Random) -> None:
+    """One client can make no new connection to a server, because it cannot resolve its name."""
+    if found := _some_path(world, chance):
+        name, path = found
+        path.nameless = True
+        world.trace.count("nameless", name)
+        if chance.random() < HALF:
+            for wire in tuple(path.wires):
+                wire.shut("connection reset")
+        await asyncio.sleep(chance.uniform(0.5, 8.0))
+        path.nameless = False
 
 
 async def breaks(world: World, chance: random.Random) -> None:
@@ -726,7 +741,7 @@ async def reshard_by(client: Client, call: str, *, force: bool = True) -> bool:
     return ended.outcome is Outcome.DONE
 
 
-NETWORK: Mapping[str, Fault] = {"slow": slow, "cut": cut, "breaks": breaks}
+NETWORK: Mapping[str, Fault] = {"slow": slow, "cut": cut, "breaks": breaks, "nameless": nameless}
 
 SERVER: Mapping[str, Fault] = {
     "stop": stop,

@@ -33,6 +33,7 @@ FIRED = {
     "executed after a stop",
     "flush",
     "full",
+    "nameless",
     "pause",
     "recover",
     "remove server",

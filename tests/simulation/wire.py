@@ -33,6 +33,9 @@ class Break(enum.Enum):
 CONNECTING_TURNS = 12
 """Turns of an event loop that making a connection takes, with TLS and a login; only a slow loop needs time for them."""
 
+LONGEST_LOOKUP = 3.0
+"""Up to so many seconds pass until a client learns that a name cannot be resolved."""
+
 LATE_SECONDS = 6.0
 """Up to so much later a request may be executed whose connection broke."""
 
@@ -53,6 +56,8 @@ class Path:
         """The error with which the server refuses a new connection of this client, empty: none."""
         self.forbids = ""
         """The error with which it refuses this client's scripts, empty: none."""
+        self.nameless = False
+        """The client cannot resolve the server's name, and finds that out late or early."""
         self.breaking: Break | None = None
         """The next call breaks its connection."""
         self.wires: dict[SimWire, None] = {}
@@ -128,6 +133,14 @@ class SimWire:
         return f"<SimWire {self._process.name}-{self._server.name}>"
 
     # -- the client's end --------------------------------------------------------------------------------------------
+
+    async def prepare(self) -> str:
+        if self._path.nameless:
+            await asyncio.sleep(self._network.chance.random() * LONGEST_LOOKUP)
+            replies = self._code.module("protocol.replies")
+            answer = replies.Answer(replies.Status.HINDERED, (), "its name could not be resolved")
+            raise self._code.module("replication.wire").NoConnection(answer)
+        return ""
 
     async def connect(self) -> None:
         network, path = self._network, self._path

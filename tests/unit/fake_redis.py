@@ -10,12 +10,12 @@ from typing import Any
 import hiredis
 
 from zkrq.protocol.calls import Call, Install, Rows, Seal
-from zkrq.protocol.replies import Answer
+from zkrq.protocol.replies import Answer, Status
 from zkrq.protocol.view import Life, ServerId
 from zkrq.replication.fleet import Fleet
 from zkrq.replication.server import Server
 from zkrq.replication.stream import ErrorReply, Inbox, Receiver
-from zkrq.replication.wire import Wire
+from zkrq.replication.wire import NoConnection, Wire
 
 INFO = b"redis_version:7.2.0\r\nrun_id:r1\r\nrole:master\r\nmaxmemory_policy:noeviction\r\n"
 ABOUT = {b"INFO": INFO, b"HMGET": [b"g1", b"1", b"a", b"d"], b"SCARD": 0, b"TIME": [b"1", b"0"]}
@@ -54,6 +54,8 @@ class Redis:
     silent: bool = False
     pace: float = 0.0
     """Seconds that each reply takes after the one before."""
+    hindered: float = 0.0
+    """Seconds after which the client's host has still not brought what a connection needs; 0: it brings it."""
     wires: list[FakeWire] = field(default_factory=list["FakeWire"])
 
     def answer(self, command: Sequence[bytes]) -> object:
@@ -79,6 +81,12 @@ class FakeWire:
         self._receiver: Receiver = self._inbox
         self._busy_until = 0.0
         self.closed = False
+
+    async def prepare(self) -> str:
+        if self._redis.hindered:
+            await asyncio.sleep(self._redis.hindered)
+            raise NoConnection(Answer(Status.HINDERED, (), "its name could not be resolved"))
+        return ""
 
     async def connect(self) -> None: ...
 

@@ -21,6 +21,9 @@ pytestmark = pytest.mark.anyio
 class Held:
     """A wire that takes nothing."""
 
+    async def prepare(self) -> str:
+        return ""
+
     async def connect(self) -> None: ...
 
     async def ask(self, *commands: bytes) -> list[object]:

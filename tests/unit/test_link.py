@@ -27,6 +27,9 @@ class ByHand:
         self.written: list[bytes] = []
         self.closed = 0
 
+    async def prepare(self) -> str:
+        return ""
+
     async def connect(self) -> None: ...
 
     async def ask(self, *commands: bytes) -> list[object]:

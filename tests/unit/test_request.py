@@ -273,3 +273,14 @@ async def test_a_call_that_waited_behind_others_is_not_sent_again_after_the_serv
     first, second = await asyncio.gather(answer_of(fleet), answer_of(fleet))
     assert (first.status, second.status) == (Status.OK, Status.TIMEOUT)
     assert len(redis.asked) == 2
+
+
+async def test_waiting_for_this_clients_own_host_is_not_the_servers_silence() -> None:
+    """However long a name or credentials take: no call times out for it, and each waits for two attempts at most."""
+    redis = Redis(hindered=0.2)
+    fleet = await one(redis, connected=False, command_timeout=0.05)
+    answers = await asyncio.gather(*(answer_of(fleet) for _ in range(20)))
+    assert {answer.status for answer in answers} == {Status.HINDERED}
+    assert len(redis.wires) <= 2
+    redis.hindered = 0.0
+    assert (await answer_of(fleet)).status is Status.OK

@@ -8,14 +8,19 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import TypeAlias
 
 from zkrq.base.checks import check_login
 from zkrq.base.errors import ConfigError, Unavailable
+from zkrq.base.threads import Threads
 
 READ_SECONDS = 1.0
 """Seconds that reading credentials may take."""
+
+READ_THREADS = 4
+"""Credentials that are read at the same time."""
 
 MAX_LOGINS = 8
 """Logins in one file or text; two are usual while a password is changed."""
@@ -65,6 +70,9 @@ class LoginFile:
         return parse_logins(self.path.read_text())
 
 
+_threads = Threads("zkrq credentials", most=READ_THREADS)
+
+
 class Source:
     """Credentials that were checked, as the connections use them.
 
@@ -94,7 +102,7 @@ class Source:
             return self._check(given)
         try:
             async with asyncio.timeout(READ_SECONDS):
-                return await asyncio.to_thread(self._read, given)
+                return await _threads.run(partial(self._read, given))
         except TimeoutError:
             raise Unavailable(f"{self._what} was not read within {READ_SECONDS:g} s from {given!r}") from None
 

@@ -10,6 +10,8 @@ from __future__ import annotations
 import asyncio
 import ssl
 
+from zkrq.base.network import open_connection
+
 SECONDS = 0.5
 """Seconds that one of these questions may take."""
 
@@ -23,7 +25,7 @@ async def speaks_tls(host: str, port: int) -> bool:
     context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
     try:
         async with asyncio.timeout(SECONDS):
-            _, writer = await asyncio.open_connection(host, port, ssl=context)
+            _, writer = await open_connection(host, port, context)
     except ssl.SSLError as error:
         return is_alert(error)
     except (OSError, TimeoutError):
@@ -36,7 +38,7 @@ async def speaks_plainly(host: str, port: int, question: bytes) -> bool:
     """Ask whether a server answers this question without TLS, by a text.  No credentials are sent."""
     try:
         async with asyncio.timeout(SECONDS):
-            reader, writer = await asyncio.open_connection(host, port)
+            reader, writer = await open_connection(host, port)
             try:
                 writer.write(question)
                 first = await reader.read(1)
@@ -66,7 +68,7 @@ async def read_alert(host: str, port: int, context: ssl.SSLContext) -> ssl.SSLEr
     """Return the alert by which a server refuses this client's certificate, None if there is none."""
     try:
         async with asyncio.timeout(SECONDS):
-            reader, writer = await asyncio.open_connection(host, port, ssl=context)
+            reader, writer = await open_connection(host, port, context)
             try:
                 await reader.read(1)
             finally:

@@ -62,11 +62,10 @@ def refusal(message: str) -> ServerError:
     return ServerError(answer.status, answer.reason)
 
 
-def failure(error: OSError) -> ServerError:
-    """Return the error that says why there is no connection."""
-    if isinstance(error, NoConnection):
-        return ServerError(error.answer.status, error.answer.reason)
-    return ServerError(Status.UNREACHABLE, str(error))
+def failure(error: OSError, also: str = "") -> ServerError:
+    """Return the error that says why there is no connection; ``also``: what may be a cause of that."""
+    answer = error.answer if isinstance(error, NoConnection) else Answer(Status.UNREACHABLE, (), str(error))
+    return ServerError(answer.status, f"{answer.reason} ({also})" if also else answer.reason)
 
 
 class Link(Receiver):

@@ -8,7 +8,7 @@ count as silent.  So one turn counts as a small part of the limit at most, howev
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
 
 TURNS = 30
@@ -17,11 +17,12 @@ function gives, a database, a client's name and the first questions, takes 23 of
 
 
 @asynccontextmanager
-async def patience(seconds: float) -> AsyncGenerator[None]:
+async def patience(seconds: float, *, held: Callable[[], bool] = lambda: False) -> AsyncGenerator[None]:
     """Limit a block to these seconds, as ``asyncio.timeout`` does, of which a turn of the event loop takes one part in
     ``TURNS`` at most.  So the block ends about when both the seconds and ``TURNS`` turns are over.
 
-    Raises ``TimeoutError``.
+    ``held``: while it returns True, this client waits for its own host, and the time does not count.  Raises
+    ``TimeoutError``.
     """
     loop = asyncio.get_running_loop()
     part = seconds / TURNS
@@ -32,6 +33,8 @@ async def patience(seconds: float) -> AsyncGenerator[None]:
         def count(left: int) -> None:
             nonlocal counted_at, timer
             now = loop.time()
+            if held():
+                counted_at = now
             if (rest := counted_at + part - now) > 0:
                 timer = loop.call_later(rest, count, left)
             elif left > 1:

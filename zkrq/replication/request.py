@@ -26,7 +26,6 @@ from zkrq.protocol.scripts import SCRIPTS
 from zkrq.replication.command import Opening, ScriptCall, opening
 from zkrq.replication.exchange import PENDING, Complaint, Exchange, Round, TimedOut
 from zkrq.replication.link import Link, ServerError
-from zkrq.replication.patience import patience
 
 if TYPE_CHECKING:
     from zkrq.protocol.view import Life
@@ -117,7 +116,7 @@ class Request(Exchange):
         """Send the call and wait for its reply.  Raises ``ServerError``, ``TimeoutError``."""
         if not self._link:
             try:
-                async with patience(self._server.timeout):
+                async with self._server.patience():
                     link = await self._server.connected()
             except TimeoutError:
                 return self._server.shun(None)

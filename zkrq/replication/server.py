@@ -14,6 +14,7 @@ import logging
 import math
 import re
 from collections.abc import Awaitable, Callable, Collection, Iterator
+from contextlib import AbstractAsyncContextManager
 from functools import partial
 from types import UnionType
 from typing import TYPE_CHECKING, cast
@@ -26,7 +27,7 @@ from zkrq.replication.link import Link, ServerError, failure, refusal
 from zkrq.replication.patience import patience
 from zkrq.replication.stream import ErrorReply, Receiver
 from zkrq.replication.urls import dial, redact
-from zkrq.replication.wire import Dial, pack
+from zkrq.replication.wire import Dial, Wire, pack
 
 if TYPE_CHECKING:
     from zkrq.protocol.view import Life, ServerId
@@ -58,6 +59,14 @@ class Server:
         """Seconds until a server that does not answer counts as dead."""
         self._link: Link | None = None
         self._connecting = asyncio.Lock()
+        self._attempts = 0
+        """Connections that were begun."""
+        self._is_preparing = False
+        """Whether the one that is being made still waits for this client's own host."""
+        self._hindrance: OSError | None = None
+        """Why the last one could not even be tried, None if it was."""
+        self._name_trouble = ""
+        """Why it is reached at an address that may be an old one, empty if it is not."""
         self._shun_until = -math.inf
         self._shun_reason = ""
         self._dropped = ""
@@ -77,7 +86,7 @@ class Server:
     async def identify(self, *, anew: bool = False) -> ServerInfo:
         """Return the server's identity, connecting if necessary; ``anew``: ask again.  Raises ``ServerError``."""
         try:
-            async with patience(self.timeout):
+            async with self.patience():
                 known = self.identity is not None
                 link = await self.connected()
                 if anew and known:
@@ -107,6 +116,8 @@ class Server:
         # one of them finds out after ``SHUN_SECONDS`` whether the server answers again.
         self._shun_until = asyncio.get_running_loop().time() + SHUN_SECONDS
         self._shun_reason = f"no answer within {self.timeout:g} s"
+        if self._name_trouble and not link:
+            self._shun_reason += f" ({self._name_trouble})"
         if link:
             link.give_up(ServerError(Status.TIMEOUT, self._shun_reason))
         return Answer(Status.TIMEOUT, (), self._shun_reason)
@@ -121,6 +132,7 @@ class Server:
         """
         wire = self._dial()
         try:
+            await wire.prepare()
             async with patience(self.timeout):
                 await wire.connect()
                 (reply,) = await wire.ask(pack(("SUBSCRIBE", channel)))
@@ -145,20 +157,26 @@ class Server:
             return self._link
         # Callers that need the connection at the same time share one attempt: a server that comes back would
         # otherwise get a connection from each call that waits.
+        attempts = self._attempts
         async with self._connecting:
             if self._link and not self._link.lost:
                 return self._link
             if self._dropped:
                 raise ServerError(Status.GONE, self._dropped)
+            # One that began after this call is as good as its own: a call does not wait for the resolver again and
+            # again.
+            if self._hindrance and self._attempts > attempts:
+                raise failure(self._hindrance)
             wire = self._dial()
             try:
+                await self._prepare(wire)
                 await wire.connect()
                 identity = await self._ask_identity(wire.ask)
                 if self._dropped:  # meanwhile
                     raise ServerError(Status.GONE, self._dropped)
             except OSError as error:
                 wire.close()
-                raise failure(error) from error
+                raise failure(error, "" if self._hindrance else self._name_trouble) from error
             except BaseException:
                 wire.close()
                 raise
@@ -168,6 +186,26 @@ class Server:
             self._shun_until = -math.inf  # the time-out is old news: it has answered since
             self._log.debug("connected to %s", self.url)
             return link
+
+    def patience(self) -> AbstractAsyncContextManager[None]:
+        """Limit a block to the time in which this server has to answer.  What this client needs of its own host to
+        connect, a name or credentials, does not count."""
+        return patience(self.timeout, held=lambda: self._is_preparing)
+
+    async def _prepare(self, wire: Wire) -> None:
+        """Get what a connection needs of this client's own host.  Raises ``OSError``."""
+        self._attempts += 1
+        self._is_preparing, self._hindrance = True, None
+        try:
+            trouble = await wire.prepare()
+        except OSError as error:
+            self._hindrance = error
+            raise
+        finally:
+            self._is_preparing = False
+        if trouble and not self._name_trouble:
+            self._log.warning("%s; it is reached at its last known address, if it is still there", trouble)
+        self._name_trouble = trouble
 
     async def _ask_identity(self, ask: Callable[..., Awaitable[list[object]]]) -> ServerInfo:
         asked_us, asked_at = clock.now_us(), asyncio.get_running_loop().time()
@@ -206,7 +244,7 @@ class Server:
 
     async def _ask(self, *commands: tuple[str, ...]) -> list[object]:
         try:
-            async with patience(self.timeout):
+            async with self.patience():
                 link = await self.connected()
                 return await link.ask(*map(pack, commands))
         except TimeoutError:

@@ -25,6 +25,7 @@ from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from zkrq.base.errors import ConfigError, Unavailable
 from zkrq.base.handshakes import read_alert, speaks_plainly, speaks_tls
+from zkrq.base.network import NAME_SECONDS, Address, connect, resolve
 from zkrq.protocol.replies import Answer, Status, read_error
 from zkrq.replication.patience import patience
 from zkrq.replication.stream import Receiver, Stream
@@ -68,6 +69,13 @@ class NoConnection(ConnectionError):
 class Wire(Protocol):
     """One connection: made, asked the first questions, and then started."""
 
+    async def prepare(self) -> str:
+        """Do what needs nothing but this client's own host, before ``connect``: read the credentials, resolve the name.
+
+        Returns why connecting may fail for want of that, empty if all is there.  Raises ``OSError`` if it would.
+        """
+        ...
+
     async def connect(self) -> None:
         """Connect and log in.  Raises ``OSError``.  Leaves nothing behind if it fails or is cancelled."""
         ...
@@ -93,6 +101,26 @@ Dial = Callable[[str, float], Callable[[], Wire]]
 """Makes wires to the server of a URL; the float is the time in seconds that connecting may take."""
 
 
+class _OverNetwork(Connection):
+    """redis-py's connection, to addresses that were resolved before."""
+
+    addresses: Sequence[Address] = ()
+
+    async def _connect(self) -> None:
+        context = _context(self) if isinstance(self, SSLConnection) else None
+        self._reader, self._writer = await connect(self.host, self.addresses, context)
+
+
+class _Encrypted(_OverNetwork, SSLConnection):
+    """The same over TLS."""
+
+
+_OURS: Mapping[type[AbstractConnection], type[AbstractConnection]] = {
+    Connection: _OverNetwork,
+    SSLConnection: _Encrypted,
+}
+
+
 class Parser(DefaultParser):
     """redis-py's parser, but an error keeps the whole text of the server's reply.
 
@@ -105,6 +133,10 @@ class Parser(DefaultParser):
         error.reply = response  # pyright: ignore[reportAttributeAccessIssue]
         return error
 
+
+NAME_SHARE = 1 / 2
+"""Share of the time for connecting that resolving the name may take beside it, until the last known addresses are used.
+"""
 
 HANDSHAKE_SHARE = 3 / 4
 """Share of the time for connecting that a TLS handshake may take; the rest is for finding out why it took longer."""
@@ -120,14 +152,16 @@ class RedisWire:
         auth: Source | None = None,
         tls: TLS | None = None,
         handshake: float | None = None,
+        name: float = NAME_SECONDS,
     ) -> None:
         """``make``: makes a connection, with the options that are given in place of its own.
 
         ``path``: the server's socket in the file system, None if it is reached over the network.  ``auth`` and ``tls``:
         read for each connection.  ``handshake``: seconds that an encrypted connection may take to be made, None if its
-        user limits that.
+        user limits that.  ``name``: seconds that resolving the server's name may take.
         """
         self._make = make
+        self._name = name
         self._path = path
         self._auth = auth
         self._tls = tls
@@ -135,9 +169,20 @@ class RedisWire:
         self._connection = make()
         self._stream: Stream | None = None
 
-    async def connect(self) -> None:
+    async def prepare(self) -> str:
         if self._auth is not None:
             self._connection = self._make(**await _login(self._auth))
+        connection = self._connection
+        if not isinstance(connection, _OverNetwork):
+            return ""
+        try:
+            found = await resolve(connection.host, int(connection.port), patience(self._name))
+        except (OSError, ValueError) as error:
+            raise NoConnection(_why(error, None)) from error
+        connection.addresses = found.addresses
+        return found.trouble
+
+    async def connect(self) -> None:
         if self._tls is not None and isinstance(self._connection, SSLConnection):
             self._connection.ssl_context.context = _read(
                 self._tls
@@ -232,7 +277,7 @@ async def _login(auth: Source) -> dict[str, str]:
     return {"username": user, "password": password} if user else {"password": password}
 
 
-def _why(error: RedisError | OSError, path: str | None) -> Answer:
+def _why(error: RedisError | OSError | ValueError, path: str | None) -> Answer:
     """Explain why there is no connection, and whose fault it is."""
     if text := getattr(error, "reply", None):  # as the server wrote it
         return read_error(text)
@@ -309,6 +354,7 @@ def wires(
     options = dict(options)
     kind = options.pop("connection_class", Connection)
     secured = kind is SSLConnection
+    kind = cast("Callable[..., AbstractConnection]", _OURS.get(kind, kind))
     if any(name.startswith("ssl_") for name in options):
         tls = None
     if secured and options.get("ssl_cert_reqs") != "none":
@@ -332,4 +378,4 @@ def wires(
     except (TypeError, ValueError, RedisError) as error:
         raise ValueError(str(error)) from error
     handshake = timeout * HANDSHAKE_SHARE if secured else None
-    return lambda: RedisWire(make, options.get("path"), auth, tls, handshake)
+    return lambda: RedisWire(make, options.get("path"), auth, tls, handshake, timeout * NAME_SHARE)

@@ -73,6 +73,9 @@ class _Wire:
         self.at_end: Callable[[], None] | None = None
         """Ends its subscription."""
 
+    async def prepare(self) -> str:
+        return ""
+
     async def connect(self) -> None:
         if not self._server.running:
             raise ConnectionRefusedError("connection refused")

@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 from zkrq.base import clock
 from zkrq.base.handshakes import NO_ROOM, hangs_up, is_end
+from zkrq.base.network import open_connection
 from zkrq.coordination.zookeeper.hosts import Address, parse
 
 QUESTION = b"srvr"
@@ -42,7 +43,7 @@ async def _ask(address: Address, context: ssl.SSLContext | None, timeout: float)
     began = clock.now_us()
     try:
         async with asyncio.timeout(timeout):
-            reader, writer = await asyncio.open_connection(address.host, address.port, ssl=context)
+            reader, writer = await open_connection(address.host, address.port, context, name_seconds=timeout / 2)
             try:
                 writer.write(QUESTION)
                 reply = await reader.read(MAX_REPLY)

@@ -25,6 +25,7 @@ from aiozk.protocol.request import Request
 from aiozk.protocol.stat import Stat as _WireStat
 
 from zkrq.base.handshakes import NO_ROOM, hangs_up, is_alert, is_end, read_alert, speaks_plainly, speaks_tls
+from zkrq.base.network import NAME_SECONDS, open_connection
 
 if TYPE_CHECKING:
     from zkrq.base.credentials import Login
@@ -165,9 +166,11 @@ class _Connection(Connection):
     """Fix aiozk's connection: one TCP connection instead of two (the first one asks for ``srvr``, which may be
     forbidden, and waits without bound), and reading half a message neither spins nor blocks the loop."""
 
-    async def open(self, request: protocol.ConnectRequest, context: ssl.SSLContext | None) -> protocol.ConnectResponse:
+    async def open(
+        self, request: protocol.ConnectRequest, context: ssl.SSLContext | None, name_seconds: float
+    ) -> protocol.ConnectResponse:
         """Connect and exchange the first messages, which have a format of their own."""
-        self.reader, writer = await asyncio.open_connection(self.host, self.port, ssl=context)
+        self.reader, writer = await open_connection(self.host, self.port, context, name_seconds=name_seconds)
         self.writer = writer
         payload = request.serialize()
         writer.write(size_struct.pack(len(payload)) + payload)
@@ -214,13 +217,20 @@ class ZooKeeperLink:
     # -- open, serve, close ---------------------------------------------------------------------------------------
 
     async def open(
-        self, wish: Greeting, zxid: int, logins: Sequence[Login] = (), context: ssl.SSLContext | None = None
+        self,
+        wish: Greeting,
+        zxid: int,
+        logins: Sequence[Login] = (),
+        context: ssl.SSLContext | None = None,
+        *,
+        name_seconds: float = NAME_SECONDS,
     ) -> Greeting:
         """Connect, and begin or continue a session; the caller bounds the time.
 
         zxid: newest transaction seen; a server that knows less refuses, so that time never runs backwards.
         logins: this session's identities; all have every right to the znodes that it makes.
         context: encrypts the connection; None: it is plain.
+        name_seconds: what resolving the server's name may take before its last known addresses are used.
         Raises ``NotAllowed`` for credentials or certificates that are refused, on either side, or if only one side
         speaks TLS; ``NoRoom``; otherwise any error of the connection.
         """
@@ -234,7 +244,7 @@ class ZooKeeperLink:
             read_only=False,
         )
         try:
-            answer = await self._connection.open(request, context)
+            answer = await self._connection.open(request, context, name_seconds)
         except OSError as error:
             if refusal := await self._refusal(error, context):
                 raise NotAllowed(refusal) from error

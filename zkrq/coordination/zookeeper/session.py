@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 
 ATTEMPT_TIMEOUT = 1 / 6  # of the session timeout, for one server in the first round; doubles with each round ...
 MAX_ATTEMPT_TIMEOUT = 1 / 2  # ... up to this
+NAME_SHARE = 1 / 2  # of the time for one server, until its last known addresses are used for want of its name
 FIRST_PAUSE = 0.05  # seconds between rounds; doubles with each round ...
 MAX_PAUSE = 0.5  # ... up to this
 STABLE_SECONDS = 2.0  # a link that lasted longer makes the next search start without a pause
@@ -165,7 +166,7 @@ class ZooKeeperSession:
             for address in self._order():
                 try:
                     async with asyncio.timeout(bound):
-                        return await self._establish(address)
+                        return await self._establish(address, bound)
                 except NotAllowed as error:
                     self._note_refusal(address, error)
                     refusals.append(error)
@@ -180,11 +181,12 @@ class ZooKeeperSession:
             if refusals:
                 self._refuse(refusals[0])
 
-    async def _establish(self, address: Address) -> ZooKeeperLink:
+    async def _establish(self, address: Address, bound: float) -> ZooKeeperLink:
         link = ZooKeeperLink(address, self._on_event)
         try:
             wish = Greeting(self._id, self._password, self._wish)
-            greeting = await link.open(wish, self._zxid, await self._logins(), self._context())
+            logins, context = await self._logins(), self._context()
+            greeting = await link.open(wish, self._zxid, logins, context, name_seconds=bound * NAME_SHARE)
             if greeting.session_id:
                 self._accept(greeting)
                 return link
@@ -195,7 +197,7 @@ class ZooKeeperSession:
         if not self._id:
             raise ConnectionError("the server gives no session")
         self._lose()
-        return await self._establish(address)
+        return await self._establish(address, bound)
 
     async def _logins(self) -> list[Login]:
         """Read the credentials.  Raises ``NotAllowed``, ``Unavailable``."""
