@@ -53,8 +53,8 @@ else:
     ) -> asyncio.Future[Any]:
         if not loop.is_running() or _makes_anyio(inspect.currentframe()):
             return asyncio.Task(coro, loop=loop, context=context)
-        made: Any = EagerTask(cast("Coroutine[Any, Any, Any]", coro), loop=loop, context=context)
-        return made
+        make: Any = EagerTask
+        return make(coro, loop=loop, context=context)
 
     def _makes_anyio(frame: FrameType | None) -> bool:
         """Tell whether the first caller outside of asyncio is anyio."""

@@ -55,6 +55,7 @@ from zkrq.base.events import (
     SessionSuspended,
     SeveralReleases,
     ShardEvent,
+    SubscriptionSilent,
     ViewChanged,
     WakeupsRefused,
 )
@@ -189,6 +190,7 @@ __all__ = [
     "Statistics",
     "StoredSchedule",
     "StoredSchedules",
+    "SubscriptionSilent",
     "Unavailable",
     "Verb",
     "View",

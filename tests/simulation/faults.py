@@ -117,6 +117,17 @@ async def nameless(world: World, chance: random.Random) -> None:
         path.nameless = False
 
 
+async def silent(world: World, chance: random.Random) -> None:
+    """Connections of one client and one server are forgotten in between: nothing arrives, and none of them ends."""
+    if found := _some_path(world, chance):
+        name, path = found
+        wires = [wire for wire in path.wires if chance.random() < HALF]
+        if wires:
+            world.trace.count("silent", f"{len(wires)} of {name}")
+        for wire in wires:
+            wire.fall_silent()
+
+
 async def breaks(world: World, chance: random.Random) -> None:
     """Calls break their connections."""
     for _ in range(chance.randint(1, 8)):
@@ -741,7 +752,7 @@ async def reshard_by(client: Client, call: str, *, force: bool = True) -> bool:
     return ended.outcome is Outcome.DONE
 
 
-NETWORK: Mapping[str, Fault] = {"slow": slow, "cut": cut, "breaks": breaks, "nameless": nameless}
+NETWORK: Mapping[str, Fault] = {"slow": slow, "cut": cut, "breaks": breaks, "nameless": nameless, "silent": silent}
 
 SERVER: Mapping[str, Fault] = {
     "stop": stop,

@@ -50,6 +50,7 @@ FIRED = {
     "right taken away",
     "server's clock set",
     "session expired",
+    "silent",
     "slow",
     "stale registry",
     "stale view",

@@ -216,6 +216,10 @@ class SimWire:
             at = max(self._sent_until, self._loop.now + self._network.delay(self._path))
             self._loop.call_at(at, self._end_server, context=WORLD)
 
+    def fall_silent(self) -> None:
+        """What is between the two forgets this connection, and tells neither."""
+        self._loses_requests = self._loses_replies = True
+
     def shut(self, why: str) -> None:
         """The network ends the connection."""
         if self._open:

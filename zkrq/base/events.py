@@ -84,6 +84,19 @@ class WakeupsRefused(ShardEvent):
 
 
 @dataclass(frozen=True, slots=True)
+class SubscriptionSilent(ShardEvent):
+    """An idle subscription of this client no longer heard the server, and no end of its connection either: a NAT or a
+    load balancer between them may have forgotten it.  The client subscribes again.  Items that became ready meanwhile
+    were found a few seconds late; messages of topics that were broadcast meanwhile, at most about ten seconds, may be
+    lost if every server's subscription was dropped."""
+
+    server: str
+
+    def _sentence(self) -> str:
+        return f"an idle subscription to server {self.server} went silent, and is made again: does a NAT drop it?"
+
+
+@dataclass(frozen=True, slots=True)
 class CatchingUp(ShardEvent):
     """This client is copying all items to a server that has come back: ``copied`` of about ``total``, at ``rate`` items
     per second, with ``seconds_left`` at that rate (None: unknown).  Reported every two seconds."""

@@ -53,7 +53,7 @@ async def hangs_up(host: str, port: int) -> bool:
     """Ask whether a server ends a connection on which nothing was sent, as one without room for it does."""
     try:
         async with asyncio.timeout(SECONDS):
-            reader, writer = await asyncio.open_connection(host, port)
+            reader, writer = await open_connection(host, port)
             try:
                 return not await reader.read(1)
             finally:

@@ -72,7 +72,8 @@ class Shard:
         register: str = VIEW,
     ) -> None:
         """``register``: the one that its view is in."""
-        events = events.of(name)
+        self.events: Final = events.of(name)
+        events = self.events
         self.name: Final = name
         self.register: Final = register
         self._settings = settings

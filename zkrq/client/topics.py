@@ -16,10 +16,12 @@ from weakref import finalize
 
 from zkrq.base.checks import check_name
 from zkrq.base.errors import Closed, CodecError, ConfigError, PayloadTooLarge, message_of, text_of
+from zkrq.base.events import SubscriptionSilent
 from zkrq.replication.subscriptions import Subscriptions
 
 if TYPE_CHECKING:
     from zkrq.base.codecs import Codec
+    from zkrq.base.events import Events
     from zkrq.base.tasks import Tasks
     from zkrq.client.shard import Shard
 
@@ -63,7 +65,8 @@ async def broadcast(shard: Shard, namespace: str, topic: str, message: T, codec:
 class _Inbox:
     """Collect the messages that arrive from the servers of a topic."""
 
-    def __init__(self, namespace: str, topic: str) -> None:
+    def __init__(self, namespace: str, topic: str, events: Events) -> None:
+        self._events = events
         self.unread: deque[bytes] = deque()
         self.arrived = asyncio.Event()
         self.closed = False
@@ -94,8 +97,11 @@ class _Inbox:
         self.closed = True
         self.arrived.set()
 
-    def report(self, server: str, reason: str) -> None:
-        """Log that a server does not let this client listen."""
+    def report(self, server: str, reason: str, is_silent: bool) -> None:
+        """Report that a subscription went silent, or that a server does not let this client listen."""
+        if is_silent:
+            self._events.tell(SubscriptionSilent(self._extra["cluster"], server), logging.WARNING)
+            return
         text = "not listening to topic %s on server %s: %s (%s)"
         _log.warning(text, self._topic, server, reason, _right(self._extra["cluster"]), extra=self._extra)
 
@@ -113,14 +119,14 @@ class Listener(Generic[T]):
         self._codec = codec
         self._shard = shard
         self._tasks = tasks
-        self._inbox = _Inbox(namespace, topic)
+        self._inbox = _Inbox(namespace, topic, shard.events)
         self._subscriptions = Subscriptions(
             shard.fleet.servers,
             f"{{{namespace}}}:topic:{topic}",
             self._inbox.hear,
             namespace=namespace,
             tasks=tasks,
-            refused=self._inbox.report,
+            troubled=self._inbox.report,
         )
         self._task: asyncio.Task[Any] | None = None
 

@@ -13,7 +13,7 @@ import secrets
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
-from zkrq.base.events import Events, WakeupsRefused
+from zkrq.base.events import Events, SubscriptionSilent, WakeupsRefused
 from zkrq.protocol.keys import key
 from zkrq.replication.subscriptions import Subscriptions
 
@@ -39,7 +39,7 @@ class Wakeups:
             namespace=namespace,
             tasks=tasks,
             missed=self.wake_all,
-            refused=self._report,
+            troubled=self._report,
         )
         self.listen = self._subscriptions.listen
         self.listen_only_to = self._subscriptions.listen_only_to
@@ -99,8 +99,9 @@ class Wakeups:
     def _with_right(self, reason: str) -> str:
         return f"{reason} (this client's user needs the right to the channels {_channel(self._namespace, '*')})"
 
-    def _report(self, server: ServerId, reason: str) -> None:
-        self._events.tell(WakeupsRefused(self._namespace, server, self._with_right(reason)), logging.WARNING)
+    def _report(self, server: ServerId, reason: str, is_silent: bool) -> None:
+        refused = WakeupsRefused(self._namespace, server, self._with_right(reason))
+        self._events.tell(SubscriptionSilent(self._namespace, server) if is_silent else refused, logging.WARNING)
 
     def _heard(self, message: bytes) -> None:
         wake = self._waiting.get(message)

@@ -20,6 +20,7 @@ from types import UnionType
 from typing import TYPE_CHECKING, cast
 
 from zkrq.base import clock
+from zkrq.base.alarm import Alarm
 from zkrq.protocol.clocks import Reading
 from zkrq.protocol.replies import Answer, Status
 from zkrq.protocol.server_info import ServerInfo, questions, read_server_info
@@ -31,6 +32,9 @@ from zkrq.replication.wire import Dial, Wire, pack
 
 if TYPE_CHECKING:
     from zkrq.protocol.view import Life, ServerId
+
+PING_SECONDS = 10.0
+"""Seconds without a message after which a subscription asks whether the server still knows its connection."""
 
 SHUN_SECONDS = 0.5
 """Seconds after a time-out for which calls are answered without asking the server."""
@@ -128,7 +132,7 @@ class Server:
         """Pass on what is published on ``channel``, over a connection of its own, until that ends.
 
         ``listening`` is set while the subscription is active, ``tried`` as soon as that is known.  Raises
-        ``ServerError``.
+        ``ServerError``, with ``Status.SILENT`` if the server no longer answers on an active subscription.
         """
         wire = self._dial()
         try:
@@ -143,8 +147,7 @@ class Server:
             listening.set()
             tried.set()
             subscription = _Subscription(heard)
-            wire.start(subscription)
-            raise failure(await subscription.end)
+            raise failure(await subscription.end(wire.start(subscription), self.timeout))
         except OSError as error:
             raise failure(error) from error
         finally:
@@ -267,22 +270,48 @@ class Server:
 
 
 class _Subscription(Receiver):
-    """Passes on the messages of a channel until its ``end``, which is the error of the connection."""
+    """Passes on the messages of a channel until the connection ends."""
 
     def __init__(self, heard: Callable[[bytes], None]) -> None:
         self._heard = heard
-        self.end: asyncio.Future[OSError] = asyncio.get_running_loop().create_future()
+        self._error: OSError | None = None
+        self._ended = Alarm()
+        self._news = asyncio.Event()
+        """Set by all that arrives."""
+
+    async def end(self, write: Callable[[bytes], None], timeout: float) -> OSError:
+        """Return what has ended the connection.  Raises ``ServerError`` if it went silent.
+
+        A NAT or a load balancer forgets a connection on which nothing passes, and tells neither end.  So a subscription
+        that has heard nothing for ``PING_SECONDS`` asks, and a server that does not answer within ``timeout`` seconds
+        is subscribed to anew.  Nothing else is concluded about that server: its calls have a connection of their own.
+        """
+        try:
+            while not self._error:
+                self._news.clear()
+                await self._ended.until(asyncio.get_running_loop().time() + PING_SECONDS)
+                if not self._news.is_set():
+                    write(pack(("PING",)))
+                    async with patience(timeout):
+                        await self._news.wait()
+        except TimeoutError:
+            raise ServerError(Status.SILENT, f"no answer within {timeout:g} s on an idle subscription") from None
+        finally:
+            self._ended.stop()
+        return self._error
 
     def heard(self, reply: object) -> None:
+        self._news.set()
         match reply:
             case [b"message", bytes(), bytes() as text]:
                 self._heard(text)
             case _:
-                pass  # nothing else is asked for on this connection
+                pass  # the answer to a PING
 
     def ended(self, error: OSError) -> None:
-        if not self.end.done():
-            self.end.set_result(error)
+        self._error = error
+        self._news.set()
+        self._ended.ring()
 
 
 def _libraries_in(reply: object) -> Iterator[str]:

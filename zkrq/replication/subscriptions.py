@@ -7,7 +7,7 @@ import logging
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, NamedTuple
 
-from zkrq.protocol.replies import Verdict
+from zkrq.protocol.replies import Status, Verdict
 from zkrq.replication.link import ServerError
 
 if TYPE_CHECKING:
@@ -41,14 +41,15 @@ class Subscriptions:
         namespace: str,
         tasks: Tasks,
         missed: Callable[[], None] = lambda: None,
-        refused: Callable[[ServerId, str], None] = lambda server, reason: None,
+        troubled: Callable[[ServerId, str, bool], None] = lambda server, reason, is_silent: None,
     ) -> None:
-        """``heard`` is called with each message; ``missed`` when some may have been lost; ``refused`` once for each
-        server that does not let this client listen, with the reason."""
+        """``heard`` is called with each message; ``missed`` when some may have been lost; ``troubled`` once for each
+        server that does not let this client listen, with the reason and False, and with True whenever a subscription
+        went silent."""
         self.channel = channel
         self.refused: dict[ServerId, str] = {}
         self._servers = servers
-        self._heard, self._missed, self._tell_refused = heard, missed, refused
+        self._heard, self._missed, self._tell = heard, missed, troubled
         self._namespace = namespace
         self._tasks = tasks
         self._subscriptions: dict[ServerId, _Subscription] = {}
@@ -93,17 +94,19 @@ class Subscriptions:
                 except ServerError as error:
                     extra = {"cluster": self._namespace, "server": server}
                     _log.debug("not listening to %s: %s", server, error, extra=extra)
-                    self._note_refusal(server, error)
+                    self._note_trouble(server, error)
                 tried.set()
                 self._missed()  # whatever was published while nobody listened is lost
                 await asyncio.sleep(RETRY_SECONDS)
         finally:
             tried.set()
 
-    def _note_refusal(self, server: ServerId, error: ServerError) -> None:
-        """Report once that a server does not let this client listen."""
+    def _note_trouble(self, server: ServerId, error: ServerError) -> None:
+        """Report that a subscription went silent; and once that a server does not let this client listen."""
+        if error.answer.status is Status.SILENT:
+            self._tell(server, str(error), True)
         if error.answer.verdict is not Verdict.CORRECT:
             self.refused.pop(server, None)
         elif server not in self.refused:
             self.refused[server] = str(error)
-            self._tell_refused(server, str(error))
+            self._tell(server, str(error), False)
