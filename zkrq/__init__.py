@@ -31,6 +31,7 @@ from zkrq.base.errors import (
 from zkrq.base.events import (
     CatchingUp,
     ClaimsLost,
+    ClocksApart,
     DeadLettersDropped,
     DeclaredDead,
     Event,
@@ -112,6 +113,7 @@ __all__ = [
     "ClaimLost",
     "ClaimsLost",
     "ClientInfo",
+    "ClocksApart",
     "Closed",
     "Cluster",
     "Codec",

@@ -14,12 +14,13 @@ from typing import Any
 import pytest
 
 import zkrq
-from tests.harness import command, in_process, new_namespace, over_zookeeper
+from tests.harness import command, in_process, new_namespace, over_zookeeper, until
 from zkrq import local
 from zkrq.base import clock
 from zkrq.base.ids import MARK
 from zkrq.coordination.memory import Hub
 from zkrq.coordination.zookeeper import ZooKeeperCoordinator
+from zkrq.replication.stream import Receiver
 from zkrq.replication.urls import dial
 from zkrq.replication.wire import Wire
 
@@ -345,16 +346,21 @@ def move_clock() -> Generator[Callable[[float], None]]:
 async def test_a_clients_clock_that_is_wrong(
     servers: local.Servers, move_clock: Callable[[float], None], caplog: pytest.LogCaptureFixture
 ) -> None:
-    """It is named at once, instead of with every push."""
+    """It is named when the client connects, and keeps this client alone from pushing, not from looking."""
     namespace = new_namespace()
     async with over_zookeeper(servers, namespace):
         pass
     assert "clock" not in caplog.text
-    for opened in (namespace, new_namespace()):
-        move_clock(-400)
-        with pytest.raises(zkrq.ConfigError, match=r"redis-1 is 400\.\d s ahead .* this client that differs .*300 s"):
-            async with over_zookeeper(servers, opened):
-                pass
+    move_clock(-400)
+    with pytest.raises(zkrq.ConfigError, match=r"redis-1 is 400\.\d s ahead .* this client that differs .*300 s"):
+        async with over_zookeeper(servers, new_namespace()):
+            pass
+    async with over_zookeeper(servers, namespace) as cluster:
+        with pytest.raises(zkrq.ConfigError, match=r"nothing was written.*the clock here differs"):
+            await cluster.queue("jobs").push("x")
+        await until(lambda: bool(cluster.health().trouble))
+        assert cluster.health().trouble[0].startswith("this client's clock is 400.")
+        assert await cluster.queue("jobs").size() == (0, 0, 0, 0)
     caplog.clear()
     move_clock(20)
     async with over_zookeeper(servers, namespace) as cluster:
@@ -367,10 +373,22 @@ class _Shifted:
 
     def __init__(self, wire: Wire) -> None:
         self._wire = wire
-        self.prepare, self.connect, self.start, self.close = wire.prepare, wire.connect, wire.start, wire.close
+        self.prepare, self.connect, self.close = wire.prepare, wire.connect, wire.close
 
     async def ask(self, *commands: bytes) -> list[object]:
         return [_shifted(reply) for reply in await self._wire.ask(*commands)]
+
+    def start(self, receiver: Receiver) -> Callable[[bytes], None]:
+        return self._wire.start(_ShiftedReceiver(receiver))
+
+
+class _ShiftedReceiver(Receiver):
+    def __init__(self, receiver: Receiver) -> None:
+        self._receiver = receiver
+        self.ended = receiver.ended
+
+    def heard(self, reply: object) -> None:
+        self._receiver.heard(_shifted(reply))
 
 
 def _shifted(reply: object) -> object:
@@ -381,8 +399,8 @@ def _shifted(reply: object) -> object:
             return reply
 
 
-async def test_a_servers_clock_that_is_wrong(servers: local.Servers) -> None:
-    """A client that connects says which; one that is outside the view stays there."""
+async def test_a_servers_clock_that_is_wrong(servers: local.Servers, caplog: pytest.LogCaptureFixture) -> None:
+    """A client that connects says which, evicts it and works on; one that is outside the view stays there."""
     namespace, hub = new_namespace(), Hub()
     wrong = servers.redis[1].url
 
@@ -392,13 +410,16 @@ async def test_a_servers_clock_that_is_wrong(servers: local.Servers) -> None:
 
     async with in_process(servers, namespace, hub):
         pass
-    with pytest.raises(zkrq.ConfigError, match=r"redis-2 is 400\.\d s ahead .* it is redis-2 that differs"):
-        async with in_process(servers, namespace, hub, dial=dial_shifted):
-            pass
+    async with in_process(servers, namespace, hub, dial=dial_shifted) as cluster:
+        assert re.search(r"redis-2 is 400\.\d s ahead .* it is redis-2 that differs", caplog.text)
+        await until(lambda: "redis-2" not in cluster.view.members)
+        await cluster.queue("jobs").push("x")
+        await until(lambda: bool(cluster.health().servers["redis-2"].reason))
+        assert re.match(r"its clock is 400\.\d s ahead", cluster.health().servers["redis-2"].reason or "")
     async with local.servers(redis=1, zookeeper=0) as own:
         wrong = own.redis[0].url
         async with in_process(servers, namespace, hub, dial=dial_shifted) as cluster:
-            with pytest.raises(zkrq.ConfigError, match=r"new is 400\.\d s ahead .*nothing was changed"):
+            with pytest.raises(zkrq.ConfigError, match=r"new: its clock is 400\.\d s ahead .*nothing was changed"):
                 await cluster.add_server(wrong, name="new")
 
 

@@ -4,6 +4,7 @@ python -m tests.model --schedules 10000                            every rule in
 python -m tests.model --schedules 10000 --off tombstone-stays      one rule off
 python -m tests.model --ablate --schedules 2000                    each rule off in turn
 python -m tests.model --schedules 10000 --links                    one client does not always reach one server
+python -m tests.model --schedules 10000 --clocks                   the clock of one server is wrong now and then
 python -m tests.model --schedules 10000 --shards                   a second shard comes and goes
 python -m tests.model --schedules 10000 --turns                    consumers settle and claim in one decision
 python -m tests.model --schedules 10000 --levels                   clients of two releases, and the level is raised
@@ -25,6 +26,7 @@ from tests.model.explore import Findings, explore_together
 from tests.model.promises import Broken, Promise
 from tests.model.rules import (
     ALL_RULES,
+    CLOCK_RULES,
     LEVEL_RULES,
     LIMIT_RULES,
     ORDER_RULES,
@@ -63,6 +65,7 @@ def main() -> int:
         help=f"faults of servers and clients in a schedule (default: {FAULTS})",
     )
     parser.add_argument("--links", action="store_true", help="one client does not always reach one server")
+    parser.add_argument("--clocks", action="store_true", help="the clock of one server is wrong now and then")
     parser.add_argument("--shards", action="store_true", help="a second shard comes and goes")
     parser.add_argument("--turns", action="store_true", help="consumers settle and claim in one decision")
     parser.add_argument("--levels", action="store_true", help="clients are of two releases, and the level is raised")
@@ -73,7 +76,7 @@ def main() -> int:
     parser.add_argument("--jobs", type=int, default=cores, metavar="N", help=f"processes (default: {cores})")
     parser.add_argument("--trace", type=int, metavar="SEED", help="replay this schedule and tell what happened")
     given = parser.parse_args()
-    kind = {"links": given.links, "shards": given.shards, "turns": given.turns}
+    kind = {"links": given.links, "clocks": given.clocks, "shards": given.shards, "turns": given.turns}
     kind |= {"limited": given.limits, "results": given.results, "levels": given.levels, "ordered": given.ordered}
     if given.trace is not None:
         return replay(given.trace, given.off, given.faults, kind)
@@ -107,7 +110,7 @@ def replay(seed: int, off: Collection[Rule], faults: int, kind: Mapping[str, boo
 def ablate(seeds: range, off: Collection[Rule], faults: int, jobs: int, kind: Mapping[str, bool]) -> int:
     print(f"{'without':36}{'':4}" + "".join(f"{promise.value:>31}" for promise in Promise) + f"{'orphans':>10}")
     special = {"turns": TURN_RULES, "limited": LIMIT_RULES, "results": RESULT_RULES, "levels": LEVEL_RULES}
-    special |= {"ordered": ORDER_RULES}
+    special |= {"ordered": ORDER_RULES, "clocks": CLOCK_RULES}
     left_out = {*SHARD_RULES, *(rule for name, rules in special.items() if not kind[name] for rule in rules)}
     for rule in SHARD_RULES if kind["shards"] else [rule for rule in Rule if rule not in left_out]:
         findings = explore_together(seeds, jobs=jobs, off=[*off, rule], faults=faults, **kind)

@@ -47,6 +47,13 @@ class AlteredEvicting(Evicting):
             return {}
         return (yield from super().probe(view, unasked))
 
+    def find_askew(
+        self, view: View, failed: Answers, found: Mapping[ServerId, ServerInfo | Answer]
+    ) -> Operation[Answers]:
+        if Rule.WRONG_CLOCK_LEAVES not in self._on:
+            return {}
+        return (yield from super().find_askew(view, failed, found))
+
 
 class AlteredWitness(Witness):
     """Every grace is over when the world says so.  Where all links are whole, silence is a server's own."""
@@ -106,6 +113,11 @@ class Altered(Deciding):
         if effort.touched and Rule.STAYS_BY_THE_NEWER_MAP not in self.on:
             return view.map_number
         return (yield from super().place_again(view, map_number, effort, may_leave=may_leave))
+
+    def find_askew(self, view: View) -> Operation[Answers]:
+        if Rule.WRONG_CLOCK_LEAVES not in self.on:
+            return {}
+        return (yield from super().find_askew(view))
 
     def check_writable(self, view: View) -> None:
         if Rule.PUSH_NEEDS_MIN_REPLICAS in self.on:

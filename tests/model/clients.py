@@ -34,7 +34,7 @@ from zkrq.protocol.calls import (
 from zkrq.protocol.deciding import Decided
 from zkrq.protocol.levels import SPOKEN
 from zkrq.protocol.payloads import join
-from zkrq.protocol.pushing import Done, Pushes
+from zkrq.protocol.pushing import Done, InDoubt, Pushes
 from zkrq.protocol.records import VERSION_BYTES, fresh, in_order, is_alone, token_of
 from zkrq.protocol.steps import Answers, Ask, Denied, Failure, Fenced, NothingDone, Operation, StepFailed, Unknown
 from zkrq.protocol.view import ServerId, View, ViewChange, accused, raise_level
@@ -105,6 +105,7 @@ class Producer(Client):
             self.failed(failure)
             yield from self.refresh()
             return set()
+        self.check_clocks(pushes)
         return {
             put.item_id(position).encode()
             for at, put in enumerate(puts)
@@ -114,6 +115,17 @@ class Producer(Client):
 
     def failed(self, failure: Failure) -> None:
         """A try of a push has failed."""
+
+    def check_clocks(self, pushes: Pushes) -> None:
+        """Servers contradict each other, and the others alone would do: then the one with the wrong clock has to have
+        left."""
+        links, view = self.world.links, self.view
+        contradicted = any(isinstance(each, InDoubt) and not each.cause for each in pushes.exceptional.values())
+        self.world.ledger.counts["pushes in doubt"] += contradicted
+        if not contradicted or not links or not links.is_askew(links.server):
+            return
+        if links.server in view.members and len(view.members) > view.min_replicas:
+            raise Broken(Promise.IN_DOUBT, f"{pushes.exceptional} in {view}")
 
 
 class Upgrader(Client):
@@ -166,7 +178,7 @@ class Cut(Producer):
             links.down = world.chance(self.DOWN)
             self.numbers = [number]
             yield from super().work()
-            if links.trouble is Trouble.CLOSED:
+            if links.trouble in (Trouble.CLOSED, Trouble.ASKEW):
                 links.down = False  # else it never comes back, and nobody else can do anything about it
 
     def ask(self, step: Ask) -> Steps[Answers]:
@@ -204,7 +216,9 @@ class Cut(Producer):
 
 
 class Watcher(Client):
-    """Answers accusations, as every client does besides its work."""
+    """Answers accusations and compares clocks, as every client does besides its work."""
+
+    INSPECTS = 0.02
 
     def work(self) -> Steps[None]:
         world = self.world
@@ -214,6 +228,9 @@ class Watcher(Client):
             if accused(self.view) and Rule.ACCUSATION_IS_REFUTED in self.on:
                 with suppress(Failure):
                     yield from self.run(self.evicting.attend())
+            if world.links.trouble is Trouble.ASKEW and world.chance(self.INSPECTS):
+                with suppress(Failure):
+                    yield from self.run(self.evicting.inspect())
 
 
 class Held(NamedTuple):

@@ -30,6 +30,7 @@ class Promise(enum.Enum):
     EVICTED_FOR_ONE = "evicted for one client's trouble"
     FAILED_EARLY = "failed before its time was up, though every server answers"
     HALTED = "halted by one server that lets nobody in"
+    IN_DOUBT = "in doubt for one server's clock"
     TWICE = "exists twice"
     TOLD_OTHERWISE = "told one end, then another"
     RESULT_LOST = "result of a returned ack lost"

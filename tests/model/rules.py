@@ -300,6 +300,12 @@ class Rule(enum.Enum):
         "a client with an old password evicts every life of a healthy server that the others admit",
     )
 
+    WRONG_CLOCK_LEAVES = (
+        0,
+        "a server that refuses a push for its age, because its clock differs from the majority's, leaves the view",
+        "one server's clock is set, and nearly every push of every client has an unknown outcome",
+    )
+
     SCRUB_DECIDES = (
         0,
         "where servers differ, the primary decides anew what it knows",
@@ -462,6 +468,9 @@ RESULT_RULES = [Rule.RESULT_IS_EVERYWHERE, Rule.RESULT_IS_COMPLETED]
 
 LEVEL_RULES = [Rule.LEVEL_RAISES_THE_EPOCH, Rule.LEVEL_IS_READ_WITH_THE_VIEW]
 """Rules about clients of two releases."""
+
+CLOCK_RULES = [Rule.WRONG_CLOCK_LEAVES]
+"""Rules about clocks that are wrong."""
 
 LIMIT_RULES = [
     Rule.LIMIT_COUNTS_CLAIMED,

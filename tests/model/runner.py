@@ -15,7 +15,7 @@ from tests.model.server import Request
 from tests.model.world import World
 from zkrq.base.errors import ZkrqError
 from zkrq.protocol import calls
-from zkrq.protocol.replies import Answer
+from zkrq.protocol.replies import Answer, Status
 from zkrq.protocol.server_info import ServerInfo
 from zkrq.protocol.steps import (
     Answers,
@@ -32,6 +32,7 @@ from zkrq.protocol.steps import (
     Look,
     Monotonic,
     Nonce,
+    NoteClocks,
     Now,
     Obstacles,
     Operation,
@@ -141,7 +142,10 @@ class Client(Member):
                 self.world.found(view, version)
             case Removed(_, items):
                 self._removed |= dict(items)
-            case Now() | Hurry() | Report() | Evicted():
+            case Evicted(failed):
+                askew = any(answer.status is Status.ASKEW for answer in failed.values())
+                self.world.ledger.counts["clock evictions"] += askew
+            case Now() | Hurry() | Report() | NoteClocks():
                 return 0
             case _:
                 yield PAUSE

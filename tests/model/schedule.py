@@ -140,6 +140,7 @@ class Kind(TypedDict, total=False):
     """What is special about a schedule; see ``Schedule``."""
 
     links: bool
+    clocks: bool
     shards: bool
     turns: bool
     limited: bool
@@ -156,6 +157,7 @@ class Schedule:
         faults: int = FAULTS,
         *,
         links: bool = False,
+        clocks: bool = False,
         shards: bool = False,
         turns: bool = False,
         limited: bool = False,
@@ -163,7 +165,8 @@ class Schedule:
         levels: bool = False,
         ordered: bool = False,
     ) -> None:
-        """``links``: one client does not always reach one server.  ``shards``: a second shard comes and goes.
+        """``links``: one client does not always reach one server.  ``clocks``: that of one server is wrong at times.
+        ``shards``: a second shard comes and goes.
         ``turns``: consumers settle and claim in one decision.  ``limited``: the queue has a limit of items claimed at
         once.  ``results``: consumers ack with a result, for which callers ask.  ``levels``: clients are of two
         releases, and the level is raised.  ``ordered``: groups keep the order of their pushes."""
@@ -171,6 +174,7 @@ class Schedule:
             seed,
             on,
             links=links,
+            clocks=clocks,
             turns=turns,
             limited=limited,
             results=results,

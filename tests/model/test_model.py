@@ -18,6 +18,7 @@ from tests.model.explore import Findings, explore, explore_together
 from tests.model.promises import Broken, Promise
 from tests.model.rules import (
     ALL_RULES,
+    CLOCK_RULES,
     LEVEL_RULES,
     LIMIT_RULES,
     ORDER_RULES,
@@ -175,7 +176,7 @@ SHARDS_SOON = 2
 LOAD_BEARING = [
     rule
     for rule in Rule
-    if rule not in (*SHARD_RULES, *TURN_RULES, *LIMIT_RULES, *ORDER_RULES, *RESULT_RULES, *LEVEL_RULES)
+    if rule not in (*SHARD_RULES, *TURN_RULES, *LIMIT_RULES, *ORDER_RULES, *RESULT_RULES, *LEVEL_RULES, *CLOCK_RULES)
     and not any(
         rule in those for those in (AMONG_MANY_FAULTS, RARE, BEHIND_THE_DEADLINE, BEHIND_A_BROKEN_LINK, NOT_MISSED)
     )
@@ -285,6 +286,30 @@ def test_no_promise_is_broken_behind_broken_links() -> None:
 def test_who_may_evict(rule: Rule, bound: int) -> None:
     findings = explore(range(bound), off=[rule], links=True)
     assert findings.violations[BROKEN_PROMISES.get(rule, Promise.EVICTED_AGAIN)]
+
+
+@pytest.fixture(scope="module")
+def clocks() -> Findings:
+    return explore(range(SCHEDULES // 2), clocks=True)
+
+
+def test_one_servers_clock_breaks_no_promise(clocks: Findings) -> None:
+    """Also with two members where two are needed: then the server stays, and pushes are in doubt."""
+    assert not clocks.broken, clocks.first
+    assert clocks.counts["clock evictions"] > 0.5 * clocks.schedules
+    assert clocks.counts["pushes in doubt"] > 0.1 * clocks.schedules
+
+
+@pytest.mark.chaos
+def test_one_servers_clock_breaks_no_promise_in_many_schedules() -> None:
+    findings = explore_together(range(50_000), jobs=JOBS, clocks=True)
+    assert not findings.broken, findings.first
+
+
+@pytest.mark.parametrize("rule", CLOCK_RULES, ids=name)
+def test_without_a_rule_one_servers_clock_breaks_a_promise(rule: Rule) -> None:
+    findings = explore(range(SOON), off=[rule], only_first=True, clocks=True)
+    assert findings.violations[Promise.IN_DOUBT]
 
 
 @pytest.fixture(scope="module")

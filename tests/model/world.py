@@ -7,6 +7,7 @@ import random
 from collections.abc import Callable, Mapping
 from copy import copy
 from dataclasses import dataclass
+from functools import partial
 from itertools import count
 
 from tests.model.promises import Ledger
@@ -37,6 +38,14 @@ class Trouble(enum.Enum):
     SILENT = "the client does not reach it"
     KEPT_OUT = "it does not let the client in"
     CLOSED = "it lets nobody in"
+    ASKEW = "its clock is wrong: it refuses every push for its age"
+
+
+BEHIND_LINKS = (Trouble.SILENT, Trouble.KEPT_OUT, Trouble.CLOSED)
+"""What broken links are drawn from."""
+
+AHEAD = 3600.0
+"""Seconds by which a wrong clock is ahead."""
 
 
 LIMIT, GROUP_LIMIT = 3, 2
@@ -61,11 +70,15 @@ class Links:
         """Whether this server lets nobody in, which lasts no longer than the client that it is closed to."""
         return self.down and server == self.server and self.trouble is Trouble.CLOSED and not self.is_over()
 
+    def is_askew(self, server: ServerId) -> bool:
+        """Whether the clock of this server is wrong, for every client."""
+        return self.down and server == self.server and self.trouble is Trouble.ASKEW
+
     def answer(self, client: object, server: ServerId) -> Answer | None:
         """What a client gets instead of an answer of this server."""
         if self.is_closed(server):
             return DENIED
-        if server == self.server and self.is_cut(client):
+        if server == self.server and self.is_cut(client) and self.trouble is not Trouble.ASKEW:
             return TIMED_OUT if self.trouble is Trouble.SILENT else DENIED
         return None
 
@@ -87,19 +100,21 @@ class World:
         on: Rules,
         *,
         links: bool = False,
+        clocks: bool = False,
         turns: bool = False,
         limited: bool = False,
         results: bool = False,
         levels: bool = False,
         ordered: bool = False,
     ) -> None:
-        """``turns``: consumers may settle and claim in one decision.  ``limited``: the queue has a limit.
+        """``clocks``: that of one server is wrong at times.  ``turns``: consumers may settle and claim in one decision.
+        ``limited``: the queue has a limit.
         ``results``: consumers ack with a result.  ``levels``: clients are of two releases, and the level is raised.
         ``ordered``: groups keep the order of their pushes."""
         self.on = on
         self.turns = turns and Rule.PRIMARY_DECIDES in on
-        trouble = list(Trouble)[seed // 2 // len(SERVERS) % len(Trouble)]
-        self.links = Links(SERVERS[seed // 2 % len(SERVERS)], trouble) if links else None
+        trouble = BEHIND_LINKS[seed // 2 // len(SERVERS) % len(BEHIND_LINKS)] if links else Trouble.ASKEW
+        self.links = Links(SERVERS[seed // 2 % len(SERVERS)], trouble) if links or clocks else None
         self.blackouts = seed % 2 == 1
         clock = Clock(limit=LIMIT, group_limit=GROUP_LIMIT) if limited else Clock()
         clock.ordered = ordered
@@ -119,6 +134,9 @@ class World:
         self.is_busy: Callable[[], bool] = lambda: False
         """Whether there are clients of several shards at work."""
         self.servers: Mapping[ServerId, Server] = {id: Server(id, on, clock, f"{id}1", self.nonce()) for id in SERVERS}
+        if self.links:
+            for id, server in self.servers.items():
+                server.scripts.is_askew = partial(self.links.is_askew, id)
         members = {id: server.life for id, server in self.servers.items()}
         self.view = View(1, members, {}, {}, dict.fromkeys(SERVERS, ""), min_replicas=2, by=self.nonce())
 
@@ -249,7 +267,7 @@ class World:
             deployment=self.view.deployment,
             queues=int(server.held.known),
             clock_us=0,
-            ahead=0.0,
+            ahead=AHEAD if self.links and self.links.is_askew(id) else 0.0,
             maxmemory=0,
             used_memory=0,
         )

@@ -573,6 +573,32 @@ async def clock_step(world: World, chance: random.Random) -> None:
     server.clock = shows
 
 
+LEAPS = (120.0, 400.0, 3_600.0, 90_000.0)
+"""Seconds by which a clock is set that is then wrong: within the put window, and beyond it."""
+
+LEAP_WAITS = 20
+
+
+async def leap(world: World, chance: random.Random) -> None:
+    """The clock of a server is wrong for a while, by minutes or by a day, while all servers are in sync."""
+    for _ in range(LEAP_WAITS):
+        if world.is_whole and not world.leaping:
+            break
+        await asyncio.sleep(LOOK_SECONDS)
+    else:
+        return
+    server = world.servers[chance.choice(sorted(world.servers))]
+    seconds = chance.choice((-1, 1)) * chance.choice(LEAPS) * chance.uniform(1.0, 1.5)
+    world.trace.count("leap", f"the clock of {server.name} is {seconds:g} s off")
+    world.leaping = True
+    world.found.leapt += 2 * abs(seconds)
+    for shift in (seconds, -seconds):
+        world.note_step(shift)
+        server.clock += shift
+        await asyncio.sleep(chance.uniform(1.0, 20.0))
+    world.leaping = False
+
+
 # -- operators -------------------------------------------------------------------------------------------------------
 
 JOIN_SECONDS = 400.0
@@ -795,5 +821,8 @@ fail."""
 
 ALONE: Mapping[str, Fault] = {"hang": hang, "closed": closed, "drag": drag}
 """In some seeds there is only one of these: what happens then is known exactly."""
+
+LEAP: Mapping[str, Fault] = {"leap": leap}
+"""The same, drawn by itself."""
 
 FAULTS: Mapping[str, Fault] = {**NETWORK, **SERVER, **CLIENT, **OWN, **OPERATOR, **OTHERS}

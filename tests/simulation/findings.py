@@ -19,6 +19,8 @@ class Findings:
         self.counts: Counter[str] = Counter()
         self.calm = True
         """Nothing has gone wrong so far: then reading is exact as well."""
+        self.leapt = 0.0
+        """Seconds by which clocks of servers were wrong by far, all together."""
         self.clocks_set = False
         """Whether the clock of some server was set."""
         self.unnoticed = 0.0

@@ -53,7 +53,7 @@ class Kept:
         writes = self.writes[id]
         certain = [write for write in writes if write.ended_at < begun_at]
         if result is None:
-            if certain:
+            if certain and not self.found.leapt:  # whose time was over by the clock of the server that was asked
                 self.found.violation(f"result {id} is gone, though {len(certain)} were stored")
             return
         (write, *_) = [write for write in writes if write.value == result.value] or [None]

@@ -39,6 +39,9 @@ MAPS_SHARE = 0.15
 ALONE_SHARE = 0.15
 """Share of seeds with a fault of ``ALONE``."""
 
+LEAP_SHARE = 0.08
+"""Share of seeds in which a clock is wrong."""
+
 HALF = 0.5
 
 FAULTS_LAST = 1.2
@@ -188,6 +191,8 @@ class _Scenario:
         of_shards = [fault for name, fault in all_faults.SHARDS.items() if name in enabled and world.plan]
         self._faults = self._swarm([fault for name, fault in all_faults.FAULTS.items() if name in enabled])
         self._draw_alone([fault for name, fault in all_faults.ALONE.items() if name in enabled])
+        if "leap" in enabled:
+            self._draw_leap()
         self._faults += of_shards if not self._faults else [fault for fault in of_shards for _ in range(2)]
         self._draw_maps(enabled)
         world.only_shards_go = bool(of_shards) and set(self._faults) <= {all_faults.shard_away}
@@ -207,7 +212,7 @@ class _Scenario:
     def _draw_alone(self, faults: list[Fault]) -> None:
         """Have one of these faults happen alone, or together with the others.  Drawn by a chance of its own."""
         world, chance = self._world, self._world.chance_for("alone")
-        world.no_call_fails_for = all_faults.hang
+        world.calls_fail_for_none_of = (all_faults.hang,)
         if world.rolling:  # of the release before it is not known so exactly
             return
         if not faults or (self._faults and chance.random() > ALONE_SHARE):
@@ -218,6 +223,19 @@ class _Scenario:
             world.only = None if world.plan else fault
         else:
             self._faults.append(fault)
+
+    def _draw_leap(self) -> None:
+        """Have a clock be wrong, alone or together with the others; by a chance of its own, as above."""
+        world, chance = self._world, self._world.chance_for("leap")
+        if world.rolling or (self._faults and chance.random() > LEAP_SHARE):
+            return
+        if not self._faults or chance.random() < HALF:
+            self._faults = [all_faults.leap]
+            world.only = None if world.plan else all_faults.leap
+            if world.shape.servers > world.shape.min_replicas:
+                world.calls_fail_for_none_of = (all_faults.leap,)
+        else:
+            self._faults = [*self._faults, all_faults.leap]
 
     def _swarm(self, faults: list[Fault]) -> list[Fault]:
         """Some of the faults: a run that has few kinds has more of each, and of what they do together (swarm testing:
@@ -445,6 +463,7 @@ async def _audit(auditor: Client) -> None:
         for audit in audits:
             await audit.use_ids_again(day)
     if world.shape.days:
+        world.loop.skipped += world.found.leapt
         await asyncio.sleep(MEMORY_SECONDS)
         for text in leftovers(world):
             found.violation(text)
@@ -486,6 +505,7 @@ async def _insist(auditor: Client, call: str, audits: Sequence[_Audit] = ()) -> 
 async def _another_day(world: World, *, first: bool) -> None:
     """Time passes: the first time everything runs on, afterwards clocks go on while everything stands still."""
     if first:
+        world.loop.skipped += world.found.leapt
         await asyncio.sleep(MEMORY_SECONDS)
     else:
         world.loop.skipped += DAY

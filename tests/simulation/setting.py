@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 from tests.simulation.servers import Pace
 from zkrq import DeadLetters, Groups, Limits
+from zkrq.protocol.clocks import CLOCK_BOUND
 
 _POLICIES = (
     None,
@@ -131,7 +132,7 @@ def draw_shape(chance: random.Random) -> Shape:
     servers = chance.choices((2, 3, 4, 5), (2, 8, 2, 1))[0]
     min_replicas = min(servers, chance.choices((1, 2, 3), (2, 8, 2))[0])
     queues, seconds = chance.choices((1, 2, 3), (7, 2, 1))[0], chance.choices((8.0, 15.0, 30.0), (4, 3, 2))[0]
-    clocks = chance.choices((2.0, 30.0, 100.0), (6, 1, 1))[0]
+    clocks = chance.choices((2.0, 30.0, CLOCK_BOUND / 2), (6, 1, 1))[0]
     days = chance.choices((0, 1, 2), (12, 2, 1))[0]
     pace, ballast = chance.choices(_LOADS, (10, 1, 1))[0]
     return Shape(servers, min_replicas, queues, seconds, clocks, days, pace, ballast)

@@ -9,6 +9,9 @@ from functools import partial
 from typing import Any, TypeVar
 from unittest.mock import Mock, patch
 
+import pytest
+
+from tests.every import every
 from tests.simulation import setting
 from tests.simulation.agreement import disagreements
 from tests.simulation.faults import NO_RIGHT, WRONG_PASSWORD
@@ -19,7 +22,7 @@ from tests.simulation.setting import Setting, Shape
 from tests.simulation.trace import Trace
 from tests.simulation.wire import Break
 from tests.simulation.world import CLAIM_TIMEOUT, NAMESPACE, Client, World
-from zkrq import Cancellation, OutcomeUnknown, Queue, new_id
+from zkrq import Cancellation, ConfigError, OutcomeUnknown, Queue, Unavailable, new_id
 from zkrq.base import clock
 from zkrq.consuming.claims import lease_of
 from zkrq.coordination.coordinator import Versioned
@@ -802,3 +805,95 @@ async def _shut_out(world: World) -> None:
 
 def test_a_moment_that_recurs_is_made_up_for_when_its_client_is_let_in_again() -> None:
     _play(_shut_out)
+
+
+HOUR = 3_600.0
+
+
+def _pushes(queue: Queue[Any]) -> list[Coroutine[Any, Any, Any]]:
+    """A push of each kind."""
+    return [
+        queue.push("plain"),
+        queue.push_many(range(3)),
+        queue.push("own id", id="mine"),
+        queue.push("keyed", key="k"),
+        queue.push("grouped", group="g"),
+        queue.push("delayed", delay=5),
+    ]
+
+
+async def _a_clock_is_set(world: World, seconds: float, *, of_primary: bool) -> None:
+    near, queue = await _opened(world, "near")
+    assert world.view
+    primary = world.view.primary(world.queue)
+    wrong = primary if of_primary else next(id for id in world.view.members if id != primary)
+    world.servers[wrong].clock += seconds
+    for work in _pushes(queue):
+        await _run(near, work)
+    assert near.cluster
+    await _until(lambda: not _is_member(world, wrong))
+    await asyncio.sleep(3.0)
+    assert any(f"{wrong} is not brought back: its clock is" in text for text in near.cluster.health().warnings)
+    assert near.cluster.health().ok
+    world.servers[wrong].clock -= seconds
+    await _until(lambda: _is_member(world, wrong))
+    await _until(lambda: near.cluster is not None and not near.cluster.health().warnings)
+    await _close(near)
+
+
+@every("seconds", [HOUR, -HOUR, 150.0, -150.0])
+@every("of_primary", [True, False])
+def test_a_server_whose_clock_is_set_fails_no_push_and_comes_back(seconds: float, of_primary: bool) -> None:
+    _play(partial(_a_clock_is_set, seconds=seconds, of_primary=of_primary))
+
+
+async def _a_needed_clock_is_set(world: World) -> None:
+    near, queue = await _opened(world, "near")
+    assert world.view
+    assert near.cluster
+    await _run(near, queue.push("before"))
+    wrong = next(id for id in world.view.members if id != world.view.primary(world.queue))
+    gone = next(id for id in world.view.members if id not in (wrong, world.view.primary(world.queue)))
+    world.servers[gone].kill()
+    await _run(near, queue.push("by two"))
+    world.servers[wrong].clock += HOUR
+    with pytest.raises(OutcomeUnknown, match=f"{wrong}: its clock is .* ahead"):
+        await _run(near, queue.push("touched"))
+    for _ in range(3):
+        with pytest.raises(Unavailable, match=f"nothing was written: {wrong}: its clock is .* set it right"):
+            await _run(near, queue.push("refused"))
+    assert not near.cluster.health().ok
+    assert any(f"server {wrong}: its clock is" in text for text in near.cluster.health().trouble)
+    for claim in await _run(near, queue.pop_many(5, timeout=5)):
+        await _run(near, claim.ack())
+    world.servers[wrong].clock -= HOUR
+    await _until(lambda: bool(near.cluster and near.cluster.health().ok))
+    await _run(near, queue.push("after"))
+    await _close(near)
+
+
+def test_with_two_members_and_two_needed_a_wrong_clock_stops_pushes_and_nothing_else() -> None:
+    _play(_a_needed_clock_is_set)
+
+
+async def _the_clients_clock_is_set(world: World) -> None:
+    near, queue = await _opened(world, "near")
+    far, far_queue = await _opened(world, "far")
+    near.process.clock += HOUR
+    with pytest.raises(ConfigError, match="the clock here differs"):
+        await _run(near, queue.push("x"))
+    assert near.cluster
+    await _until(lambda: bool(near.cluster and not near.cluster.health().ok))
+    (text,) = near.cluster.health().trouble
+    assert "this client's clock is 3600" in text
+    await _run(far, far_queue.push("y"))
+    claim = await _run(near, queue.pop_one(timeout=5))
+    assert claim
+    await _run(near, claim.ack())
+    assert world.view
+    assert world.view.epoch == 1
+    await _close(near, far)
+
+
+def test_a_client_whose_own_clock_is_wrong_stops_itself_alone() -> None:
+    _play(_the_clients_clock_is_set)

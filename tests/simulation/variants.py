@@ -18,14 +18,14 @@ from tests.simulation.ensemble import SimHub
 from zkrq.client import upgrading
 from zkrq.coordination.coordinator import Versioned
 from zkrq.producing.placement import Placement
-from zkrq.protocol import witness
+from zkrq.protocol import attempts, witness
 from zkrq.protocol.calls import Apply, Call, PushPlain, Records
 from zkrq.protocol.levels import Feature
 from zkrq.protocol.records import State, states_of
 from zkrq.protocol.replies import VERDICTS, Answer, Status, Verdict
 from zkrq.protocol.scripts import SCRIPTS, assemble, read_files
 from zkrq.protocol.steps import Answers, Ask
-from zkrq.protocol.view import Judgement, View, judge_silence
+from zkrq.protocol.view import Eviction, Judgement, View, judge_silence
 from zkrq.protocol.witness import Witness
 from zkrq.replication import request, server, wire
 from zkrq.replication.runner import Runner
@@ -311,6 +311,11 @@ def who_lets_nobody_in_stays() -> AbstractContextManager[object]:
     return patch.object(witness, "judge_denial", Mock(return_value=Judgement.CONTRADICTED))
 
 
+def a_wrong_clock_stays() -> AbstractContextManager[object]:
+    """A server whose clock is wrong leaves the view."""
+    return patch.object(attempts, "weigh_eviction", Mock(return_value=Eviction.HALTING))
+
+
 def who_has_no_room_stays() -> AbstractContextManager[object]:
     """A server that serves nobody, because others have its connections, leaves the view."""
     return _with_verdict(Status.CROWDED, Verdict.WAIT)
@@ -394,6 +399,7 @@ VARIANTS: Mapping[str, Variant] = {
         Variant(who_has_no_room_is_evicted, "closed", first=7),
         Variant(who_is_turned_away_is_a_witness, "closed", first=7),
         Variant(turns_of_connecting_are_silence, "drag"),
+        Variant(a_wrong_clock_stays, "leap", first=1),
     )
 }
 

@@ -229,7 +229,7 @@ class Client:
             ended: Ended[T] = Ended(Outcome.CANCELLED)
         elif error := task.exception():
             ended = self.judge(kind, error)
-            if world.only is world.no_call_fails_for and not _may_fail(kind, error):
+            if world.only in world.calls_fail_for_none_of and not _may_fail(kind, error):
                 world.found.violation(f"{self.name}: {kind} failed though every server answers: {error!r}")
         else:
             ended = Ended(Outcome.DONE, self.code.translated(task.result()))
@@ -314,8 +314,8 @@ class World:
         self.clients: list[Client] = []
         self.only: object = None
         """The only fault that there is, None: there may be others."""
-        self.no_call_fails_for: object = ...
-        """The fault for which no call may fail where it is the only one."""
+        self.calls_fail_for_none_of: tuple[object, ...] = ()
+        """Faults for which no call may fail where there is nothing else."""
         self.hangs_from = 0.0
         """When the next server may hang."""
         self.denies_all = False
@@ -330,6 +330,8 @@ class World:
         """Whether nothing happens except that the shard map changes, and no shard is removed: no push may fail."""
         self.is_forced = False
         """Whether somebody was to remove a shard by force: pushes that are repeated then may end as they must not."""
+        self.leaping = False
+        """Whether the clock of a server is wrong, by far."""
         self.stepped = 0.0
         """Seconds by which servers' clocks have been set, forward or back, all together."""
 

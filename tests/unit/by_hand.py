@@ -21,6 +21,7 @@ from zkrq.protocol.steps import (
     Look,
     Monotonic,
     Nonce,
+    NoteClocks,
     Now,
     Operation,
     ReadRegister,
@@ -45,6 +46,26 @@ def answer(status: Status) -> Answer:
 
 def life(server: ServerId, turn: int = 1) -> Life:
     return Life(f"run-{server}-{turn}", f"generation-{server}-{turn}")
+
+
+def info(server: ServerId, *, epoch: int = 0, queues: int = 0, name: str = "", ahead: float = 0.0) -> ServerInfo:
+    """A server in its first life, new unless it is said otherwise."""
+    return ServerInfo(
+        run_id=life(server).run_id,
+        version=(7, 0),
+        role="master",
+        maxmemory_policy="noeviction",
+        cluster=False,
+        generation="",
+        epoch=epoch,
+        name=name,
+        deployment="",
+        queues=queues,
+        clock_us=0,
+        ahead=ahead,
+        maxmemory=0,
+        used_memory=0,
+    )
 
 
 def view_of(*members: ServerId, epoch: int = 7, min_replicas: int = 2, learners: Mapping[ServerId, Life] = {}) -> View:
@@ -122,7 +143,7 @@ class Hand:
                 return None
             case Evict(view):
                 return view
-            case Evicted() | Jitter() | Log() | Wait():
+            case Evicted() | Jitter() | Log() | NoteClocks() | Wait():
                 return None
             case _:
                 raise AssertionError(f"not expected: {step}")

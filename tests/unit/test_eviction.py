@@ -6,10 +6,12 @@ from dataclasses import replace
 
 import pytest
 
-from tests.unit.by_hand import A, B, C, Hand, answer, life, view_of
+from tests.unit.by_hand import A, B, C, Hand, answer, info, life, view_of
+from zkrq.protocol.clocks import compare
 from zkrq.protocol.eviction import EVICTION_GRACE, REFUTE_SPREAD, REFUTE_TRIES, Evicting
 from zkrq.protocol.replies import Answer, Status
-from zkrq.protocol.steps import Ask, Change, Denied, Evict, Evicted, Jitter, NothingDone, Swap
+from zkrq.protocol.server_info import ServerInfo
+from zkrq.protocol.steps import Ask, Change, Denied, Evict, Evicted, Jitter, NoteClocks, NothingDone, Swap
 from zkrq.protocol.view import (
     ACCUSATION_GRACE,
     ACCUSE_AGAIN,
@@ -42,6 +44,64 @@ def client(view: View = WHOLE, *, met: str = "abc", now: float = 0.0) -> Evictin
 
 def failing(**answers: Answer) -> dict[ServerId, Answer]:
     return {ServerId(id): told for id, told in answers.items()}
+
+
+# -- clocks ----------------------------------------------------------------------------------------------------------
+
+HOUR = 3600.0
+SUSPECTED = answer(Status.ASKEW)
+
+
+def clocks(view: View, *, answers: dict[ServerId, Answer] | None = None, **ahead: float) -> Hand:
+    """Servers of which some clocks are ahead by so many seconds."""
+    infos: dict[ServerId, ServerInfo | Answer] = {id: info(id, ahead=ahead.get(id, 0.0)) for id in view.receivers}
+    return Hand(view, infos=infos, answers=answers or {})
+
+
+def test_a_server_whose_clock_is_wrong_is_evicted() -> None:
+    hand = clocks(WHOLE, c=HOUR)
+    view = hand.run(client().evict(WHOLE, failing(c=SUSPECTED), {A, B}))
+    assert (view.members.keys(), view.epoch) == ({A, B}, WHOLE.epoch + 1)
+    (evicted,) = hand.seen(Evicted)
+    assert evicted.failed[C].reason == "its clock is 3600.0 s ahead of the others': set it right (chrony, NTP)"
+    assert not hand.seen(NoteClocks)
+
+
+def test_the_clocks_are_read_anew_before_a_server_is_evicted() -> None:
+    """The one that is suspected is as right as the others, and another one is wrong."""
+    hand = clocks(WHOLE, b=-HOUR)
+    assert hand.run(client().evict(WHOLE, failing(c=SUSPECTED), {A, B})).members.keys() == {A, C}
+    hand = clocks(WHOLE)
+    assert hand.run(client().evict(WHOLE, failing(c=SUSPECTED), {A, B})) is WHOLE
+    assert hand.seen(NoteClocks) == [NoteClocks(compare({A: 0.0, B: 0.0, C: 0.0}))]
+
+
+def test_a_client_whose_own_clock_is_wrong_evicts_no_server() -> None:
+    hand = clocks(WHOLE, a=HOUR, b=HOUR, c=HOUR)
+    hand.run(client().inspect())
+    assert not hand.seen(Evict)
+    assert [step.compared.client for step in hand.seen(NoteClocks)] == [-HOUR]
+
+
+def test_a_server_whose_clock_is_wrong_stays_while_pushes_need_it() -> None:
+    view = view_of(A, B)
+    hand = clocks(view, b=HOUR)
+    assert hand.run(client(view).evict(view, failing(b=SUSPECTED), {A})) is view
+    assert [set(step.compared.wrong) for step in hand.seen(NoteClocks)] == [{B}]
+    hand.run(client(view).inspect())
+    assert not hand.seen(Evict)
+
+
+def test_one_that_died_leaves_and_one_whose_clock_is_wrong_stays() -> None:
+    """Both would leave too few."""
+    hand = clocks(WHOLE, answers={B: GONE}, c=HOUR)
+    assert hand.run(client().evict(WHOLE, failing(c=SUSPECTED), {A})).members.keys() == {A, C}
+
+
+def test_an_idle_client_evicts_a_server_whose_clock_is_wrong() -> None:
+    hand = clocks(WHOLE, a=-HOUR)
+    hand.run(client().inspect())
+    assert [(step.failed.keys(), step.answered) for step in hand.seen(Evict)] == [({A}, set())]
 
 
 # -- who stays has answered -------------------------------------------------------------------------------------------

@@ -12,6 +12,7 @@ import zkrq
 from tests.unit.fake_redis import LIFE, SILENCE, Redis, fleet_of
 from tests.unit.views import view_of
 from zkrq.base.events import Events
+from zkrq.protocol.clocks import compare
 from zkrq.protocol.replies import Answer, Status
 from zkrq.protocol.view import Life, ServerId
 from zkrq.replication import obstacles
@@ -109,3 +110,31 @@ async def test_a_server_that_left_the_view_is_no_obstacle(client: Client) -> Non
     client.obstacles.note_failure(B, DENIED)
     found = await client.obstacles.find(replace(VIEW, members={A: LIFE}))
     assert not found.kept_out
+
+
+HOUR = 3600.0
+
+
+async def test_a_clock_that_makes_a_server_refuse_pushes_is_an_obstacle_while_the_server_is_in_the_view(
+    client: Client,
+) -> None:
+    client.obstacles.note_clocks(compare({A: 0.0, B: HOUR}))
+    assert client.obstacles.any
+    assert (await client.obstacles.find(VIEW)).askew.keys() == {B}
+    assert not (await client.obstacles.find(replace(VIEW, members={A: LIFE}))).askew
+    (text,) = client.obstacles.trouble
+    assert text == "server b: its clock is 3600.0 s ahead of the others': set it right (chrony, NTP)"
+    client.obstacles.note_clocks(compare({A: 0.0, B: HOUR + 1}))  # an hour later it is as wrong
+    client.obstacles.note_clocks(compare({A: 0.0, B: 1.0}))
+    assert not client.obstacles.any
+    assert not client.obstacles.trouble
+    assert client.events == [zkrq.ClocksApart("n", (text,)), zkrq.ClocksApart("n", ())]
+
+
+async def test_a_clock_that_stops_no_push_is_a_warning(client: Client) -> None:
+    client.obstacles.note_clocks(compare({A: -200.0, B: -200.0}))
+    assert not client.obstacles.any
+    assert not client.obstacles.trouble
+    assert client.obstacles.warnings == (
+        "this client's clock is 200.0 s ahead of the servers': set it right (chrony, NTP)",
+    )

@@ -7,10 +7,11 @@ from typing import Any
 
 import pytest
 
+from tests.unit.by_hand import info, view_of
 from zkrq.base.errors import Unavailable
-from zkrq.protocol.calls import Put
+from zkrq.protocol.calls import PushDecided, Put
 from zkrq.protocol.operations import OPERATIONS, Operations
-from zkrq.protocol.pushing import Done, InDoubt, Known, Pushes, _Round  # pyright: ignore[reportPrivateUsage]
+from zkrq.protocol.pushing import Done, InDoubt, Known, Late, Pushes, _Round  # pyright: ignore[reportPrivateUsage]
 from zkrq.protocol.records import fresh
 from zkrq.protocol.replies import Answer, Status
 from zkrq.protocol.steps import (
@@ -19,8 +20,10 @@ from zkrq.protocol.steps import (
     CheckTime,
     ConfirmPlace,
     Evict,
+    Identify,
     Look,
     Misplaced,
+    NoteClocks,
     NothingDone,
     Obstacles,
     Refresh,
@@ -28,7 +31,7 @@ from zkrq.protocol.steps import (
     StepFailed,
     Unknown,
 )
-from zkrq.protocol.view import Life, ServerId, found, plan
+from zkrq.protocol.view import Life, ServerId, evict, found, plan
 
 SERVERS = [ServerId(name) for name in ("a", "b")]
 VIEW = found(plan({id: Life(id, id) for id in SERVERS}, dict.fromkeys(SERVERS, ""), min_replicas=2, by=""), by="")
@@ -148,3 +151,104 @@ def test_a_tombstone_of_a_later_primary_may_be_that_of_the_push_itself(leaders: 
     with pytest.raises(StopIteration) as ended:
         next(again)
     assert ended.value.value == {(0, 0): outcome}
+
+
+# -- clocks -----------------------------------------------------------------------------------------------------------
+
+THREE = view_of(*map(ServerId, "abc"))
+HOUR = 3600.0
+ROUNDS = 10
+
+
+class _Servers:
+    """Three servers, of which some refuse every push for its age, and what the clocks say."""
+
+    def __init__(self, *refusing: str, **ahead: float) -> None:
+        self.refusing = set(refusing)
+        self.ahead = ahead
+        self.view = THREE
+        self.asked: list[set[str]] = []
+        self.askew: dict[ServerId, str] = {}
+
+    def run(self, operation: Any) -> Any:
+        try:
+            step = next(operation)
+            while True:
+                step = operation.send(self._result(step))
+        except StopIteration as stop:
+            return stop.value
+
+    def _result(self, step: Any) -> object:
+        match step:
+            case Look():
+                return self.view
+            case Begin():
+                return Obstacles({}, (), self.askew)
+            case Ask(lives=lives, call=PushDecided()):
+                (primary,) = lives
+                return {primary: Answer(Status.OK, ([b"L" if primary in self.refusing else b"+"], []))}
+            case Ask(lives=lives):
+                self.asked.append(set(lives))
+                assert len(self.asked) < ROUNDS
+                late = {id: [1] if id in self.refusing else [] for id in lives}
+                return {id: Answer(Status.OK, (late[id], [])) for id in lives}
+            case Identify(servers):
+                return {id: info(id, ahead=self.ahead.get(id, 0.0)) for id in servers}
+            case NoteClocks(compared):
+                self.askew = compared.refusing()
+            case Evict(view, failed):
+                if len(view.members) > view.min_replicas and any(self.ahead.get(id) for id in failed):
+                    self.view = evict(view, failed, by="", now_ms=0)
+                return self.view
+            case _:
+                assert isinstance(step, Rest), step
+        return None
+
+
+def test_a_server_that_refuses_a_push_for_its_own_clock_leaves_and_the_push_returns() -> None:
+    servers = _Servers("c", c=-HOUR)
+    assert servers.run(OPERATIONS.push_plain("jobs", [PUT])) == Pushes(2, {})
+    assert servers.view.members.keys() == {"a", "b"}
+
+
+def test_a_push_that_all_refuse_is_late_and_no_server_is_evicted() -> None:
+    servers = _Servers("a", "b", "c", a=HOUR, b=HOUR, c=HOUR)
+    assert servers.run(OPERATIONS.push_plain("jobs", [PUT])).exceptional == {(0, 0): Late()}
+    assert servers.view is THREE
+
+
+def test_a_push_that_a_needed_server_refuses_is_in_doubt_and_the_next_one_is_not_sent() -> None:
+    servers = _Servers("c", c=HOUR)
+    servers.view = replace(THREE, min_replicas=3)
+    (outcome,) = servers.run(OPERATIONS.push_plain("jobs", [PUT])).exceptional.values()
+    assert isinstance(outcome, InDoubt)
+    assert outcome.reason == "c: its clock is 3600.0 s ahead of the others': set it right (chrony, NTP)"
+    before = len(servers.asked)
+    with pytest.raises(NothingDone, match="nothing was written: c: its clock is"):
+        servers.run(OPERATIONS.push_plain("jobs", [PUT]))
+    assert len(servers.asked) == before
+
+
+def test_servers_that_contradict_each_other_for_another_reason_are_asked_once_more() -> None:
+    """One of them has forgotten removals early, and refuses what is older."""
+    servers = _Servers("c")
+    (outcome,) = servers.run(OPERATIONS.push_plain("jobs", [PUT])).exceptional.values()
+    assert outcome == InDoubt()
+    assert servers.asked == [{"a", "b", "c"}, {"c"}]
+    assert servers.view is THREE
+
+
+def test_another_primary_decides_what_one_with_a_wrong_clock_refused() -> None:
+    primary = THREE.primary("jobs")
+    servers = _Servers(primary, **{primary: HOUR})
+    assert servers.run(OPERATIONS.push_decided("jobs", 0, [PUT])).exceptional == {}
+    assert primary not in servers.view.members
+
+
+def test_a_primary_with_a_wrong_clock_that_is_needed_is_named() -> None:
+    primary = THREE.primary("jobs")
+    servers = _Servers(primary, **{primary: HOUR})
+    servers.view = replace(THREE, min_replicas=3)
+    for _ in range(2):
+        with pytest.raises(NothingDone, match=f"nothing was written: {primary}: its clock is 3600.0 s ahead"):
+            servers.run(OPERATIONS.push_decided("jobs", 0, [PUT]))

@@ -72,6 +72,17 @@ class ServerUnusableHere(ShardEvent):
 
 
 @dataclass(frozen=True, slots=True)
+class ClocksApart(ShardEvent):
+    """Clocks of servers and of this client differ by more than a server in sync may.  ``reasons`` names the wrong ones:
+    this client's, or those of servers that stay in sync only because pushes need them; empty: they agree again."""
+
+    reasons: tuple[str, ...]
+
+    def _sentence(self) -> str:
+        return "; ".join(self.reasons) if self.reasons else "the clocks of the servers and of this client agree again"
+
+
+@dataclass(frozen=True, slots=True)
 class WakeupsRefused(ShardEvent):
     """A server does not let this client subscribe: its consumers poll for items every half second instead.  ``reason``
     names the missing right."""

@@ -347,7 +347,7 @@ class Client:
             lost += lost_redundancy(shard.view, servers, now, shard.name if several else "")
             if shard.needs_recovery:
                 trouble.append(shard.needs_recovery)
-            warnings += shard.dropping
+            warnings += (*shard.dropping, *shard.warnings)
             if shard.writable:
                 warnings += lost
             else:

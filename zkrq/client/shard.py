@@ -106,7 +106,7 @@ class Shard:
         self.repairer: Final = Repairer(
             coordinator, self.replicas, self.witness, causes, cluster=namespace, shard=name, events=events
         )
-        self.probe: Final = Probe(coordinator, self.replicas, evicting, cluster=namespace)
+        self.probe: Final = Probe(coordinator, self.replicas, evicting, self.obstacles, cluster=namespace)
         self.roster: Final = Roster(self.membership, namespace=namespace)
 
     @property
@@ -253,6 +253,11 @@ class Shard:
     def writable(self) -> bool:
         """Whether a push could complete with the servers that answer, as far as this client knows."""
         return len(self.view.members.keys() - self.membership.overlooked.keys()) >= self.view.min_replicas
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """What is wrong with these servers, or with this client, and stops nothing yet."""
+        return self.obstacles.warnings
 
     @property
     def needs_recovery(self) -> str:

@@ -8,10 +8,11 @@ returned is lost.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, TypeVar
 
 from zkrq.protocol.calls import Broadcast, Call, Room
+from zkrq.protocol.clocks import compare
 from zkrq.protocol.replies import FAILURES, Answer, Status, Verdict
 from zkrq.protocol.steps import (
     LOOK,
@@ -22,20 +23,27 @@ from zkrq.protocol.steps import (
     ConfirmPlace,
     Effort,
     Evict,
+    Identify,
     Misplaced,
+    NoteClocks,
     NothingDone,
+    Obstacles,
     Operation,
     Refresh,
     Rest,
     Seen,
     TimeUp,
     TooFewMembers,
+    clocks_ahead,
+    describe_askew,
     full_members,
     reasons,
     refuse,
 )
+from zkrq.protocol.view import Eviction, weigh_eviction
 
 if TYPE_CHECKING:
+    from zkrq.protocol.server_info import ServerInfo
     from zkrq.protocol.view import Life, ServerId, View
 
 R = TypeVar("R")
@@ -44,6 +52,27 @@ R = TypeVar("R")
 def misplaced(view: View, map_number: int) -> Misplaced:
     """Return the failure of what rests on a shard map that is older than this view asks for."""
     return Misplaced(f"the shards have changed: map {view.map_number} is needed, {map_number} was known")
+
+
+def find_askew(
+    view: View, failed: Answers, found: Mapping[ServerId, ServerInfo | Answer], *, contradicted: bool = False
+) -> Operation[Answers]:
+    """Return the servers of the view that have to leave because their clocks are wrong; none if pushes could not
+    continue without these and without ``failed``, which leave for other reasons.
+
+    ``found``: what the servers said of themselves just now.  ``contradicted``: servers contradict each other about the
+    age of a push.  Then a server whose clock could not be read is returned, too, as one that has failed, because
+    without it nothing can be concluded.
+    """
+    compared = compare(clocks_ahead(found))
+    wrong = {id: Answer(Status.ASKEW, (), reason) for id, reason in compared.wrong.items() if id not in failed}
+    if wrong and weigh_eviction(view, {**failed, **wrong}) is Eviction.HARMLESS:
+        return wrong
+    unread = {id: each for id, each in found.items() if isinstance(each, Answer)}
+    if contradicted and unread:
+        return unread
+    yield NoteClocks(compared)
+    return {}
 
 
 class Attempts:
@@ -124,6 +153,19 @@ class Attempts:
         if refused:
             raise NothingDone(f"refused, nothing was written: no room on {reasons(refused)}")
 
+    def check_clocks(self, obstacles: Obstacles, servers: Iterable[ServerId]) -> None:
+        """Raise ``NothingDone`` if one of these servers would refuse the push for its age, because its clock is
+        wrong."""
+        askew = {id: obstacles.askew[id] for id in servers if id in obstacles.askew}
+        if askew:
+            raise NothingDone(f"nothing was written: {describe_askew(askew)}")
+
+    def find_askew(self, view: View) -> Operation[Answers]:
+        """Return the servers that have to leave because servers contradict each other about the age of a push; see
+        ``find_askew``."""
+        found = yield from Identify(list(view.receivers))
+        return (yield from find_askew(view, {}, found, contradicted=True))
+
     def ask_for_room(self) -> Operation[None]:
         """Ask every server of the view whether it would accept a push now.
 
@@ -135,6 +177,7 @@ class Attempts:
             obstacles = yield from Begin(view)
             if obstacles.kept_out:
                 return obstacles.kept_out
+            self.check_clocks(obstacles, view.receivers)
             answers = yield from Ask(view.epoch, view.receivers, Room())
             if refused := full_members(view, answers):
                 raise NothingDone(f"no room on {reasons(refused)}")

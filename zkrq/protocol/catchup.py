@@ -28,7 +28,6 @@ from typing import TYPE_CHECKING
 
 from zkrq.protocol.attempts import Attempts
 from zkrq.protocol.calls import Metadata, Seal, Wipe
-from zkrq.protocol.clocks import PUT_WINDOW, find_apart
 from zkrq.protocol.copying import QueueCopy, queues_at
 from zkrq.protocol.enrolment import enrol, meet, reserve, seal
 from zkrq.protocol.replies import Status, Verdict
@@ -43,6 +42,7 @@ from zkrq.protocol.steps import (
     PlaceFailed,
     Refresh,
     Report,
+    compare_clocks,
     place,
 )
 from zkrq.protocol.view import Life, ServerId, View, ViewChange, admit, dismiss, promote, restored
@@ -83,6 +83,7 @@ class CatchUp(Attempts):
         who = self._met[self._id]
         if self._id not in view.learners:
             self._check(view, who)
+            yield from self._check_clock(view)
         # Before the reservation, because a client that cannot do the work must not keep it from those that can.
         yield from self.reach_members(view)
         yield from reserve(self._met, self._repairer)
@@ -110,9 +111,11 @@ class CatchUp(Attempts):
         twin = view.id_of(who.run_id)
         if twin not in (None, self._id):
             raise NotNow(f"{self._id} and {twin} are the same Redis server")
-        apart = find_apart({self._id: who.ahead}, PUT_WINDOW)
-        if apart:
-            raise NotNow(apart[0])
+
+    def _check_clock(self, view: View) -> Operation[None]:
+        """Check that the server's clock is not wrong, for which it would be evicted again.  Raises ``NotNow``."""
+        if reason := (yield from compare_clocks((*view.members, self._id))).against(self._id):
+            raise NotNow(f"server {self._id}: {reason}")
 
     def reach_members(self, view: View) -> Operation[None]:
         """Check that this client reaches every member: otherwise it would only block clients that do."""

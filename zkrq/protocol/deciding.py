@@ -115,6 +115,8 @@ class Deciding(Attempts):
                 self.check_writable(view)
                 if not self.is_placed(view, map_number):
                     map_number = yield from self.place_again(view, map_number, so_far.effort, may_leave=may_leave)
+                if obstacles.askew and not so_far.effort.touched:
+                    self.check_clocks(obstacles, (view.primary(call.queue),))
                 if obstacles.full and not so_far.effort.touched:
                     yield from self.check_room(view, obstacles.full)
             elif map_number and not self.is_placed(view, map_number):

@@ -35,6 +35,12 @@ without each rule below, some schedule loses items or halts all clients.
   from before the password was changed.  So does the accuser itself, which may be kept out of one queue only.  For a
   client that the server never let in, in this life, the mistake is the client's.  And a server that keeps clients out
   is never evicted below min_replicas, because no push could complete without it.
+* *A server whose clock differs from the majority's leaves immediately*.  It refuses pushes that the others accept, so
+  without this rule nearly every push of every client has an unknown outcome.  The majority of the clocks is the same
+  for every client, so no other client is asked; the one that evicts reads all clocks anew, at the same time.  Only with
+  two servers the client's own clock decides; then a client whose clock is as wrong as that of one server evicts the
+  other one, which loses nothing.  While too few others would be left, the server stays: it still executes claims and
+  acks, and pushes fail before they are sent.
 * *A server that has no room for a connection* (``maxclients``) *is accused of silence, whatever the client's standing*.
   It serves those who are connected, and they refute; the calls of the others wait for room.  Where nobody is connected,
   for instance after a restart, the server would halt all clients.  A full server turns away every client that connects,
@@ -46,9 +52,10 @@ without each rule below, some schedule loses items or halts all clients.
 
 from __future__ import annotations
 
-from collections.abc import Set
-from typing import Final
+from collections.abc import Mapping, Set
+from typing import TYPE_CHECKING, Final
 
+from zkrq.protocol.attempts import find_askew
 from zkrq.protocol.enrolment import seal
 from zkrq.protocol.replies import FAILURES, IMPRESSIONS, NEVER_HALTING, Answer, Status, Verdict
 from zkrq.protocol.steps import (
@@ -81,6 +88,9 @@ from zkrq.protocol.view import (
     weigh_eviction,
 )
 from zkrq.protocol.witness import CONTRADICTION, Witness
+
+if TYPE_CHECKING:
+    from zkrq.protocol.server_info import ServerInfo
 
 EVICTION_GRACE = 5.0
 """Seconds for which servers must have failed this client before it takes the view below ``min_replicas``."""
@@ -120,11 +130,18 @@ class Evicting:
         view = yield from Look()
         if view.epoch > known.epoch:
             return view
+        askew = any(answer.status is Status.ASKEW for answer in failed.values())
+        failed = {id: answer for id, answer in failed.items() if answer.status is not Status.ASKEW}
         others = yield from self.probe(view, view.members.keys() - failed.keys() - answered)
         if any(answer.verdict not in FAILURES for answer in others.values()):
             check_let_in(others)
             return view
         failed = {**failed, **others}
+        if askew:
+            found = yield from Identify(list(view.receivers))
+            failed = {**failed, **(yield from self.find_askew(view, failed, found))}
+        if not failed:
+            return view
         now = yield from Monotonic()
         failing_since = self.witness.note_failed(failed, now)
         weighed = weigh_eviction(view, failed)
@@ -151,6 +168,12 @@ class Evicting:
             yield Evicted(failed, wanted.epoch)
         return written
 
+    def find_askew(
+        self, view: View, failed: Answers, found: Mapping[ServerId, ServerInfo | Answer]
+    ) -> Operation[Answers]:
+        """Return the servers that have to leave for their clocks; see ``attempts.find_askew``."""
+        return (yield from find_askew(view, failed, found))
+
     def probe(self, view: View, unasked: Set[ServerId]) -> Operation[Answers]:
         """Ask the members that would stay and have not answered yet; return the answers of those that fail.  A server
         that knows a later epoch has answered."""
@@ -174,13 +197,18 @@ class Evicting:
         return judgements
 
     def inspect(self) -> Operation[dict[ServerId, str]]:
-        """Ask the receivers for their options; evict those that may drop items, while pushes complete without them.
+        """Ask the receivers for their options and clocks; evict those whose clocks are wrong, and those that may drop
+        items, while pushes complete without them.
 
-        Return why, of those that stay.
+        Return why, of those that may drop items and stay.
         """
         staying: dict[ServerId, str] = {}
         view = yield from Look()
-        for id, who in sorted((yield from Identify(sorted(view.receivers))).items()):
+        found = yield from Identify(sorted(view.receivers))
+        askew = yield from self.find_askew(view, {}, found)
+        if askew:
+            yield Evict(view, askew, frozenset())
+        for id, who in sorted(found.items()):
             if isinstance(who, Answer) or who.dropping is None:
                 continue
             view = yield from Look()

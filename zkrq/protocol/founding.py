@@ -13,7 +13,7 @@ flushed meanwhile as empty as a new one, and vouch for it: the view would go on 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from typing import NamedTuple, Protocol
 
 from zkrq.protocol.clocks import CLOCK_WARNING, PUT_WINDOW, find_apart
@@ -31,6 +31,7 @@ from zkrq.protocol.steps import (
     ReadRegister,
     Wait,
     WriteRegister,
+    clocks_ahead,
 )
 from zkrq.protocol.view import FOUNDING, Life, ServerId, View, found, plan
 
@@ -115,7 +116,7 @@ class Founding:
             yield from self._check_belongs(known, identities)
             ahead = _find_ahead(known, identities)
             if ahead is None:
-                yield from self._check_clocks(identities, known.receivers)
+                yield from self._log_clocks(identities)
                 return Beginning(known, version, identities)
             yield Wait(AHEAD_PAUSE)
         if ahead is not None:
@@ -159,13 +160,16 @@ class Founding:
         if text := misnamed(id, name, self._servers[id].shown, self._namespace):
             raise Invalid(text)
 
-    def _check_clocks(self, identities: Identities, needed: Collection[ServerId]) -> Operation[None]:
-        """Log the clocks that differ much.  Raises ``Invalid`` if that of a ``needed`` server differs so much that it
-        would refuse every push of this client."""
-        ahead = {id: who.ahead for id, who in identities.items() if isinstance(who, ServerInfo)}
-        for text in find_apart(ahead, CLOCK_WARNING):
+    def _log_clocks(self, identities: Identities) -> Operation[None]:
+        """Log the clocks that differ much."""
+        for text in find_apart(clocks_ahead(identities), CLOCK_WARNING):
             yield Log(text)
-        apart = find_apart({id: seconds for id, seconds in ahead.items() if id in needed}, PUT_WINDOW)
+
+    def _check_clocks(self, identities: Identities) -> Operation[None]:
+        """Log the clocks that differ much.  Raises ``Invalid`` if a server would refuse every push of this client:
+        founding needs every server."""
+        yield from self._log_clocks(identities)
+        apart = find_apart(clocks_ahead(identities), PUT_WINDOW)
         if apart:
             raise Invalid(f"{'; '.join(apart)}. Pushes are refused beyond {PUT_WINDOW:g} s: set the clocks right")
 
@@ -178,7 +182,7 @@ class Founding:
         if planned is not None:  # it may be younger than the identities
             identities = yield from Identify(self._servers)
         self._refuse_unfit(identities)
-        yield from self._check_clocks(identities, self._servers)
+        yield from self._check_clocks(identities)
         if planned is not None:
             if (yield from self._execute(planned, identities, version)):
                 return

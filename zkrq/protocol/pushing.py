@@ -7,23 +7,28 @@ tombstone's version; only the primary can say whether that tombstone still count
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence, Set
 from typing import NamedTuple
 
 from zkrq.protocol.calls import DecidedReply, PushDecided, PushPlain, Put
 from zkrq.protocol.deciding import Decided, Deciding
-from zkrq.protocol.replies import Status, Verdict
+from zkrq.protocol.replies import Answer, Status, Verdict
 from zkrq.protocol.steps import (
     FULL_RETRY_SECONDS,
     Answers,
     Ask,
     Begin,
     Effort,
+    Evict,
     Failure,
     Hurry,
+    Look,
     NothingDone,
     Obstacles,
     Operation,
+    Rest,
+    describe_askew,
     full_members,
 )
 from zkrq.protocol.view import Life, ServerId, View
@@ -90,6 +95,9 @@ class NotPushed(NamedTuple):
     cause: Failure
 
 
+ASKEW = Answer(Status.ASKEW, (), "it refused a push for its age that others accept")
+"""Counted as the answer of a server that contradicts others, while no clock is known to be wrong."""
+
 Exceptional = Duplicate | Replaced | Known | Done | Late | Full | InDoubt | NotPushed
 
 
@@ -115,7 +123,8 @@ class _Round:
 
     def __init__(self) -> None:
         self.covered: set[tuple[ServerId, Life]] = set()
-        self.refusals: dict[int, int] = {}
+        self.refusals: dict[tuple[ServerId, Life], Set[int]] = {}
+        """Puts that each server found too old, or too far in the future."""
         self.tombstones: dict[Place, dict[ServerId, int]] = {}
         self.known: dict[ServerId, set[int]] = {}
         self.in_doubt: set[ServerId] = set()
@@ -129,6 +138,22 @@ class _Round:
         leading = self.primary, view.members[self.primary]
         self.is_led_by_one = self.is_led_by_one and self._led_by in (None, leading)
         self._led_by = leading
+
+    def refused_by(self) -> Mapping[int, int]:
+        """Return how many servers refused each put that some did."""
+        return Counter(at for late in self.refusals.values() for at in late)
+
+    def contradicting(self, view: View) -> Set[ServerId]:
+        """Return the servers of the view that refused a put which another server took: the clock of one is wrong."""
+        contested = {at for at, count in self.refused_by().items() if count < len(self.covered)}
+        return {id for (id, life), late in self.refusals.items() if late & contested and view.receivers.get(id) == life}
+
+    def ask_again(self, servers: Set[ServerId]) -> None:
+        """Forget the refusals of these servers, which wrote nothing of what they refused, so that they are asked again
+        if they stay in the view."""
+        for server in [each for each in self.refusals if each[0] in servers]:
+            del self.refusals[server]
+            self.covered.discard(server)
 
     @property
     def is_usual(self) -> bool:
@@ -147,8 +172,8 @@ class _Round:
             if answer.status is Status.OK:
                 self.covered.add((id, view.receivers[id]))
                 late, known = call.read(answer.body)
-                for at in late:
-                    self.refusals[at] = self.refusals.get(at, 0) + 1
+                if late:
+                    self.refusals[id, view.receivers[id]] = frozenset(late)
                 for at, (n, gone) in known.items():
                     if not gone:
                         self.known.setdefault(id, set()).add(at)
@@ -172,9 +197,10 @@ class Pushing(Deciding):
         """
         effort, so_far, call = Effort(), _Round(), PushPlain(queue, puts)
         tried: list[int] = []
+        doubt, asked_again = "", False
 
         def attempt(view: View) -> Operation[Answers]:
-            nonlocal map_number
+            nonlocal map_number, doubt, asked_again
             self.check_writable(view)
             if not self.is_placed(view, map_number):
                 map_number = yield from self.place_again(view, map_number, effort)
@@ -184,6 +210,8 @@ class Pushing(Deciding):
             obstacles: Obstacles = yield Begin(view)
             if obstacles.kept_out:
                 return obstacles.kept_out
+            if obstacles.askew and not effort.touched:
+                self.check_clocks(obstacles, view.receivers)
             if obstacles.full and not effort.touched:
                 yield from self.check_room(view, obstacles.full)
             so_far.begin(view, queue)
@@ -194,6 +222,13 @@ class Pushing(Deciding):
             so_far.note(view, call, answers)
             if not effort.touched and any(answer.verdict is Verdict.REFUSE for answer in answers.values()):
                 raise NothingDone(f"refused, nothing was written: {effort.trouble}")
+            if so_far.refusals and effort.note(answers) and (contradicting := so_far.contradicting(view)):
+                askew = yield from self.find_askew(view)
+                doubt = describe_askew((yield from Begin(view)).askew)
+                if askew or not (doubt or asked_again):
+                    asked_again = not askew  # once: the clock may have been set right meanwhile
+                    so_far.ask_again(contradicting)
+                    return {**answers, **(askew or dict.fromkeys(contradicting, ASKEW))}
             return answers
 
         try:
@@ -204,13 +239,13 @@ class Pushing(Deciding):
             effort.end(failure, "nothing was written")
         if so_far.is_usual:
             return Pushes(so_far.copies, {})
-        known = so_far.known_before(puts)
+        known, refused_by = so_far.known_before(puts), so_far.refused_by()
         exceptional: dict[Place, Exceptional] = {
             place: outcome for place, outcome in known.items() if place not in so_far.tombstones
         }
         exceptional |= {
-            (at, position): Late() if count == len(so_far.covered) else InDoubt()
-            for at, count in so_far.refusals.items()
+            (at, position): Late() if count == len(so_far.covered) else InDoubt(doubt)
+            for at, count in refused_by.items()
             for position in range(puts[at].size)
         }
         if so_far.tombstones:
@@ -226,7 +261,7 @@ class Pushing(Deciding):
         self, queue: str, puts: Sequence[Put], so_far: _Round, known_before: Mapping[Place, Known], map_number: int
     ) -> Operation[dict[Place, Exceptional]]:
         """Let the primary decide whether ids that some server knows to be gone may begin a new life."""
-        tombstones, taken = so_far.tombstones, len(so_far.covered)
+        tombstones, taken, refused_by = so_far.tombstones, len(so_far.covered), so_far.refused_by()
         again = {
             (at, position): puts[at].single(position).above(max(known.values()))
             for (at, position), known in tombstones.items()
@@ -242,7 +277,7 @@ class Pushing(Deciding):
             is_on_primary = so_far.primary not in tombstones[place]
             told = _of_known_to_be_gone(
                 pushed.exceptional.get((number, 0)),
-                was_put=so_far.refusals.get(place[0], 0) + len(tombstones[place]) < taken,
+                was_put=refused_by.get(place[0], 0) + len(tombstones[place]) < taken,
                 # Of a server that leads only since a later attempt the tombstone may be that of this push's own item:
                 # the former primary stored it, a consumer claimed and acked it there, and only then this server was
                 # asked.
@@ -276,10 +311,45 @@ class Pushing(Deciding):
         usual = outcomes.count(b"+")
         if usual == len(outcomes):
             return Pushes(decided.copies, {})
-        return Pushes(
-            decided.copies,
-            {(at, 0): _judge(outcome, decided) for at, outcome in enumerate(outcomes) if outcome != b"+"},
-        )
+        found = {(at, 0): _judge(outcome, decided) for at, outcome in enumerate(outcomes) if outcome != b"+"}
+        late = [at for at, outcome in enumerate(outcomes) if outcome[:1] == b"L"]
+        if not late:
+            return Pushes(decided.copies, found)
+        again = Pushes(decided.copies, {(number, 0): Late() for number in range(len(late))})
+        try:
+            if (yield from self._evict_askew(queue, decided.epoch)):
+                again = yield from self.push_decided(
+                    queue,
+                    max_size,
+                    [puts[at] for at in late],
+                    replace=replace,
+                    key_window_ms=key_window_ms,
+                    map_number=map_number,
+                    may_leave=may_leave,
+                )
+        except Failure as failure:
+            if len(late) == len(puts):
+                raise
+            again = Pushes(decided.copies, {(number, 0): NotPushed(failure) for number in range(len(late))})
+        for number, at in enumerate(late):
+            del found[at, 0]
+            if (number, 0) in again.exceptional:
+                found[at, 0] = again.exceptional[number, 0]
+        return Pushes(min(decided.copies, again.replicas), found)
+
+    def _evict_askew(self, queue: str, epoch: int) -> Operation[bool]:
+        """Evict the primary that refused a push for its age under ``epoch``, if its clock is wrong; return whether to
+        decide again.  Raises ``NothingDone`` if the primary has to stay."""
+        view = yield from Look()
+        if view.epoch > epoch:
+            return True
+        askew = yield from self.find_askew(view)
+        if askew:
+            if (yield from Evict(view, askew, set())).epoch == epoch:
+                yield Rest()
+            return True
+        self.check_clocks((yield from Begin(view)), (view.primary(queue),))
+        return False
 
 
 def _of_known_to_be_gone(

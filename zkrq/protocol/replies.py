@@ -35,6 +35,7 @@ class Status(enum.Enum):
     SILENT = "SILENT"  # it answers other clients, but not this one, which has therefore not sent the call
     UNFIT = "UNFIT"  # not a master
     DROPPING = "DROPPING"  # its maxmemory-policy lets it drop items
+    ASKEW = "ASKEW"  # its clock differs from those of the others, so it refuses pushes that they accept
     REFUSED = "REFUSED"  # out of memory: nothing happened, and the server is not evicted for it
     BROKEN = "BROKEN"  # an error unknown to zkrq: reported to the caller, and the server is not evicted for it
     DENIED = "DENIED"  # the server is alive, and does not let this client in: password, rights, certificate, options
@@ -64,6 +65,7 @@ VERDICTS: Mapping[Status, Verdict] = {
     Status.SILENT: Verdict.EVICT,
     Status.UNFIT: Verdict.EVICT,
     Status.DROPPING: Verdict.EVICT,
+    Status.ASKEW: Verdict.EVICT,
     Status.BROKEN: Verdict.REFUSE,
     Status.FENCED: Verdict.REFUSE,
     Status.OUTDATED: Verdict.REFUSE,

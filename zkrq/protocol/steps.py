@@ -17,10 +17,12 @@ A runner may also throw a ``Failure`` into the operation where it yields: ``Time
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Collection, Generator, Mapping, Sequence, Set
+from collections.abc import Awaitable, Callable, Collection, Generator, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, NoReturn, Self, TypeVar
 
+from zkrq.protocol.clocks import Compared, compare
 from zkrq.protocol.replies import Answer, Status, Verdict, denial
 from zkrq.protocol.server_info import ServerInfo
 from zkrq.protocol.view import Life, ServerId, View, ViewChange
@@ -86,10 +88,13 @@ class Obstacles(NamedTuple):
     """Known reasons why an attempt of this client would fail.
 
     ``kept_out``: answers of servers that do not let it in.  ``full``: members that recently refused an item.
+    ``askew``: servers whose clocks are so wrong that they refuse pushes which others accept, and why; they stay in the
+    view because too few others would be left.
     """
 
     kept_out: Answers
     full: tuple[ServerId, ...]
+    askew: Mapping[ServerId, str] = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True)
@@ -243,6 +248,13 @@ class Evicted(Step[None]):
 
     failed: Answers
     epoch: int
+
+
+@dataclass(frozen=True, slots=True)
+class NoteClocks(Step[None]):
+    """Note how the clocks of servers that stay in the view compare with each other and with this client's."""
+
+    compared: Compared
 
 
 # Steps of founding, when this client knows no view yet.
@@ -466,3 +478,18 @@ class Place(NamedTuple):
 def place(view: View, server: ServerId) -> Place:
     """Return a server of the view, in the life that the view names."""
     return Place(server, view.receivers[server], view.epoch)
+
+
+def compare_clocks(servers: Iterable[ServerId]) -> Operation[Compared]:
+    """Read the clocks of these servers, and compare them; those that do not answer are left out."""
+    return compare(clocks_ahead((yield from Identify(list(servers)))))
+
+
+def clocks_ahead(identities: Mapping[ServerId, ServerInfo | Answer]) -> dict[ServerId, float]:
+    """Return the seconds by which the clock of each server that has answered is ahead of this client's."""
+    return {id: who.ahead for id, who in identities.items() if isinstance(who, ServerInfo)}
+
+
+def describe_askew(askew: Mapping[ServerId, str]) -> str:
+    """Describe which servers refuse pushes for their clocks."""
+    return "; ".join(f"{id}: {reason}" for id, reason in sorted(askew.items()))

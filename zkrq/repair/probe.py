@@ -1,8 +1,9 @@
 """Probe the servers of the view, so that an idle client notices that one has died, or that its view is old.
 
 A client that pushes or claims notices both by its calls.  An idle client asks every server of the view periodically,
-and more often while one of them is not connected.  No call shows that a server's ``maxmemory-policy`` was changed, so
-each client reads it now and then, the leader more often.
+and more often while one of them is not connected.  No call shows that a server's ``maxmemory-policy`` was changed, or
+its clock set, so each client reads them now and then, the leader more often, and every client while a clock keeps
+pushes from completing.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from zkrq.coordination.coordinator import Coordinator
     from zkrq.protocol.eviction import Evicting
     from zkrq.protocol.view import ServerId
+    from zkrq.replication.obstacles import KnownObstacles
     from zkrq.replication.replicas import Replicas
 
 PROBE_SECONDS = 10.0
@@ -35,7 +37,8 @@ FOLLOWER_SECONDS = (0.3, 0.8)
 
 
 INSPECT_SECONDS = 10.0
-"""Seconds until the leader reads the servers' options again; a server that may drop items since then is evicted."""
+"""Seconds until the leader reads the servers' options and clocks again.  A server that may drop items since then, or
+whose clock was set wrong, is evicted."""
 
 FOLLOWER_INSPECT_SECONDS = 60.0
 """The same for clients that do not lead, in case the leader does not reach a server."""
@@ -44,11 +47,20 @@ FOLLOWER_INSPECT_SECONDS = 60.0
 class Probe:
     """Ask every server of the view whether it answers, by the call that adopts the view's epoch."""
 
-    def __init__(self, coordinator: Coordinator, replicas: Replicas, evicting: Evicting, *, cluster: str) -> None:
+    def __init__(
+        self,
+        coordinator: Coordinator,
+        replicas: Replicas,
+        evicting: Evicting,
+        obstacles: KnownObstacles,
+        *,
+        cluster: str,
+    ) -> None:
         self._coordinator = coordinator
+        self._evicting = evicting
+        self._obstacles = obstacles
         self._membership = replicas.membership
         self._replicas = replicas
-        self._evicting = evicting
         self._due = 0.0
         self._inspected_at = -math.inf
         self._dropping: Collection[ServerId] = ()
@@ -69,7 +81,7 @@ class Probe:
 
     async def _probe_if_due(self) -> None:
         loop = asyncio.get_running_loop()
-        early = self._called or not self._all_connected()
+        early = self._called or not self._all_connected() or self._obstacles.clocks.stops_pushes
         if not early and loop.time() < self._due:
             return
         self._called = False
@@ -85,7 +97,7 @@ class Probe:
     async def _inspect_if_due(self) -> None:
         now = asyncio.get_running_loop().time()
         pause = INSPECT_SECONDS if self._coordinator.leading else FOLLOWER_INSPECT_SECONDS
-        if now - self._inspected_at >= pause:
+        if now - self._inspected_at >= pause or self._obstacles.clocks.stops_pushes:
             self._inspected_at = now
             staying = await self._replicas.repair(self._evicting.inspect())
             for id in sorted(staying.keys() - set(self._dropping)):

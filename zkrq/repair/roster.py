@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING
 
 from zkrq.base.errors import ConfigError, Unavailable, ZkrqError
 from zkrq.protocol.calls import Seal
-from zkrq.protocol.clocks import PUT_WINDOW, find_apart
+from zkrq.protocol.clocks import compare
 from zkrq.protocol.enrolment import enrolment
 from zkrq.protocol.founding import misnamed
 from zkrq.protocol.replies import Answer, Status, denial
+from zkrq.protocol.steps import clocks_ahead
 from zkrq.protocol.view import Life, ServerId, View, extend, remove
 from zkrq.replication.urls import redact, without_credentials
 
@@ -55,9 +56,9 @@ class Roster:
             twin = view.id_of(who.run_id)
             if twin not in (None, id):
                 raise ConfigError(f"{id} and {twin} are the same Redis server: N copies need N servers")
-            apart = find_apart({id: who.ahead}, PUT_WINDOW)
-            if apart:
-                raise ConfigError(f"{apart[0]}; nothing was changed")
+            members = await self._membership.fleet.identify(view.members)
+            if reason := compare(clocks_ahead({**members, id: who})).against(id):
+                raise ConfigError(f"server {id}: {reason}; nothing was changed")
             if who.is_foreign(view.deployment):
                 if force:
                     await self._take_over(view, guest, id, who)

@@ -15,8 +15,9 @@ import math
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Final
 
-from zkrq.base.events import Events, ServerFull, ServerHasRoom, ServerUnusableHere
+from zkrq.base.events import ClocksApart, Events, ServerFull, ServerHasRoom, ServerUnusableHere
 from zkrq.protocol.calls import Seal
+from zkrq.protocol.clocks import AGREED, Compared
 from zkrq.protocol.replies import IMPRESSIONS, Answer, Status, Verdict, denial
 from zkrq.protocol.steps import Obstacles
 from zkrq.protocol.view import ServerId, View
@@ -39,6 +40,9 @@ class KnownObstacles:
     def __init__(self, fleet: Fleet, *, namespace: str, events: Events) -> None:
         self.kept_out: Final = dict[ServerId, tuple[Answer, float]]()
         """Answer of each server that this client cannot use, and when it came."""
+        self.clocks = AGREED
+        """How the clocks of servers and client compared when they were read last."""
+        self._refusing: Mapping[ServerId, str] = {}
         self._full = dict[ServerId, float]()
         """When each server that is known to be full last refused, by the event loop's clock."""
         self._fleet = fleet
@@ -48,12 +52,18 @@ class KnownObstacles:
     @property
     def any(self) -> bool:
         """Tell whether any obstacle to a write is known."""
-        return bool(self.kept_out or self._full)
+        return bool(self.kept_out or self._full or self._refusing)
 
     @property
     def trouble(self) -> tuple[str, ...]:
         """Why this client, and perhaps no other, cannot use servers of the view."""
-        return tuple(f"server {id}: {answer.reason}" for id, (answer, _) in sorted(self.kept_out.items()))
+        kept_out = tuple(f"server {id}: {answer.reason}" for id, (answer, _) in sorted(self.kept_out.items()))
+        return kept_out + (self.clocks.sentences if self.clocks.stops_pushes else ())
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """What is wrong without consequences yet: clocks that differ, by less than makes servers refuse pushes."""
+        return () if self.clocks.stops_pushes else self.clocks.sentences
 
     async def find(self, view: View) -> Obstacles:
         """Find the obstacles to a write under this view.
@@ -68,7 +78,8 @@ class KnownObstacles:
             # write would be let in.  The answers come back through ``note_failure``.
             await self._fleet.ask_in(view, sorted(due), Seal())
         kept_out = {id: answer for id, (answer, _) in self.kept_out.items() if id in view.receivers}
-        return Obstacles(kept_out, tuple(id for id in self._full if id in view.members))
+        askew = {id: reason for id, reason in self._refusing.items() if id in view.receivers}
+        return Obstacles(kept_out, tuple(id for id in self._full if id in view.members), askew)
 
     # -- observations --------------------------------------------------------------------------------------------------
 
@@ -116,6 +127,13 @@ class KnownObstacles:
             elif id in answers and answers[id].status is Status.OK and now - at >= FULL_SECONDS:
                 del self._full[id]
                 self._events.tell(ServerHasRoom(self._namespace, id))
+
+    def note_clocks(self, compared: Compared) -> None:
+        """Note how the clocks of servers that stay in the view compare; report it when that changes."""
+        before, self.clocks, self._refusing = self.clocks, compared, compared.refusing()
+        if compared.kind != before.kind:
+            level = logging.WARNING if any(compared.kind) else logging.INFO
+            self._events.tell(ClocksApart(self._namespace, compared.sentences), level)
 
     def keep_only(self, servers: Mapping[ServerId, object]) -> None:
         """Forget all other servers."""
