@@ -8,7 +8,17 @@ from collections.abc import Callable
 import pytest
 
 import zkrq
-from tests.harness import HANG, command, is_whole, new_namespace, over_zookeeper, until
+from tests.harness import (
+    HANG,
+    command,
+    drain,
+    in_process,
+    is_whole,
+    new_namespace,
+    over_zookeeper,
+    settled,
+    until,
+)
 from tests.load import QUEUE, Load
 from zkrq import local
 from zkrq.client.cluster import Cluster
@@ -260,3 +270,39 @@ async def test_one_full_server_of_three(
         (zkrq.ServerFull, full.name),
         (zkrq.ServerHasRoom, full.name),
     ]
+
+
+async def save(server: local.LocalRedis, status: bytes) -> None:
+    """Have the server write a snapshot, and wait for its outcome."""
+    await command(server, "BGSAVE")
+
+    async def is_written() -> bool:
+        info = await command(server, "INFO", "persistence")
+        return b"rdb_bgsave_in_progress:0" in info and b"rdb_last_bgsave_status:" + status in info
+
+    await settled(is_written)
+
+
+async def test_no_server_can_write_to_its_disk() -> None:
+    """Each refuses every call, and none is evicted for it: the client says so until one can."""
+    async with (
+        local.servers(redis=3, zookeeper=0, redis_config={"save": "3600 1"}) as servers,
+        in_process(servers, new_namespace(), operation_timeout=1.0) as cluster,
+    ):
+        queue = cluster.queue(QUEUE)
+        await queue.push("before")
+        for server in servers.redis:
+            (server.data / "dump.rdb").mkdir()  # in the way of the snapshot, as a full disk is
+            await save(server, b"err")
+        with pytest.raises(zkrq.Unavailable, match="nothing was written: redis-1: MISCONF"):
+            await queue.push("refused")
+        health = cluster.health()
+        assert not health.ok
+        assert health.trouble[0].startswith("no server in sync can be used: redis-1, redis-2, redis-3: MISCONF")
+        assert cluster.view.epoch == 1
+        for server in servers.redis:
+            (server.data / "dump.rdb").rmdir()
+            await save(server, b"ok")
+        await until(lambda: cluster.health().ok)
+        await queue.push("after")
+        assert await drain(cluster) == ["before", "after"]

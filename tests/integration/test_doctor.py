@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import AsyncGenerator, Callable, Mapping
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import replace
 from typing import Any
 
@@ -303,6 +303,89 @@ async def test_servers_of_another_namespace(own: local.Servers, namespace: str) 
     assert "which has redis-1, redis-2, redis-3" in kinds["agreement"].text
     assert kinds["stranger"].about == ("other",)
     assert len((await facts_of(own, namespace, redis={"other": own.redis[0].url})).servers) == 4
+
+
+@asynccontextmanager
+async def founded(*, namespace: str = "shop", running: bool = False) -> AsyncGenerator[local.Servers, None]:
+    """Servers with a namespace that a test may restart and empty; ``running``: there is a client of it."""
+    config = {"appendonly": "yes", "appendfsync": "always"}
+    async with local.servers(redis=3, zookeeper=1, redis_config=config) as servers, AsyncExitStack() as stack:
+        await zkrq.found(servers.redis_urls, servers.zookeeper_hosts, namespace=namespace)
+        if running:
+            client = zkrq.connect(servers.redis_urls, servers.zookeeper_hosts, namespace=namespace)
+            await stack.enter_async_context(client)
+        yield servers
+
+
+async def told(servers: local.Servers, kind: str) -> list[Finding]:
+    return [finding for finding in await findings(servers, "shop") if finding.kind == kind]
+
+
+async def test_all_servers_came_back_empty() -> None:
+    async with founded() as servers:
+        for server in servers.redis:
+            await server.restart(wipe=True)
+        (finding,) = await told(servers, "recovery")
+        assert finding.gravity.value == "wrong"
+        assert "none of redis-1, redis-2, redis-3 has brought its data back" in finding.text
+        assert finding.text.endswith("`zkrq servers recover redis-1 redis-2 redis-3`")
+
+
+async def test_all_servers_were_restarted() -> None:
+    """The advice is that of the error of a client that connects: without the one that is away, then with it."""
+    async with founded() as servers:
+        for server in servers.redis:
+            await server.kill()
+        await asyncio.gather(servers.redis[0].start(), servers.redis[1].start())
+        (finding,) = await told(servers, "recovery")
+        assert (finding.gravity.value, finding.about) == ("down", ())
+        assert finding.text.endswith("without what only it holds: `zkrq servers recover redis-1 redis-2`")
+        (away,) = await told(servers, "unreachable")
+        assert away.about == ("redis-3",)
+        assert "servers add" not in away.text
+        with pytest.raises(zkrq.Unavailable, match="`zkrq servers recover redis-1 redis-2`"):
+            await zkrq.connect(servers.redis_urls, servers.zookeeper_hosts, namespace="shop").open()
+
+        await servers.redis[2].restart(wipe=True)
+        (finding,) = await told(servers, "recovery")
+        assert finding.gravity.value == "down"
+        assert "redis-1, redis-2 have brought the data back; the next client that connects merges it" in finding.text
+        async with zkrq.connect(servers.redis_urls, servers.zookeeper_hosts, namespace="shop"):
+            assert not await told(servers, "recovery")
+
+
+async def test_one_server_came_back_empty_while_no_client_runs() -> None:
+    async with founded() as servers:
+        await servers.redis[1].restart(wipe=True)
+        (finding,) = await told(servers, "restarted")
+        assert (finding.about, finding.gravity.value) == (("redis-2",), "warning")
+        assert not await told(servers, "recovery")
+
+
+async def test_a_name_that_no_dns_knows(own: local.Servers, namespace: str) -> None:
+    urls = {**own.redis_urls, "redis-2": "redis://redis-2.invalid:6379"}
+    found = await findings(own, namespace, redis=urls, zookeeper=f"{own.zookeeper_hosts},zoo.invalid:2181")
+    about = {finding.kind: finding for finding in found if finding.gravity.value == "down"}
+    assert about["unreachable"].about == ("redis-2",)
+    assert about["zookeeper"].about == ("zoo.invalid:2181",)
+    for finding in about.values():
+        assert re.search("correct its name|the DNS servers of this host", finding.text)
+        assert "start it" not in finding.text
+
+
+async def test_a_server_that_another_programs_script_keeps_busy(own: local.Servers, namespace: str) -> None:
+    server = own.redis[2]
+    async with configured(server, "lua-time-limit", "10"):
+        script = asyncio.create_task(command(server, "EVAL", "while true do end", "0"))
+        while not (await command(server, "PING")).startswith(b"-BUSY"):
+            pass
+        finding = await only(own, namespace)
+        await command(server, "SCRIPT", "KILL")
+        await script
+    assert (finding.kind, finding.about) == ("unreachable", ("redis-3",))
+    assert "BUSY" in finding.text
+    assert "`redis-cli SCRIPT KILL`" in finding.text
+    assert "start it" not in finding.text
 
 
 async def test_a_namespace_with_less_redundancy_than_it_should_have(own: local.Servers) -> None:

@@ -153,9 +153,9 @@ def test_a_client_with_trouble_of_its_own_waits() -> None:
 def test_the_last_member_stays() -> None:
     hand, evicting = Hand(WHOLE, answers=failing(a=TIMEOUT, b=TIMEOUT, c=TIMEOUT)), client()
     assert hand.run(evicting.evict(WHOLE, failing(a=TIMEOUT), set())) is WHOLE
-    assert evicting.witness.nobody_answers
+    assert evicting.witness.unusable == dict.fromkeys((A, B, C), TIMEOUT.reason)
     evicting.witness.heard(B, life(B))
-    assert not evicting.witness.nobody_answers
+    assert not evicting.witness.unusable
 
 
 def test_a_learner_is_evicted_like_a_member() -> None:

@@ -39,8 +39,9 @@ class Health(NamedTuple):
     ``ok``: as far as this client knows, a push and a claim would succeed now in every shard.  ``session``: the state of
     its ZooKeeper session.  ``epoch``: of the first shard's view.  ``trouble``: why not: servers that refuse this
     client, though they may work for others, wake-ups that it may not receive, shards that are away, and too few servers
-    in sync, with the reasons that are known.  ``warnings``: what works still, with less redundancy than it should have:
-    which servers are not in sync, since when and why, and how many more failures stop pushes.
+    in sync, or none that can be used, with the reasons that are known.  ``warnings``: what works still, with less
+    redundancy than it should have: which servers are not in sync, since when and why, and how many more failures stop
+    pushes.
     """
 
     ok: bool
@@ -83,6 +84,20 @@ def lost_redundancy(view: View, servers: Mapping[str, ServerHealth], now: dateti
         if server.reason and server.place != "learner"
     ]
     return [f"shard {shard}: {text}" if shard else text for text in ("; ".join(state), *reasons)]
+
+
+def no_server_usable(reasons: Mapping[ServerId, str], shard: str = "") -> tuple[str, ...]:
+    """Describe why no server in sync can be used, with each reason once; empty without reasons.
+
+    ``shard``: its name, empty for the first one.
+    """
+    if not reasons:
+        return ()
+    servers: dict[str, list[str]] = {}
+    for id, reason in sorted(reasons.items()):
+        servers.setdefault(reason, []).append(id)
+    text = "; ".join(f"{', '.join(ids)}: {reason}" for reason, ids in servers.items())
+    return (f"{f'shard {shard}: ' if shard else ''}no server in sync can be used: {text}",)
 
 
 def _describe_absence(id: str, server: ServerHealth, now: datetime) -> str:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final, Self
 from zkrq.base import clock
 from zkrq.base.errors import Closed, Unavailable, ZkrqError
 from zkrq.base.tasks import Tasks
-from zkrq.client.health import ServerHealth, place_of
+from zkrq.client.health import ServerHealth, no_server_usable, place_of
 from zkrq.consuming.wakeups import Wakeups
 from zkrq.coordination.coordinator import VIEW, Coordinator
 from zkrq.protocol.eviction import Evicting
@@ -232,7 +232,13 @@ class Shard:
     def trouble(self) -> tuple[str, ...]:
         """What keeps this client from its servers, as sentences."""
         refusal = self.membership.refusal
-        return ((refusal,) if refusal else ()) + self.obstacles.trouble + self.wakeups.trouble
+        return ((refusal,) if refusal else ()) + self.obstacles.trouble + self.wakeups.trouble + self._unusable
+
+    @property
+    def _unusable(self) -> tuple[str, ...]:
+        """Why no server in sync can be used; empty if one can, or if ``needs_recovery`` says why."""
+        shard = "" if self.name == FIRST else self.name
+        return () if self.needs_recovery else no_server_usable(self.witness.unusable, shard)
 
     @property
     def dropping(self) -> tuple[str, ...]:

@@ -148,7 +148,7 @@ class Evicting:
         if weighed is not Eviction.HARMLESS:
             check_let_in(failed)
         if weighed is Eviction.IMPOSSIBLE:
-            self.witness.note_nobody_answers()
+            self.witness.note_unusable({id: answer.reason for id, answer in failed.items()})
             return view
         judgements = self.judge(view, failed, now)
         if unheard := [id for id, judgement in judgements.items() if judgement is Judgement.ACCUSE]:

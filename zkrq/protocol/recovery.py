@@ -20,6 +20,7 @@ from typing import NamedTuple
 
 from zkrq.protocol.copying import QueueCopy, queues_at
 from zkrq.protocol.enrolment import enrol, meet, reserve
+from zkrq.protocol.lives import alive, holding, restarted
 from zkrq.protocol.replies import Answer, Status
 from zkrq.protocol.server_info import ServerInfo
 from zkrq.protocol.steps import (
@@ -96,7 +97,7 @@ class Recovery:
         try:
             met = yield from self.meet(_present(view, wanted))
         except NotNow as error:
-            there = self._restarted(view, identities)
+            there = restarted(view, _lives(identities))
             if not there:
                 raise
             raise Stuck(f"{error}; start it, or continue without what only it holds", there) from error
@@ -145,19 +146,12 @@ class Recovery:
     # -- participants --------------------------------------------------------------------------------------------------
 
     def wanted(self, view: View) -> Mapping[ServerId, Life]:
-        """Return the servers that may hold promised items, including those evicted last, which hold every pushed
-        item."""
-        return {**view.members, **view.eligible}
+        """Return the servers that may hold promised items; see the function."""
+        return holding(view)
 
     def meet(self, servers: Iterable[ServerId]) -> Operation[dict[ServerId, ServerInfo]]:
         """Ask servers for their identity; a silent one may hold what the others have lost.  Raises ``NotNow``."""
         return meet(servers)
-
-    def _restarted(self, view: View, identities: Mapping[ServerId, ServerInfo | Answer]) -> list[ServerId]:
-        """Return the servers that answer and have the data of the view; those that answer if none of them has."""
-        there = {id: who for id, who in identities.items() if isinstance(who, ServerInfo)}
-        wanted = self.wanted(view)
-        return [id for id, who in there.items() if self.takes_part(view, wanted[id], who)] or list(there)
 
     def has_live_member(self, view: View, identities: Mapping[ServerId, ServerInfo | Answer]) -> bool:
         """Tell whether a member was met in the life that the view names; see the function."""
@@ -231,8 +225,13 @@ class Recovery:
 
 def has_live_member(view: View, identities: Mapping[ServerId, ServerInfo | Answer]) -> bool:
     """Tell whether a member was met in the life that the view names."""
-    lives = ((identities.get(id), life) for id, life in view.members.items())
-    return any(isinstance(who, ServerInfo) and (who.run_id, who.generation) == life for who, life in lives)
+    return bool(alive(view, _lives(identities)))
+
+
+def _lives(identities: Mapping[ServerId, ServerInfo | Answer]) -> Mapping[ServerId, Life]:
+    """Return the lives in which servers were met."""
+    met = ((id, who) for id, who in identities.items() if isinstance(who, ServerInfo))
+    return {id: Life(who.run_id, who.generation) for id, who in met}
 
 
 def _present(view: View, ids: Iterable[ServerId]) -> list[ServerId]:

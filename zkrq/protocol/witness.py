@@ -60,8 +60,8 @@ class Witness:
         """Receivers that have not answered this client in their present life."""
         self.contradicted = set[ServerId]()
         """Receivers that answer other clients, and have not answered this one since it learned that."""
-        self.nobody_answers = False
-        """Whether all members have failed this client, as far as it knows."""
+        self.unusable: Mapping[ServerId, str] = {}
+        """Why each server has failed this client, where all members have, as far as it knows; otherwise empty."""
         self.in_doubt = False
         """Whether an answer of a server would change anything here; ``heard`` has an effect only then."""
         self._epoch = -1
@@ -81,7 +81,7 @@ class Witness:
         """Note a view that is newer than the last one, by its epoch or only by its accusations."""
         newer = view.epoch > self._epoch
         if newer:
-            self._epoch, self.lives, self.nobody_answers = view.epoch, view.receivers, False
+            self._epoch, self.lives, self.unusable = view.epoch, view.receivers, {}
             lives = view.receivers.items()
             self._failing_since = {key: at for key, at in self._failing_since.items() if key in lives}
             self.unmet = {id for id, life in lives if self._met.get(id) != life}
@@ -117,7 +117,7 @@ class Witness:
     def heard(self, server: ServerId, life: Life) -> bool:
         """Note that a receiver has answered in the life that the view names, which gives this client standing; return
         whether to refute an accusation of that server now."""
-        self.nobody_answers = False
+        self.unusable = {}
         self._failing_since.pop((server, life), None)
         self._met[server] = life
         self.unmet.discard(server)
@@ -128,7 +128,7 @@ class Witness:
         return server in self._accused_of_silence
 
     def _settle(self) -> None:
-        doubts = self.unmet or self.contradicted or self._accusations or self._failing_since or self.nobody_answers
+        doubts = self.unmet or self.contradicted or self._accusations or self._failing_since or self.unusable
         self.in_doubt = bool(doubts)
 
     # -- conclusions ---------------------------------------------------------------------------------------------------
@@ -138,9 +138,9 @@ class Witness:
         self.in_doubt = True
         return max(self._failing_since.setdefault((id, self.lives[id]), now) for id in servers)
 
-    def note_nobody_answers(self) -> None:
-        """Note that all members have failed this client."""
-        self.in_doubt = self.nobody_answers = True
+    def note_unusable(self, reasons: Mapping[ServerId, str]) -> None:
+        """Note that all members have failed this client, and why."""
+        self.in_doubt, self.unusable = True, reasons
 
     def note_evicted(self, lives: Mapping[ServerId, Life], now: float) -> None:
         """Note servers that this client has evicted for their silence, which costs it standing."""

@@ -1,9 +1,9 @@
 """Probe the servers of the view, so that an idle client notices that one has died, or that its view is old.
 
 A client that pushes or claims notices both by its calls.  An idle client asks every server of the view periodically,
-and more often while one of them is not connected.  No call shows that a server's ``maxmemory-policy`` was changed, or
-its clock set, so each client reads them now and then, the leader more often, and every client while a clock keeps
-pushes from completing.
+and more often while one of them is not connected, or while none can be used.  No call shows that a server's
+``maxmemory-policy`` was changed, or its clock set, so each client reads them now and then, the leader more often, and
+every client while a clock keeps pushes from completing.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ PROBE_SECONDS = 10.0
 """Seconds between two probes while all servers of the view are connected."""
 
 UNCONNECTED_SECONDS = 1.0
-"""Seconds between two probes while a server of the view is not connected."""
+"""Seconds between two probes while a server of the view is not connected, or none can be used."""
 
 FOLLOWER_SECONDS = (0.3, 0.8)
 """Least and greatest delay, in seconds, of the probes of clients that do not lead, since one eviction is enough."""
@@ -81,7 +81,8 @@ class Probe:
 
     async def _probe_if_due(self) -> None:
         loop = asyncio.get_running_loop()
-        early = self._called or not self._all_connected() or self._obstacles.clocks.stops_pushes
+        in_vain = self._evicting.witness.unusable or self._obstacles.clocks.stops_pushes
+        early = self._called or bool(in_vain) or not self._all_connected()
         if not early and loop.time() < self._due:
             return
         self._called = False

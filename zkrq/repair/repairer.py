@@ -200,7 +200,7 @@ class Repairer:
         for id, life in view.members.items():
             server = self._server(id)
             who = server.identity if server else None
-            if who is not None and who.run_id == life.run_id and not self._witness.nobody_answers:
+            if who is not None and who.run_id == life.run_id and not self._witness.unusable:
                 self._trouble.pop("recovery", None)
                 self._causes.recovery = ""
                 return

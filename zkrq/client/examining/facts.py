@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
+from zkrq.protocol.view import Life
+
 if TYPE_CHECKING:
     from zkrq.base.settings import Settings
     from zkrq.coordination.zookeeper.asking import HostReport
@@ -58,10 +60,10 @@ class Facts(NamedTuple):
 
     ``given``: the servers of the first shard that this client was given.  ``hosts``: ZooKeeper's servers.  ``session``:
     why there is no session, or no such namespace; empty if there is one.  ``passing``: whether that may pass by itself.
-    ``granted``: the session timeout that ZooKeeper gives, in seconds, 0: unknown.  ``views``: by shard, empty if the
-    namespace's could not be read.  ``unreadable``: by shard, why its view, or the map of all, cannot be read by this
-    release, and what to do.  ``clients``: those that are there, by session.  ``latest``: the last level that this
-    release speaks.
+    ``granted``: the session timeout that ZooKeeper gives, in seconds, 0: unknown.  ``first``: the first shard's name.
+    ``views``: by shard, empty if the namespace's could not be read.  ``unreadable``: by shard, why its view, or the map
+    of all, cannot be read by this release, and what to do.  ``clients``: those that are there, by session.  ``latest``:
+    the last level that this release speaks.
     """
 
     settings: Settings
@@ -71,6 +73,7 @@ class Facts(NamedTuple):
     session: str = ""
     passing: bool = False
     granted: float = 0.0
+    first: str = ""
     views: Mapping[str, View] = {}
     unfounded: bool = False
     unreadable: Mapping[str, tuple[str, str]] = {}
@@ -81,3 +84,8 @@ class Facts(NamedTuple):
     def read(self) -> dict[ServerId, ServerFacts]:
         """The servers of which something could be read."""
         return {id: each for id, each in self.servers.items() if each.refusal is None}
+
+    @property
+    def lives(self) -> dict[ServerId, Life]:
+        """The lives of these servers."""
+        return {id: Life(each.info.get("run_id", ""), each.generation) for id, each in self.read.items()}

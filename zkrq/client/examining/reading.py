@@ -61,7 +61,7 @@ async def read_facts(given: Given) -> Facts:
     hosts, found, servers = await asyncio.gather(
         ask_hosts(given.hosts, context, timeout), _read_views(given), _read_servers(given, urls, timeout)
     )
-    facts = found._replace(hosts=tuple(hosts), given=tuple(map(ServerId, given.servers)))
+    facts = found._replace(first=FIRST, hosts=tuple(hosts), given=tuple(map(ServerId, given.servers)))
     first = next(iter(given.servers.values()))
     known = {id: url for view in facts.views.values() for id, url in view.servers.items() if id not in urls}
     further = {id: with_credentials_of(url, first) for id, url in known.items()}

@@ -7,10 +7,11 @@ they are about, so that what is wrong everywhere is one line.
 from __future__ import annotations
 
 import enum
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence, Set
 from typing import TYPE_CHECKING, NamedTuple
 
 from zkrq.protocol.clocks import CLOCK_WARNING, PUT_WINDOW, find_apart
+from zkrq.protocol.lives import alive, holding, restarted, with_data
 from zkrq.protocol.replies import Status, Verdict, denial
 from zkrq.protocol.server_info import OLDEST
 
@@ -91,10 +92,36 @@ def _unreachable(server: ServerFacts, facts: Facts) -> Iterator[Finding]:
     elif server.refusal.status is Status.CROWDED:
         yield Finding(Gravity.DOWN, "denied", (server.id,), server.refusal.reason, "raise its maxclients")
     else:
-        view = next((view for view in facts.views.values() if server.id in view.servers), None)
-        gone = "if it will not come back, `zkrq servers add URL` another one, then `zkrq servers remove {them}`"
-        step = f"start it, or open the way to it ({server.url})" + (f"; {gone}" if view and len(view.members) else "")
-        yield Finding(Gravity.DOWN, "unreachable", (server.id,), f"cannot be reached ({server.refusal.reason})", step)
+        reason = server.refusal.reason
+        if (step := _remedy(reason)) is None:
+            view = next((view for view in facts.views.values() if server.id in view.servers), None)
+            gone = "if it will not come back, `zkrq servers add URL` another one, then `zkrq servers remove {them}`"
+            step = f"start it, or open the way to it ({server.url})"
+            step += f"; {gone}" if view and alive(view, facts.lives) else ""
+        yield Finding(Gravity.DOWN, "unreachable", (server.id,), f"cannot be reached ({reason})", step)
+
+
+_UNKNOWN_NAME = "correct its name, or let this host's DNS or /etc/hosts know it"
+
+_REMEDIES: tuple[tuple[str, str], ...] = (
+    ("could not be resolved", _UNKNOWN_NAME),
+    ("Name or service not known", _UNKNOWN_NAME),
+    ("No address associated", _UNKNOWN_NAME),
+    ("nodename nor servname", _UNKNOWN_NAME),  # macOS
+    ("name resolution", "look at the DNS servers of this host: they do not answer"),
+    (
+        "BUSY",
+        "another program's script keeps it busy: `redis-cli SCRIPT KILL` or `FUNCTION KILL` ends it, if it only read",
+    ),
+    ("LOADING", "wait until it has read its data from its disk"),
+    ("MASTERDOWN", "it is a replica: `redis-cli REPLICAOF NO ONE` on it"),
+)
+"""What to do about a server that cannot be used, by words of its reason, where it is not to start it."""
+
+
+def _remedy(reason: str) -> str | None:
+    """Return what to do about a reason of ``_REMEDIES``, None for any other."""
+    return next((step for words, step in _REMEDIES if words in reason), None)
 
 
 def _role(server: ServerFacts, facts: Facts) -> Iterator[Finding]:
@@ -148,10 +175,14 @@ def _disk(server: ServerFacts, facts: Facts) -> Iterator[Finding]:
         what = "appendfsync is no: a power cut of all servers may lose half a minute"
         step = "`CONFIG SET appendfsync everysec` (or always, which loses nothing), and in redis.conf"
         yield Finding(Gravity.WARNING, "disk", (server.id,), what, step)
-    failed = [name for name in ("aof_last_write_status", "aof_last_bgrewrite_status") if info.get(name) == "err"]
+    failed = [name for name in _DISK_FIELDS if info.get(name) == "err"]
     if failed:
-        what = f"it cannot write its append-only file ({', '.join(failed)})"
+        what = f"it cannot write to its disk ({', '.join(failed)}), for which it may refuse every call"
         yield Finding(Gravity.WRONG, "disk", (server.id,), what, "make room on its disk, and look at its log")
+
+
+_DISK_FIELDS = ("aof_last_write_status", "aof_last_bgrewrite_status", "rdb_last_bgsave_status")
+"""Fields of INFO that say whether a server could write to its disk."""
 
 
 def _rights(server: ServerFacts, facts: Facts) -> Iterator[Finding]:
@@ -208,9 +239,9 @@ def _each(rule: _Each, *, read: bool = True) -> Rule:
 def _zookeeper(facts: Facts) -> Iterator[Finding]:
     down = [host for host in facts.hosts if host.reason]
     for host in down:
-        needed = f"{len(facts.hosts) - len(down)} of {len(facts.hosts)} answer, {_most(facts)} are needed"
-        start = "end clients of this machine, or raise maxClientCnxns in zoo.cfg" if host.is_crowded else "start it"
-        step = f"{start}: {needed}"
+        state = f"{len(facts.hosts) - len(down)} of {len(facts.hosts)} answer, {_most(facts)} are needed"
+        room = "end clients of this machine, or raise maxClientCnxns in zoo.cfg"
+        step = f"{room if host.is_crowded else _remedy(host.reason) or 'start it'}: {state}"
         yield Finding(Gravity.DOWN, "zookeeper", (host.host,), f"ZooKeeper server cannot be used ({host.reason})", step)
     alone = [host.host for host in facts.hosts if host.mode == "standalone"]
     if len(facts.hosts) > 1 and alone:
@@ -315,6 +346,60 @@ def _redundancy(facts: Facts) -> Iterator[Finding]:
             yield Finding(Gravity.WARNING, "redundancy", (), what, "found a namespace with 2, and move the items there")
 
 
+def _recovery(facts: Facts) -> Iterator[Finding]:
+    """Compare the lives that each view names with those in which its servers were met."""
+    for shard, view in facts.views.items():
+        ids = holding(view)
+        met = {id: life for id, life in facts.lives.items() if id in ids}
+        if not met or any(server.epoch > view.epoch for id, server in facts.read.items() if id in ids):
+            continue
+        doubtful = {id for id in ids if id in facts.servers and _is_doubtful(facts.servers[id], facts, shard)}
+        if living := alive(view, met):
+            yield from _restarted_alone((view.members.keys() & met.keys()) - doubtful - set(living))
+        elif not doubtful:
+            yield _restarted_all(facts, shard)
+
+
+def _is_doubtful(server: ServerFacts, facts: Facts, shard: str) -> bool:
+    """Tell whether it is unknown if a server lives: it does not let this client in, or is another one."""
+    if server.refusal is not None:
+        return server.refusal.verdict is Verdict.CORRECT
+    view = facts.views[shard]
+    other = view.id_of(server.info.get("run_id", "")) not in (None, server.id)
+    return other or server.deployment not in ("", view.deployment)
+
+
+def _restarted_alone(ids: Set[str]) -> Iterator[Finding]:
+    for id in sorted(ids):
+        what = "it is not in the life that the view names: it was restarted or emptied"
+        step = "a client evicts it and copies everything to it; see its log"
+        yield Finding(Gravity.WARNING, "restarted", (id,), what, step)
+
+
+def _restarted_all(facts: Facts, shard: str) -> Finding:
+    view, met = facts.views[shard], facts.lives
+    ids = holding(view)
+    where = f"shard {shard}: " if len(facts.views) > 1 else ""
+    silent, kept = sorted(ids.keys() - met.keys()), sorted(with_data(view, met))
+    names = " ".join(sorted(restarted(view, met)))
+    command = f"`zkrq servers recover {'' if shard == facts.first else f'--shard {shard} '}{names}`"
+    what = f"{where}all servers in sync were restarted or emptied"
+    if silent:
+        what = f"{where}the servers in sync that answer were restarted or emptied; {', '.join(silent)} may hold more"
+        step = f"start {' and '.join(silent)}; or continue without what only {_it(silent)}: {command}"
+        return Finding(Gravity.DOWN, "recovery", (), what, step)
+    if not kept:
+        what = f"{what}, and none of {', '.join(sorted(ids))} has brought its data back"
+        step = f"look whether their disks can be had; to start again with what is there: {command}"
+        return Finding(Gravity.WRONG, "recovery", (), what, step)
+    what = f"{what}, and {', '.join(kept)} {'has' if len(kept) == 1 else 'have'} brought the data back"
+    return Finding(Gravity.DOWN, "recovery", (), what, "the next client that connects merges it, as `zkrq stats` does")
+
+
+def _it(silent: Sequence[str]) -> str:
+    return "it holds" if len(silent) == 1 else "they hold"
+
+
 def _agreement(facts: Facts) -> Iterator[Finding]:
     given = facts.settings.min_replicas
     first = next(iter(facts.views.values()), None)
@@ -346,6 +431,7 @@ RULES: tuple[Rule, ...] = (
     _agreement,
     _releases,
     _clocks,
+    _recovery,
     _redundancy,
     _each(_disk),
     _each(_latency),
