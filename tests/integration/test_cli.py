@@ -21,6 +21,7 @@ from anyio.streams.text import TextReceiveStream
 
 import zkrq
 from tests.behaviour.helpers import bury
+from tests.harness import command as ask
 from tests.harness import new_namespace, over_zookeeper, take
 from zkrq import local
 
@@ -396,6 +397,19 @@ async def test_servers_recover(servers: local.Servers, prepared_zkrq: list[str])
     assert "zkrq servers recover" in err
     code, out, _ = await shell.run("servers", "recover", "redis-1", "redis-2", "redis-3")
     assert (code, out) == (0, "recovered with redis-1, redis-2, redis-3\n")
+    again = ("servers", "recover", "--older-zookeeper", "redis-1", "redis-2", "redis-3")
+    code, _, err = await shell.run(*again)
+    assert code == 2
+    assert "it did not go back" in err
+    for server in servers.redis:  # as if ZooKeeper had been restored, ten seconds after the recovery
+        name = f"{{{shell.environment['ZKRQ_NAMESPACE']}}}:server"
+        await ask(server, "HSET", name, "epoch", "5", "repaired_until_ms", "0")
+    code, _, err = await shell.run("servers", "list")
+    assert (code, "`zkrq servers recover --older-zookeeper NAME...`" in err) == (2, True)
+    code, out, _ = await shell.run(*again)
+    assert (code, out) == (0, "recovered with redis-1, redis-2, redis-3\n")
+    code, out, _ = await shell.run("servers", "list")
+    assert (code, out.count(": member")) == (0, 3)
     (receipt,) = await shell.value("push", "jobs", "2")
     assert receipt["replicas"] == 3
 

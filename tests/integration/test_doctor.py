@@ -362,6 +362,14 @@ async def test_one_server_came_back_empty_while_no_client_runs() -> None:
         assert not await told(servers, "recovery")
 
 
+async def test_a_view_that_is_older_than_what_the_servers_have_seen(own: local.Servers, namespace: str) -> None:
+    for server in own.redis[:2]:
+        await command(server, "HSET", f"{{{namespace}}}:server", "epoch", "5")
+    finding = await only(own, namespace)
+    assert (finding.kind, finding.gravity.value, finding.about) == ("lost", "wrong", ("redis-1", "redis-2"))
+    assert "`zkrq servers recover --older-zookeeper NAME...`" in finding.text
+
+
 async def test_a_name_that_no_dns_knows(own: local.Servers, namespace: str) -> None:
     urls = {**own.redis_urls, "redis-2": "redis://redis-2.invalid:6379"}
     found = await findings(own, namespace, redis=urls, zookeeper=f"{own.zookeeper_hosts},zoo.invalid:2181")

@@ -12,8 +12,8 @@ import pytest
 from tests.unit.by_hand import A, B, C, view_of
 from tests.unit.fake_redis import Redis, fleet_of
 from zkrq.base.errors import ConfigError, Unavailable
-from zkrq.base.events import Event, Events, NotWritable, ViewChanged
-from zkrq.coordination.coordinator import VIEW
+from zkrq.base.events import Event, Events, NotWritable, RegisterWentBack, ViewChanged
+from zkrq.coordination.coordinator import VIEW, Versioned
 from zkrq.coordination.memory import Hub, MemoryCoordinator
 from zkrq.protocol.view import View, accuse, encode, evict, extend
 from zkrq.replication.membership import Membership
@@ -145,3 +145,45 @@ async def test_a_register_that_holds_no_view_is_reported(
 async def test_what_is_written_is_what_is_read(membership: Membership, coordinator: MemoryCoordinator) -> None:
     assert (await coordinator.read(VIEW)).data == encode(WHOLE)
     assert await membership.write(WHOLE, 5) is None, "the register has another version"
+
+
+async def test_a_view_that_went_back_is_told_once_and_written_over_by_nobody(
+    membership: Membership, coordinator: MemoryCoordinator, told: Told
+) -> None:
+    """Not even where its version is again the one that this client knows.  A later view ends it."""
+    before = await coordinator.read(VIEW)
+    later = await membership.change(WHOLE, partial(evict, failed=[C], now_ms=7))
+    told.clear()
+    hub = coordinator._hub  # pyright: ignore[reportPrivateUsage]
+    hub.restore({VIEW: before})
+    for _ in range(2):
+        with pytest.raises(Unavailable, match=r"from epoch 8 to 7: .* recover --older-zookeeper a b`"):
+            await membership.refresh(later)
+    with pytest.raises(Unavailable, match="went back"):
+        await membership.change(later, partial(evict, failed=[B], now_ms=8))
+    assert membership.view is later
+    assert told.events == [RegisterWentBack("n", "view", 8, 7, membership.went_back.partition("it lost data; ")[2])]
+    hub.restore({VIEW: Versioned(encode(replace(later, epoch=1008, by="operator")), 0)})
+    assert (await membership.change(later, partial(evict, failed=[B], now_ms=8))).by == "operator"
+    assert not membership.went_back
+
+
+async def test_another_view_of_the_version_that_is_known_is_not_written_over(
+    membership: Membership, coordinator: MemoryCoordinator
+) -> None:
+    """The register went back, and was written again as often, before this client heard of it."""
+    other = replace(WHOLE, by="another history")
+    coordinator._hub.registers[VIEW] = Versioned(encode(other), 0)  # pyright: ignore[reportPrivateUsage]
+    with pytest.raises(Unavailable, match="went back"):
+        await membership.change(WHOLE, partial(evict, failed=[C], now_ms=7))
+    assert (await coordinator.read(VIEW)).data == encode(other)
+
+
+async def test_only_an_accusation_is_lost_when_the_view_goes_back(
+    membership: Membership, coordinator: MemoryCoordinator
+) -> None:
+    before = await coordinator.read(VIEW)
+    accused = await membership.change(WHOLE, lambda view, *, by: accuse(view, [C], client="me"))
+    coordinator._hub.restore({VIEW: before})  # pyright: ignore[reportPrivateUsage]
+    assert await membership.refresh(accused) == WHOLE
+    assert (await membership.change(WHOLE, partial(evict, failed=[C], now_ms=7))).epoch == 8

@@ -393,6 +393,30 @@ class LevelRefused(ShardEvent):
 
 
 @dataclass(frozen=True, slots=True)
+class RegisterWentBack(ShardEvent):
+    """What ZooKeeper stores is older than what it has stored before: it was restored from a backup.
+
+    ``register``: the view, or the map of the shards.  ``known``: the view's epoch, or the map's number, that this
+    client knows; ``stored``: the one that is there now.  This client goes on with what it knows, and cannot change it:
+    no dead server can be evicted.  ``step`` says what to do.
+    """
+
+    register: str
+    known: int
+    stored: int
+    step: str
+
+    def _sentence(self) -> str:
+        return went_back(self.register, self.known, self.stored, self.step)
+
+
+def went_back(register: str, known: int, stored: int, step: str) -> str:
+    """Say that a register went back, and what to do."""
+    number = "epoch" if register == "view" else "number"
+    return f"the {register} in ZooKeeper went back from {number} {known} to {stored}: it lost data; {step}"
+
+
+@dataclass(frozen=True, slots=True)
 class LoopBlocked(Event):
     """The event loop did not run for ``seconds``, because a call in this process did not let it: a handler that
     computes, or that calls something slow without ``await``.  What that cost: ``expired`` of the ``held`` claims passed

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from argparse import Namespace
+from contextlib import nullcontext
 from typing import TYPE_CHECKING
 
 from zkrq.base.errors import ConfigError
@@ -82,12 +83,17 @@ async def _servers_recover(args: Namespace) -> Lines:
         yield Line(f"founded again with {', '.join(args.name)}", {"servers": args.name})
         return
     cluster = open_cluster(args)
-    if args.shard == FIRST:
+    if args.older_zookeeper:
+        urls = {name: url for name, _, url in (each.partition("=") for each in args.name)}
+        async with nullcontext() if args.shard == FIRST else cluster:
+            await cluster.recover(urls if any(urls.values()) else args.name, older_zookeeper=True, shard=args.shard)
+    elif args.shard == FIRST:
         await cluster.recover(args.name)  # it does not open without them
     else:
         async with cluster:
             await cluster.recover(args.name)
-    yield Line(f"recovered with {', '.join(args.name)}", {"servers": args.name})
+    names = [each.partition("=")[0] for each in args.name]
+    yield Line(f"recovered with {', '.join(names)}", {"servers": names})
 
 
 COMMANDS = (
@@ -119,8 +125,14 @@ COMMANDS = (
             Flag(
                 "without-zookeeper", "ZooKeeper has lost the namespace: found it again from these servers", bool, False
             ),
+            Flag(
+                "older-zookeeper",
+                "ZooKeeper was restored from an older backup: write a view above all that its servers have seen",
+                bool,
+                False,
+            ),
             setting("min-replicas", "as the namespace was founded, with --without-zookeeper; default: 2", "N"),
         ),
-        {"name...": "the servers to continue with"},
+        {"name...": "the servers to continue with; NAME=URL for a shard that a restored shard map lacks"},
     ),
 )

@@ -46,7 +46,7 @@ from zkrq.producing.pusher import Pusher
 from zkrq.producing.sending import Sender
 from zkrq.protocol import calls
 from zkrq.protocol.levels import Feature
-from zkrq.protocol.shards import ShardState
+from zkrq.protocol.shards import ShardState, overtaken
 from zkrq.replication.batching import InFlightLimit
 
 if TYPE_CHECKING:
@@ -186,6 +186,23 @@ class Client:
         self.own_loop.settle()
         async with self.tasks, self.shards, self.coordinator:
             view, missing = await self.shard.refound(servers)
+        self.events.tell(Recovered(self.namespace, tuple(view.members), missing, view.epoch), logging.ERROR)
+
+    async def reinstate(self, servers: frozenset[ServerId]) -> None:
+        """Write a view of the first shard for what these servers hold, over one that went back, and set the shard map
+        ahead of those that clients know; the client is closed afterwards.
+
+        Raises ``ConfigError``, ``Unavailable``, ``Closed`` at a second call.
+        """
+        if self._entered:
+            raise Closed("a cluster is opened once: make another one with connect()")
+        self._entered = True
+        self.own_loop.settle()
+        async with self.tasks, self.shards, self.coordinator:
+            map = await self.shards.refresh()
+            if map.number:
+                map = await self.shards.change(overtaken)
+            view, missing = await self.shard.reinstate(servers, map.number)
         self.events.tell(Recovered(self.namespace, tuple(view.members), missing, view.epoch), logging.ERROR)
 
     async def aclose(self) -> None:
@@ -358,6 +375,7 @@ class Client:
     def trouble(self) -> list[str]:
         """Return what keeps this client, and perhaps no other, from its servers and shards."""
         trouble = [text for shard in self.shards.open.values() for text in shard.trouble]
+        trouble += filter(None, (self.shards.went_back,))
         if len(self.shards.map.shards) > 1:
             joining, given = ShardState.JOINING.value, self.shards.given
             known = self.shards.status()

@@ -432,7 +432,14 @@ class Cluster:
 
     # -- after a disaster ----------------------------------------------------------------------------------------------
 
-    async def recover(self, servers: Sequence[str], *, without_zookeeper: bool = False) -> None:
+    async def recover(
+        self,
+        servers: Sequence[str] | Mapping[str, str],
+        *,
+        without_zookeeper: bool = False,
+        older_zookeeper: bool = False,
+        shard: str = FIRST,
+    ) -> None:
         """Continue with the data of these servers after all in-sync ones were lost, without waiting for the others.
 
         For operators, if the namespace does not recover by itself.  Items that only the other servers held are lost,
@@ -442,6 +449,12 @@ class Cluster:
         ``without_zookeeper``: ZooKeeper has lost the namespace, so found it again from what these servers hold, in a
         cluster that was made with ``found=True`` and is not entered.  Name those that were in sync: if one was not,
         items that were acked since may be delivered again.  Only a namespace of one shard can be founded again.
+
+        ``older_zookeeper``: ZooKeeper was restored from an older backup, so that servers have seen a later view than
+        the one that it has: write a view over it, above all that they have seen, for what these servers hold.  The same
+        is at stake.  Call it instead of entering ``async with`` for the first shard, and inside for another ``shard``,
+        afterwards.  One that the restored shard map lacks is added again: give ``servers`` as URLs by name then.
+
         Raises ``ConfigError`` if a server of the view is alive, or for an unknown name; ``Unavailable``: repeat it.
         """
         named = frozenset(map(ServerId, servers))
@@ -450,17 +463,27 @@ class Cluster:
                 raise ConfigError("to found the namespace again, make the cluster with found=True")
             await self._client.refound(named)
             return
+        if older_zookeeper:
+            await self._reinstate(shard, named, name_servers(servers) if isinstance(servers, Mapping) else {})
+            return
         if self._client.is_open:
             self._client.check_open()
             if await self._client.shards.recover(named):
                 return
-            if len(shards := {self._client.shards.with_server(id) for id in named}) > 1:
+            if len(theirs := {self._client.shards.with_server(id) for id in named}) > 1:
                 raise ConfigError("these servers belong to several shards: recover one after the other")
-            for shard in shards:
-                await shard.repairer.recover_with(named)
+            for each in theirs:
+                await each.repairer.recover_with(named)
             return
         try:
             if not await self._client.open(recover_with=named):
                 raise ConfigError("nothing to recover: a server of the view is alive")
         finally:
             await self.aclose()
+
+    async def _reinstate(self, shard: str, servers: frozenset[ServerId], urls: Mapping[str, str]) -> None:
+        if shard == FIRST:
+            await self._client.reinstate(servers)
+            return
+        self._client.check_open()
+        await self._client.resharding.reinstate(check_shard(shard), servers, urls)

@@ -33,12 +33,13 @@ from zkrq.protocol.shards import (
     joined,
     moves,
     opened,
+    overtaken,
     rejoined,
     removed,
     shard_of,
 )
 from zkrq.protocol.shards import home as choose_home
-from zkrq.protocol.view import FOUNDING, Life, NoView, View, decode
+from zkrq.protocol.view import FOUNDING, Life, NoView, ServerId, View, decode
 
 if TYPE_CHECKING:
     from zkrq.base.settings import Settings
@@ -121,10 +122,37 @@ class Resharding:
 
     # -- by an operator ------------------------------------------------------------------------------------------------
 
-    async def add(self, name: ShardName, servers: Mapping[str, str], min_replicas: int | None) -> None:
+    async def reinstate(self, name: ShardName, named: frozenset[ServerId], urls: Mapping[str, str]) -> None:
+        """Continue with what these servers of a shard hold, after ZooKeeper was restored from an older backup.
+
+        ``urls``: of servers that the restored view does not name.  A shard that the restored map lacks is added again,
+        of these servers and those that this client was given for it.  Repeat it if it fails.  Raises ``ConfigError``,
+        ``Unavailable``.
+        """
+        given = {**self._shards.given.get(name, {}), **urls}
+        map = await self._shards.change(overtaken)
+        entry = map.shards.get(name)
+        if entry is not None and await self._is_founded(entry.register):
+            async with await self._shards.find_closed(name, entry, given) as shard:
+                await shard.reinstate(named, map.number)
+            await self._use(name, entry.register)
+            return
+        if not given:
+            raise ConfigError(f"the restored shard map has no shard {name!r}: give its servers as NAME=URL")
+        await self.add(name, given, self._settings.min_replicas, holding=named)
+
+    async def add(
+        self,
+        name: ShardName,
+        servers: Mapping[str, str],
+        min_replicas: int | None,
+        *,
+        holding: frozenset[ServerId] = frozenset(),
+    ) -> None:
         """Add a shard of these servers, or let one that is draining take pushes again; it does when this returns.
 
-        Repeat it if it fails.  Raises ``ConfigError``, ``Unavailable``.
+        ``holding``: those whose items it begins with; empty: it begins without any.  Repeat it if it fails.  Raises
+        ``ConfigError``, ``Unavailable``.
         """
         entry = (await self._shards.refresh()).shards.get(name)
         is_new = entry is None
@@ -135,7 +163,7 @@ class Resharding:
             entry = await self._join(name)
         if entry.state is ShardState.JOINING:
             try:
-                await self._found(name, entry.register, servers, min_replicas)
+                await self._found(name, entry.register, servers, min_replicas, holding)
             except ConfigError:
                 if is_new and not await self._is_founded(entry.register):
                     await self._shards.change(partial(given_up, name=name, register=entry.register))
@@ -191,13 +219,24 @@ class Resharding:
                     raise ConfigError(f"{id} is server {twin} of shard {other}: a shard needs servers of its own")
 
     async def _found(
-        self, name: ShardName, register: str, servers: Mapping[str, str], min_replicas: int | None
+        self,
+        name: ShardName,
+        register: str,
+        servers: Mapping[str, str],
+        min_replicas: int | None,
+        holding: frozenset[ServerId],
     ) -> None:
-        """Found the view of a shard that the map names already, so that all who add it found the same one."""
+        """Found the view of a shard that the map names already, so that all who add it found the same one.
+
+        ``holding``: see ``add``.
+        """
         level = self._shards.first.view.level  # so that every client of the namespace can use the shard
         settings = replace(self._settings, found=True, min_replicas=min_replicas, level=level)
         async with self._shards.make(name, servers, register, settings) as shard:
-            await shard.open()
+            if holding and not await self._is_founded(register):
+                await shard.refound(holding)
+            else:
+                await shard.open()
 
     async def _rejoin(self, shard: Shard) -> None:
         """Take back that a shard drains or was closed, before it takes pushes again.

@@ -21,11 +21,11 @@ from zkrq.coordination.coordinator import VIEW, Coordinator
 from zkrq.protocol.eviction import Evicting
 from zkrq.protocol.founding import Founding, Location
 from zkrq.protocol.recovery import Recovered, has_live_member
-from zkrq.protocol.refounding import Refounding
+from zkrq.protocol.refounding import Refounding, Reinstating
 from zkrq.protocol.replies import Answer
 from zkrq.protocol.server_info import ServerInfo
 from zkrq.protocol.shards import FIRST, ShardName
-from zkrq.protocol.steps import NotNow
+from zkrq.protocol.steps import NotNow, Operation
 from zkrq.protocol.view import Life, ServerId, View
 from zkrq.protocol.witness import Witness
 from zkrq.repair.fencing import Reaper
@@ -83,7 +83,12 @@ class Shard:
         self.fleet: Final = Fleet({ServerId(id): url for id, url in servers.items()}, make_server, namespace=namespace)
         hold = Looking if settings.only_looks else Membership
         self.membership: Final[Membership] = hold(
-            coordinator, self.fleet, namespace=namespace, events=events, register=register
+            coordinator,
+            self.fleet,
+            namespace=namespace,
+            events=events,
+            register=register,
+            shard="" if name == FIRST else name,
         )
         self.witness: Final = Witness(secrets.token_hex(8))
         self.obstacles: Final = KnownObstacles(self.fleet, namespace=namespace, events=events)
@@ -173,7 +178,18 @@ class Shard:
 
         In place of ``open``.
         """
-        operation = Refounding(self._settings, self._locations, repairer=secrets.token_hex(8)).run_with(servers)
+        refounding = Refounding(self._settings, self._locations, repairer=secrets.token_hex(8))
+        return await self._recover(refounding.run_with(servers))
+
+    async def reinstate(self, servers: frozenset[ServerId], map_number: int = 0) -> Recovered:
+        """Write a view for what these servers hold, over one that went back.  Raises ``ConfigError``, ``Unavailable``.
+
+        In place of ``open``.  ``map_number``: of the shard map that pushes must know.
+        """
+        reinstating = Reinstating(self._settings, self._locations, repairer=secrets.token_hex(8))
+        return await self._recover(reinstating.run_with(servers, map_number=map_number))
+
+    async def _recover(self, operation: Operation[Recovered]) -> Recovered:
         try:
             return await self.replicas.repair(operation)
         except NotNow as error:
@@ -231,8 +247,8 @@ class Shard:
     @property
     def trouble(self) -> tuple[str, ...]:
         """What keeps this client from its servers, as sentences."""
-        refusal = self.membership.refusal
-        return ((refusal,) if refusal else ()) + self.obstacles.trouble + self.wakeups.trouble + self._unusable
+        of_the_view = tuple(filter(None, (self.membership.refusal, self.membership.went_back)))
+        return of_the_view + self.obstacles.trouble + self.wakeups.trouble + self._unusable
 
     @property
     def _unusable(self) -> tuple[str, ...]:

@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from contextlib import AsyncExitStack, suppress
 from dataclasses import replace
 from functools import partial
-from types import TracebackType
+from types import MappingProxyType, TracebackType
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol, Self
 
 import anyio
@@ -116,9 +116,11 @@ class Shards:
         self._unfinished: dict[ShardName, str] = {}
         self.placement: Final = self.make_placement()
         self.placement.targets[FIRST] = self._target(self.first)
-        self._version = -1
+        self._found = Versioned(None, -1)
         self._is_map_read = True
         """Whether the last look could read the map."""
+        self.went_back = ""
+        """Why the map cannot be changed: its register holds an older one; empty while it does not."""
         self._reading = asyncio.Lock()
         self._opening = asyncio.Lock()
         self._stacks: dict[ShardName, AsyncExitStack] = {}
@@ -294,22 +296,35 @@ class Shards:
     async def refresh(self) -> ShardMap:
         """Read the map again.  Raises ``Unavailable``, ``ConfigError`` if the register holds no map."""
         async with self._reading:
-            self._take(await self._coordinator.read(MAP))
+            before = self._found
+            found = await self._coordinator.read(MAP)
+            # What was read while this client wrote may be older than what it wrote.
+            if self._found is before or found.version > self._found.version:
+                self._take(found)
         return self.map
 
     def _take(self, found: Versioned) -> None:
-        if found.version <= self._version:
+        if found == self._found and not self.went_back:
             return
         try:
             map = decode(found.data)
         except ValueError as error:
             raise ConfigError(f"namespace {self._namespace!r} in ZooKeeper: {error}") from error
-        self._version = found.version
+        if map.number < self.map.number:  # as with a view that went back; see Membership
+            self._note_went_back(map)
+            raise Unavailable(self.went_back)
+        self.went_back = ""
+        self._found = found
         known = self.map.shards  # what could not be opened may be there now
         self.away = {name: why for name, why in self.away.items() if known.get(name) == map.shards.get(name)}
         self._events.several_shards = len(map.shards) > 1
         self.placement.follow(map, found.version)
         self._rounds.call()
+
+    def _note_went_back(self, stored: ShardMap) -> None:
+        """Report once that ZooKeeper stores an older map than this client knows."""
+        tell, step = self.first.membership.tell_went_back, "see docs/disaster.md"
+        self.went_back = tell("shard map", self.map.number, stored.number, step, told=self.went_back)
 
     async def change(self, change: MapChange, *, prepare: Prepare | None = None) -> ShardMap:
         """Change the map by compare-and-set; return it.
@@ -321,7 +336,7 @@ class Shards:
         if refusal := self.first.membership.refusal:  # no server is asked before
             raise ConfigError(refusal)
         for _ in range(CHANGE_TRIES):
-            map, version = await self.refresh(), self._version
+            map, version = await self.refresh(), self._found.version
             try:
                 wanted = change(map, by=secrets.token_hex(8))
             except ValueError as error:
@@ -332,7 +347,8 @@ class Shards:
                 await prepare(map, version, wanted)
             written = await self._coordinator.swap(MAP, encode(wanted), version)
             if written is not None:
-                self._take(written)
+                if written.version > self._found.version:  # otherwise it was read already, and perhaps a later one
+                    self._take(written)
                 return self.map
         raise Unavailable("the shard map is being changed by others; nothing was changed here, retry later")
 
@@ -369,8 +385,9 @@ class Shards:
                 _log.warning("shard %s is not used for now: %s", name, error, extra=self._about(name))
             self.away[name] = str(error)
 
-    async def _find(self, name: ShardName, entry: Entry) -> Shard:
-        """Make a shard of the servers that its view names, and of those that this client was given."""
+    async def _find(self, name: ShardName, entry: Entry, further: Mapping[str, str] = MappingProxyType({})) -> Shard:
+        """Make a shard of the servers that its view names, with the URLs that this client was given for them, and of
+        ``further`` ones that the view does not name."""
         data = (await self._coordinator.read(entry.register)).data
         if data is None:
             raise Unavailable(f"shard {name} has no view in ZooKeeper")
@@ -380,7 +397,18 @@ class Shards:
             raise ConfigError(f"shard {name} of namespace {self._namespace!r} in ZooKeeper: {error}") from error
         fleet, given = self.first.fleet, self.given.get(name, {})
         servers: dict[str, str] = {id: given.get(id) or fleet.url_for(url) for id, url in view.servers.items()}
-        return self.make(name, servers, entry.register, replace(self._settings, found=False, min_replicas=None))
+        return self.make(
+            name, {**further, **servers}, entry.register, replace(self._settings, found=False, min_replicas=None)
+        )
+
+    async def find_closed(self, name: ShardName, entry: Entry, further: Mapping[str, str]) -> Shard:
+        """Make a shard of all servers that its view names and that this client was given; it is not open here.
+
+        Raises ``ConfigError`` if it is: then its view did not go back.
+        """
+        if name in self.open:
+            raise ConfigError(f"shard {name} can be used, so its view did not go back")
+        return await self._find(name, entry, further)
 
     async def recover(self, servers: frozenset[ServerId]) -> bool:
         """Open the shard of these servers with their data, if it is one that this client could not open.

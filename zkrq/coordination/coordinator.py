@@ -164,6 +164,10 @@ class Coordinator(Protocol):
 
         ``given``: only if this other register, which was written before, still has this version, in one transaction.
 
+        Where ZooKeeper was restored from an older backup, version numbers begin again where they were then.  So a
+        followed register that has version ``expected``, and other data than this client last read or wrote under that
+        number, counts as changed.
+
         Returns what was written, or None if another client was faster, with either register.  ``data`` must be unique
         to this attempt (a view contains the nonce of its writer): so a write whose reply was lost is recognised as
         done.  Raises ``Unavailable`` if the outcome could not be determined in time: it may have been written.

@@ -9,6 +9,7 @@ time. Faults are injected at the hub:
     hub.expire(session_id)       the session ends now
     hub.withdraw(owner)          an entry of the registry is deleted by hand
     hub.lose_reply(coordinator)  its next request is executed, but the answer is lost
+    hub.restore(registers)       the registers go back to what they were, as from an older backup
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ import itertools
 import logging
 import random as _random
 from collections.abc import Callable, Mapping
+from functools import partial
 from types import TracebackType
 from typing import Self, TypeVar
 
@@ -99,6 +101,13 @@ class Hub:
         """Lose the answer to the next request of ``coordinator``; the request itself is executed."""
         coordinator.replies_to_lose += 1
 
+    def restore(self, registers: Mapping[str, Versioned]) -> None:
+        """Let the registers go back to a copy of ``registers`` that was made before, versions included."""
+        changed = {*self.registers, *registers}
+        self.registers = {VIEW: NEVER_WRITTEN, **registers}
+        for register in sorted(changed):
+            self._notify(partial(MemoryCoordinator.register_changed, register=register))
+
     # -- requests of clients; each is atomic and idempotent -------------------------------------------------------
 
     def join(self, coordinator: MemoryCoordinator) -> str:
@@ -179,6 +188,7 @@ class MemoryCoordinator:
         self._hub = hub
         self._life = Lifecycle(_log)
         self._followed = dict.fromkeys([VIEW])
+        self._learned = dict[str, Versioned]()  # by followed register: what it held when this client last read or wrote
         self._reachable = asyncio.Event()
         self._reachable.set()
         self._cuts = 0  # grows with every cut; a message that travels during a cut is lost
@@ -246,12 +256,30 @@ class MemoryCoordinator:
         self._followed[register] = None
 
     async def read(self, register: str) -> Versioned:
-        return await self._ask(lambda: self._hub.read(register))
+        found = await self._ask(lambda: self._hub.read(register))
+        self._learn(register, found)
+        return found
+
+    def _learn(self, register: str, found: Versioned | None) -> None:
+        if found and register in self._followed:
+            self._learned[register] = found
+
+    def _is_another(self, register: str, version: int) -> bool:
+        """Tell whether a register has other data of this version than this client knows: its history is another."""
+        known, found = self._learned.get(register), self._hub.read(register)
+        return known is not None and known.version == found.version == version and known.data != found.data
 
     async def swap(
         self, register: str, data: bytes, expected: int, *, given: tuple[str, int] | None = None
     ) -> Versioned | None:
-        return await self._ask(lambda: self._hub.swap(register, data, expected, given))
+        def act() -> Versioned | None:
+            if self._is_another(register, expected) or (given and self._is_another(*given)):
+                return None
+            return self._hub.swap(register, data, expected, given)
+
+        written = await self._ask(act)
+        self._learn(register, written)
+        return written
 
     async def enrol(self, description: str, incarnation: int = 1) -> str:
         return await self._ask(lambda: self._hub.enrol(self.session.id, description, incarnation))

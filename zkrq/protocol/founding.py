@@ -122,7 +122,8 @@ class Founding:
         if ahead is not None:
             raise Invalid(
                 f"server {ahead} has seen a later epoch than ZooKeeper's view: ZooKeeper has lost data, or this is "
-                "another ZooKeeper; nothing was changed"
+                "another ZooKeeper; nothing was changed. If its data was restored from an older backup: `zkrq servers "
+                "recover --older-zookeeper NAME...` with the servers that were in sync"
             )
         raise NothingDone("the namespace could not be founded: its servers change, or others try as well; retry")
 

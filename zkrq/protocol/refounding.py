@@ -28,7 +28,17 @@ from zkrq.protocol.founding import Charter, Location, misnamed
 from zkrq.protocol.levels import SPOKEN
 from zkrq.protocol.recovery import Recovered, Recovery
 from zkrq.protocol.replies import Status
-from zkrq.protocol.steps import Invalid, Log, Nonce, NotNow, Operation, PlaceFailed, ReadRegister, WriteRegister
+from zkrq.protocol.steps import (
+    Identify,
+    Invalid,
+    Log,
+    Nonce,
+    NotNow,
+    Operation,
+    PlaceFailed,
+    ReadRegister,
+    WriteRegister,
+)
 from zkrq.protocol.view import FOUNDING, Life, ServerId, View
 
 if TYPE_CHECKING:
@@ -51,7 +61,7 @@ class Refounding:
         """``servers``: all that this client was given; ``repairer``: its name in reservations."""
         self._namespace = charter.namespace
         self._min_replicas = charter.min_replicas
-        self._servers = servers
+        self.servers = servers
         self._repairer = repairer
 
     def run_with(self, named: frozenset[ServerId]) -> Operation[Recovered]:
@@ -61,11 +71,22 @@ class Refounding:
         them does not answer, or another client was faster.
         """
         version = yield from self._check_register()
+        holding = yield from self.holding(named)
+        deployment = self._deployment(holding)
+        latest = yield from self.latest(holding)
+        view = yield from self._first_view(latest + EPOCHS_AHEAD, deployment)
+        return (yield from self.go_on(view, version, holding))
+
+    def holding(self, named: frozenset[ServerId]) -> Operation[dict[ServerId, ServerInfo]]:
+        """Meet the named servers; return those that hold something.  Raises ``Invalid``, ``NotNow``."""
         met = yield from self._meet(named)
         holding = {id: info for id, info in met.items() if info.generation}
         if not holding:
             raise Invalid(f"none of {', '.join(sorted(named))} holds anything of namespace {self._namespace!r}")
-        deployment = self._deployment(holding)
+        return holding
+
+    def latest(self, holding: Mapping[ServerId, ServerInfo]) -> Operation[int]:
+        """Return the latest epoch that these servers have seen; warn of each that has not."""
         latest = max(info.epoch for info in holding.values())
         for id, info in sorted(holding.items()):
             if info.epoch < latest:
@@ -73,7 +94,13 @@ class Refounding:
                     f"server {id} has seen epoch {info.epoch}, others {latest}: if it had been out of sync, items that"
                 )
                 yield Log(f"{text} were acked since may be delivered again", id)
-        view = yield from self._first_view(latest + EPOCHS_AHEAD, deployment)
+        return latest
+
+    def go_on(self, view: View, version: int, holding: Mapping[ServerId, ServerInfo]) -> Operation[Recovered]:
+        """Merge what servers hold, and write the view in which they are in sync over this version of the register.
+
+        ``view``: without members, of an epoch that no server has come to.  Raises ``NotNow``.
+        """
         yield from reserve(holding, self._repairer)
         try:
             # Under the greater epoch: what the servers' former clients still write is refused from here on.
@@ -87,8 +114,8 @@ class Refounding:
         yield WriteRegister(view, version)
         written, _ = yield from ReadRegister()
         if written is None or written.by != view.by:
-            raise NotNow("another client has founded the namespace meanwhile")
-        return Recovered(view, tuple(sorted(self._servers.keys() - lives.keys())))
+            raise NotNow("another client has changed the view meanwhile")
+        return Recovered(view, tuple(sorted(self.servers.keys() - lives.keys())))
 
     def _check_register(self) -> Operation[int]:
         """Return the version of the register, in which there must be no view."""
@@ -102,7 +129,7 @@ class Refounding:
 
     def _meet(self, named: frozenset[ServerId]) -> Operation[dict[ServerId, ServerInfo]]:
         """Ask the named servers for their identity; check that they are those that this client means."""
-        unknown = sorted(named - self._servers.keys())
+        unknown = sorted(named - self.servers.keys())
         if unknown or not named:
             raise Invalid(f"not among the servers that were given: {', '.join(unknown) or '(none named)'}")
         met = yield from meet(sorted(named))
@@ -110,7 +137,7 @@ class Refounding:
         for id, info in met.items():
             if (twin := runs.setdefault(info.run_id, id)) != id:
                 raise Invalid(f"{twin} and {id} are the same Redis server: N copies need N servers")
-            if text := misnamed(id, info.name, self._servers[id].shown, self._namespace):
+            if text := misnamed(id, info.name, self.servers[id].shown, self._namespace):
                 raise Invalid(text)
         return met
 
@@ -143,16 +170,20 @@ class Refounding:
             )
 
     def _first_view(self, epoch: int, deployment: str) -> Operation[View]:
-        needed = min(2, len(self._servers)) if self._min_replicas is None else self._min_replicas
-        urls = {id: self._servers[id].public for id in sorted(self._servers)}
+        needed = min(2, len(self.servers)) if self._min_replicas is None else self._min_replicas
+        urls = {id: self.servers[id].public for id in sorted(self.servers)}
         # The level is lost with the view.  The latest one is safe: what was written at another can be read.
         nonce = yield from Nonce()
         return View(epoch, {}, {}, {}, urls, needed, nonce, deployment, level=SPOKEN.highest)
 
+    def next_generation(self, view: View, info: ServerInfo) -> str:
+        """Return the generation of a server in this view, made of its former one alone."""
+        known = info.generation
+        return known if info.deployment == view.deployment else refounded(known)
+
     def _enrol(self, view: View, id: ServerId, info: ServerInfo) -> Operation[Life]:
         """Give a server its next generation, unless it has it already."""
-        known = info.generation
-        life = Life(info.run_id, known if info.deployment == view.deployment else refounded(known))
+        life = Life(info.run_id, self.next_generation(view, info))
         again = (yield from meet([id]))[id]  # merging took time; see Recovery.renew
         answer = yield from enrol(
             id, replace(info, clock_us=again.clock_us), view.epoch, life, deployment=view.deployment, holding=True
@@ -160,3 +191,86 @@ class Refounding:
         if answer.status is not Status.OK:
             raise NotNow(f"{id} was not enrolled: {answer.reason}")
         return life
+
+
+class Reinstating(Refounding):
+    """Write a view over one that went back, because ZooKeeper was restored from an older backup: the servers know
+    better.  If it is left in the middle, it may be repeated, since the servers have seen a later epoch still.
+
+    The servers have seen later epochs than the view that is stored.  Which of them were in sync under the latest one is
+    lost, so an operator names the servers to continue with, and what they hold is merged as after the loss of
+    ZooKeeper.  Servers that are not named come back by catch-up.
+
+    Clients may still run that know the later view, or even the stored one.  Three rules keep them from completing
+    anything beside the new view:
+
+    * *Its epoch is above every epoch that a server of the namespace has seen*, by so much that a server which does not
+      answer has not come to it.  Named servers hear of it before anything is copied from them: from then on they refuse
+      calls of the later view, which completes none without all of its members.
+    * *Each named server has a new generation*, made of the former one alone.  Without it, a dump of a server from
+      before the merge would count as in sync afterwards; and a client of the later view, in another ensemble that was
+      not lost, could go on with a part of the servers.
+    * *No client writes over the register by its version number alone.*  It may be the number that a client remembers,
+      with another content (``Coordinator.swap``); and a client that has seen the register go back changes nothing until
+      a later view than its own is there (``Membership``).
+    """
+
+    def run_with(self, named: frozenset[ServerId], *, map_number: int = 0) -> Operation[Recovered]:
+        """Merge what these servers hold, and write a view in which those that held something are in sync.
+
+        ``map_number``: of the shard map that pushes must know.  Raises ``Invalid`` if no server has seen a later epoch
+        than the stored one, or a server that is not named knows more; ``NotNow`` if a named one does not answer.
+        """
+        stored, version = yield from ReadRegister()
+        if stored is None or stored.epoch == FOUNDING:
+            raise Invalid("ZooKeeper knows no view here: `zkrq servers recover --without-zookeeper NAME...`")
+        holding = yield from self.holding(named)
+        for id, info in sorted(holding.items()):
+            if info.deployment not in (stored.deployment, refounded(stored.deployment)):
+                raise Invalid(f"server {id} holds the items of another deployment: go on without it")
+        if len({info.deployment for info in holding.values()}) > 1:
+            raise Invalid(f"{', '.join(sorted(holding))} belong to different deployments: name those of one")
+        latest = yield from self.latest(holding)
+        if latest <= stored.epoch:
+            raise Invalid(
+                f"ZooKeeper's view has epoch {stored.epoch}, and these servers have seen none that is later: it did "
+                "not go back"
+            )
+        yield from self._check_others(holding, latest)
+        view = yield from self._next_view(stored, latest, map_number)
+        deployment = next(iter(holding.values())).deployment
+        return (yield from self.go_on(replace(view, deployment=deployment), version, holding))
+
+    def next_generation(self, view: View, info: ServerInfo) -> str:
+        """Return the next generation.  An attempt that is repeated gives another one: no view names the one before."""
+        return refounded(info.generation)
+
+    def _check_others(self, holding: dict[ServerId, ServerInfo], latest: int) -> Operation[None]:
+        """Raise ``Invalid`` if a server that was not named has seen a later epoch: it may hold what the named lack."""
+        others = yield from Identify([id for id in sorted(self.servers) if id not in holding])
+        deployment = next(iter(holding.values())).deployment
+        for id, who in others.items():
+            if not isinstance(who, tuple) and who.deployment == deployment and who.epoch > latest:
+                raise Invalid(
+                    f"server {id} has seen epoch {who.epoch}, and the named servers none after {latest}: name it as "
+                    "well, since it may hold what they lack"
+                )
+
+    def _next_view(self, stored: View, latest: int, map_number: int) -> Operation[View]:
+        """Return the new view, without members."""
+        if stored.level != SPOKEN.highest:
+            # The stored one may be from before it was raised.  What was written at another level can be read.
+            yield Log(f"level {SPOKEN.highest} is active from now on; clients that do not speak it are refused")
+        urls = {id: location.public for id, location in self.servers.items()}
+        return replace(
+            stored,
+            epoch=latest + EPOCHS_AHEAD,
+            members={},
+            learners={},
+            eligible={},
+            servers=dict(sorted({**stored.servers, **urls}.items())),
+            by=(yield from Nonce()),
+            map_number=max(stored.map_number, map_number),
+            accusations={},
+            level=max(stored.level, SPOKEN.highest),
+        )

@@ -47,6 +47,9 @@ FIRST_VIEW = "view"
 HOMED_MAX = 1000
 """Queues of which the map keeps every item at home: every client holds them, and reads them with each change."""
 
+NUMBERS_AHEAD = 1000
+"""Numbers by which a map that went back is set ahead, so that it is later than any that a client knows."""
+
 T = TypeVar("T")
 
 
@@ -284,6 +287,12 @@ def confirmed(map: ShardMap, queue: str, by: str) -> ShardMap:
     Who gives a queue limits does this afterwards.  So who has seen none before, and lets the queue spread, fails.
     """
     return replace(map, by=by) if queue in map.homed else map
+
+
+def overtaken(map: ShardMap, by: str) -> ShardMap:
+    """Return the same map under a number that no map had before: ZooKeeper was restored from an older backup, and
+    clients may know a later map than this one."""
+    return replace(map, number=map.number + NUMBERS_AHEAD, by=by)
 
 
 def _without(map: ShardMap, name: ShardName, by: str) -> ShardMap:

@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, ClassVar, Final
 
 from zkrq.base.errors import ConfigError, Unavailable
-from zkrq.base.events import Events, LevelRaised, LevelRefused, NotWritable, ViewChanged
+from zkrq.base.events import Events, LevelRaised, LevelRefused, NotWritable, RegisterWentBack, ViewChanged, went_back
 from zkrq.coordination.coordinator import VIEW, Coordinator
 from zkrq.protocol.levels import OtherLevel
 from zkrq.protocol.steps import Answers, Register
@@ -31,8 +31,16 @@ class Membership:
     """Whether this client never changes the view; see ``looking.py``."""
 
     def __init__(
-        self, coordinator: Coordinator, fleet: Fleet, *, namespace: str, events: Events, register: str = VIEW
+        self,
+        coordinator: Coordinator,
+        fleet: Fleet,
+        *,
+        namespace: str,
+        events: Events,
+        register: str = VIEW,
+        shard: str = "",
     ) -> None:
+        """``shard``: name of the shard as commands give it, empty: of the first one."""
         self.fleet: Final = fleet
         self.changing: Final = asyncio.Lock()
         """Held during a change of the view."""
@@ -43,6 +51,9 @@ class Membership:
         self.refusal = ""
         """Why this release cannot read the view any more, so that nothing is done under the former one; empty while it
         can."""
+        self.went_back = ""
+        """Why the view cannot be changed: the register holds an older one; empty while it does not."""
+        self._shard = shard
         self._view: View | None = None
         self._version = -1
         self._watchers: list[Callable[[View], None]] = []
@@ -111,6 +122,8 @@ class Membership:
             if self.view.epoch > known.epoch:
                 return self.view
             # Based on the present view, which may have a newer accusation than ``known`` within the same epoch.
+            if self.went_back:
+                return await self._read()  # a later one may be there by now
             # The nonce tells this writer, after an unknown outcome, whether the view that is there is its own.
             wanted = change(self.view, by=secrets.token_hex(8))
             return self.view if wanted == self.view else await self.swap(wanted)
@@ -118,6 +131,8 @@ class Membership:
     async def swap(self, view: View) -> View:
         """Replace the present view by ``view``, while ``changing`` is held; return it, or the one that was written
         before it.  Raises ``Unavailable``: it may have been written."""
+        if self.went_back:
+            return await self._read()
         written = await self.write(view, self._version)
         # Another client was faster.  Its view decides: the caller starts again from there, and may find nothing left
         # to do.
@@ -135,16 +150,20 @@ class Membership:
 
     def _adopt(self, view: View, version: int) -> None:
         old = self._view
-        # The epoch only grows.  A smaller one means that ZooKeeper lost data, and guessing would give two clients two
-        # views: writes under the old epoch may have completed on servers that the older view does not name.
+        # The epoch only grows.  A smaller one, or the same one by another writer, means that ZooKeeper lost data, and
+        # guessing would give two clients two views: writes under the old epoch may have completed on servers that the
+        # older view does not name.
         if old and view.epoch <= old.epoch:
-            if view.epoch < old.epoch:
-                raise Unavailable(f"ZooKeeper's view went back from epoch {old.epoch} to {view.epoch}: it lost data")
+            if view.epoch < old.epoch or view.by != old.by:
+                self._note_went_back(old, view)
+                raise Unavailable(self.went_back)
             # Accusations and refutations change no epoch.  They are taken, but no operation has to start again for
-            # them.
-            if version > self._version:
+            # them.  Not by the greater version: if ZooKeeper lost no more than an accusation, its version is smaller.
+            if version != self._version:
                 self._take(view, version)
+            self.went_back = ""
             return
+        self.went_back = ""
         # The fleet first, because a watcher of the view may ask its servers immediately.
         self.fleet.follow(view, old)
         self._take(view, version)
@@ -155,6 +174,21 @@ class Membership:
             self._events.tell(NotWritable(self._namespace, tuple(view.members), view.min_replicas), logging.ERROR)
         for changed in tuple(self._watchers):
             changed(view)
+
+    def _note_went_back(self, known: View, stored: View) -> None:
+        """Report once that ZooKeeper stores an older view than this client knows.  Nothing is written over it here: the
+        client may be the one that is wrong, and which servers count is for an operator to say."""
+        shard = f"--shard {self._shard} " if self._shard else ""
+        step = f"`zkrq servers recover --older-zookeeper {shard}{' '.join(sorted(known.members))}`"
+        step = f"{step} continues with what these servers hold"
+        self.went_back = self.tell_went_back("view", known.epoch, stored.epoch, step, told=self.went_back)
+
+    def tell_went_back(self, register: str, known: int, stored: int, step: str, *, told: str) -> str:
+        """Report that a register went back, unless the text of that was ``told``; return the text."""
+        text = went_back(register, known, stored, step)
+        if text != told:
+            self._events.tell(RegisterWentBack(self._namespace, register, known, stored, step), logging.ERROR)
+        return text
 
     def _take(self, view: View, version: int) -> None:
         self._view, self._version = view, version
@@ -167,7 +201,7 @@ class Membership:
         Raises ``Unavailable``: it may have been written.
         """
         async with self.changing:
-            if self.view.epoch > known.epoch:
+            if self.view.epoch > known.epoch or self.went_back:
                 return False
             data = encode_end(secrets.token_hex(8))
             return await self._coordinator.swap(self._register, data, self._version) is not None

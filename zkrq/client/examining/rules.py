@@ -217,10 +217,13 @@ def _belongs(server: ServerFacts, facts: Facts) -> Iterator[Finding]:
         step = f"`zkrq servers remove {server.id}`, then `zkrq servers add {server.url} --name {server.id} --force`"
         yield Finding(Gravity.WRONG, "foreign", (server.id,), what, f"look whether it is the right server; {step}")
     elif server.epoch > view.epoch:
-        what = f"it has seen epoch {server.epoch}, and ZooKeeper's view is {view.epoch}: ZooKeeper has lost data"
-        yield Finding(
-            Gravity.WRONG, "lost", (server.id,), what, "restore ZooKeeper's data; without it, see docs/disaster.md"
+        shard = next(shard for shard, known in facts.views.items() if known is view)
+        what = f"it has seen a later epoch than ZooKeeper's view ({view.epoch}), which is that of an older backup"
+        step = (
+            "restore the latest one; without it `zkrq servers recover --older-zookeeper "
+            f"{'' if shard == facts.first else f'--shard {shard} '}NAME...` with those in sync then: docs/disaster.md"
         )
+        yield Finding(Gravity.WRONG, "lost", (server.id,), what, step)
 
 
 # -- all together ------------------------------------------------------------------------------------------------------

@@ -111,6 +111,7 @@ class ZooKeeperCoordinator:
             ensemble, session_timeout, source, tls, self._life, on_event=self._on_event, on_connected=self._look_again
         )
         self._seen: dict[str, int | None] = {VIEW: None}  # by followed register: the transaction that last wrote it
+        self._learned: dict[str, tuple[Versioned, ZooKeeperLink]] = {}  # by followed register, and on which link
         self._seen_consumers: frozenset[str] = frozenset()
         self._descriptions: Mapping[str, str] = {}  # of live consumers; an entry never changes
         self._introductions: Mapping[str, str] = {}  # the same
@@ -181,9 +182,26 @@ class ZooKeeperCoordinator:
         async def attempt(link: ZooKeeperLink) -> Versioned:
             await link.sync()
             node = await link.read(path)
-            return Versioned(None, -1) if node is None else Versioned(node.data, node.stat.version)
+            found = Versioned(None, -1) if node is None else Versioned(node.data, node.stat.version)
+            self._learn(register, found, link)
+            return found
 
         return await self._ask(attempt)
+
+    def _learn(self, register: str, found: Versioned, link: ZooKeeperLink) -> None:
+        if register in self._seen:
+            self._learned[register] = found, link
+
+    async def _is_another(self, link: ZooKeeperLink, register: str, version: int) -> bool:
+        """Tell whether a followed register has other data of this version than this client knows.
+
+        Asked once on each link: no ensemble is restored from a backup while a link to it lasts.
+        """
+        known, learned_on = self._learned.get(register, (None, None))
+        if known is None or known.version != version or learned_on is link:
+            return False
+        node = await link.read(self._path(register))
+        return node is not None and node.stat.version == version and node.data != known.data
 
     async def swap(
         self, register: str, data: bytes, expected: int, *, given: tuple[str, int] | None = None
@@ -197,6 +215,9 @@ class ZooKeeperCoordinator:
         condition = given and (self._path(given[0]), given[1])
 
         async def attempt(link: ZooKeeperLink) -> Versioned | None:
+            for name, version in filter(None, ((register, expected), given)):
+                if await self._is_another(link, name, version):
+                    return None
             try:
                 if condition:
                     await link.write_given(path, data, expected, condition)
@@ -213,6 +234,7 @@ class ZooKeeperCoordinator:
                     return None
                 await self._make(link, path.rpartition("/")[0])
                 raise  # and try again
+            self._learn(register, written, link)
             return written
 
         return await self._ask(attempt)
