@@ -62,6 +62,16 @@ class SimHub(Hub):
             self.trace.note(f"{register} is now {data.decode()}")
         return written
 
+    def restore(self, registers: Mapping[str, Versioned]) -> None:
+        """Go back to an older copy; reads are no older than that from here on."""
+        for register in list(self.history):
+            version = registers.get(register, NEVER_WRITTEN).version
+            kept = sum(old.version <= version for old in self.history[register])
+            del self.history[register][kept:], self.moments[register][kept:]
+            self.told_versions[register] = version
+        self.trace.note("the registers go back")
+        super().restore(registers)
+
     def leave(self, session_id: str) -> None:
         if session_id in self.sessions:
             self.ended.append(session_id)
@@ -154,6 +164,12 @@ class SimCoordinator(MemoryCoordinator):
         self._seen_versions[register] = max(self._seen_versions[register], seen.version)
         at = [old.version for old in self.hub.history[register]].index(seen.version)
         self._seen_moment = max(self._seen_moment, self.hub.moments[register][at])
+
+    def begin_again(self) -> None:
+        """Forget what was seen of a history that is over, and lose what is on its way."""
+        self._seen_versions.clear()
+        self._seen_moment = 0
+        super().begin_again()
 
     async def read(self, register: str) -> Versioned:
         floor = max(self.hub.told_versions[register], self._seen_versions[register])

@@ -28,6 +28,7 @@ from zkrq.consuming.claims import lease_of
 from zkrq.coordination.coordinator import Versioned
 from zkrq.protocol.calls import item_id
 from zkrq.protocol.copying import PAGE_ITEMS
+from zkrq.protocol.enrolment import HOLD_MS
 from zkrq.protocol.keys import key
 from zkrq.protocol.scripts import SCRIPTS
 from zkrq.protocol.view import ServerId, decode, extend
@@ -897,3 +898,59 @@ async def _the_clients_clock_is_set(world: World) -> None:
 
 def test_a_client_whose_own_clock_is_wrong_stops_itself_alone() -> None:
     _play(_the_clients_clock_is_set)
+
+
+async def _register_goes_back(world: World) -> None:
+    near, near_queue = await _opened(world, "near")
+    far, far_queue = await _opened(world, "far")
+    assert near.cluster
+    assert far.cluster
+    assert far.coordinator
+    backup = dict(world.hub.registers)
+    for number in range(4):
+        await _run(near, near_queue.push(number))
+    # A server goes, empty, and comes back: the view goes on, and with it what is acked.
+    name = next(iter(world.servers))
+    world.servers[name].kill()
+    await _run(near, near_queue.push(4))
+    world.servers[name].start(None)
+    while not (world.view and world.view.epoch > 3 and len(world.view.members) == 3):
+        await asyncio.sleep(0.1)
+    (claim,) = await _run(far, far_queue.pop_many(1, timeout=5))
+    acked = claim.item
+    assert await _run(far, far_queue.ack_many([claim])) == []
+    await asyncio.sleep(HOLD_MS / 1000)
+
+    # One client hears of nothing that follows, and knows the later view; the other one says what it sees.
+    world.hub.suspend(far.coordinator)
+    world.hub.restore(backup)
+    while not near.cluster.health().trouble:
+        await asyncio.sleep(0.1)
+    later = near.cluster.view.epoch
+    await _run(near, near_queue.push(5))  # under the view that it knows
+    operator = world.new_client("operator")
+    cluster, _ = operator.make()
+    recovering = _run(operator, cluster.recover(list(world.servers), older_zookeeper=True))
+    pushed = [5]
+    done, *rest = await asyncio.gather(
+        recovering,
+        *(_run(each, queue.push(6 + at)) for at, (each, queue) in enumerate(((near, near_queue), (far, far_queue)))),
+        return_exceptions=True,
+    )
+    assert done is None, done
+    uncertain = {6 + at for at, outcome in enumerate(rest) if isinstance(outcome, BaseException)}
+    pushed += [6 + at for at in range(2) if 6 + at not in uncertain]
+    world.hub.resume(far.coordinator)
+    while min(each.cluster.view.epoch for each in (near, far) if each.cluster) < later + 900:
+        await asyncio.sleep(0.1)
+    found = list[Any]()
+    while claims := await _run(near, near_queue.pop_many(10, timeout=1)):
+        found += [claim.item for claim in claims]
+        assert await _run(near, near_queue.ack_many(claims)) == []
+    assert {*range(5), *pushed} - {acked} <= set(found) <= {*range(5), *pushed, *uncertain} - {acked}
+    assert len(found) == len(set(found))
+    await _close(near, far)
+
+
+def test_the_register_goes_back_and_what_the_servers_know_is_gone_on_with() -> None:
+    _play(_register_goes_back)

@@ -102,7 +102,12 @@ class Hub:
         coordinator.replies_to_lose += 1
 
     def restore(self, registers: Mapping[str, Versioned]) -> None:
-        """Let the registers go back to a copy of ``registers`` that was made before, versions included."""
+        """Let the registers go back to a copy of ``registers`` that was made before, versions included.
+
+        What is on its way is lost, as with every connection to the ensemble of before.
+        """
+        for coordinator in self.sessions.values():
+            coordinator.begin_again()
         changed = {*self.registers, *registers}
         self.registers = {VIEW: NEVER_WRITTEN, **registers}
         for register in sorted(changed):
@@ -344,6 +349,10 @@ class MemoryCoordinator:
             return
         self._life.connected(self._hub.join(self))
         self.look_who_leads()
+
+    def begin_again(self) -> None:
+        """Lose every message that is on its way."""
+        self._cuts += 1
 
     def cut(self) -> None:
         """Cut this client off: no message reaches the hub or comes from it."""
