@@ -404,6 +404,9 @@ def _of_queues(namespace: str, reading: _Reading) -> Iterable[Metric]:
     limited = GaugeMetricFamily(
         "zkrq_queue_limited", "Whether a limit keeps items from being claimed now.", labels=of_queue
     )
+    damaged = GaugeMetricFamily(
+        "zkrq_queue_damaged_entries", "Entries that no server could read and that are set aside.", labels=of_queue
+    )
     held = GaugeMetricFamily("zkrq_held_claims", "Claims that this process holds.", labels=of_queue)
     pushed = CounterMetricFamily(
         "zkrq_queue_pushed_items",
@@ -426,10 +429,11 @@ def _of_queues(namespace: str, reading: _Reading) -> Iterable[Metric]:
             rest = max(0, statistics.groups - in_line - blocked)
             for standing, count in (("in line", in_line), ("blocked", blocked), ("idle", rest)):
                 groups.add_metric((namespace, queue, standing), count)
+        damaged.add_metric((namespace, queue), statistics.damaged)
         held.add_metric((namespace, queue), statistics.held)
         pushed.add_metric((namespace, queue), reading.passed[queue].pushed)
         removed.add_metric((namespace, queue), reading.passed[queue].removed)
-    return (items, oldest, paused, limited, groups, held, pushed, removed)
+    return (items, oldest, paused, limited, groups, damaged, held, pushed, removed)
 
 
 def _healthy(namespace: str, health: Health, trouble: int) -> Iterable[Metric]:

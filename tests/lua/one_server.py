@@ -890,16 +890,16 @@ class OneServer(Connection):
 
     def read_some(self, *ids: str, **options: Argument) -> Copies:
         """Like ``read``, with payloads of any size."""
-        return read_copies(*self._ask(calls.Read(self.queue, ids), options))
+        return read_copies(*self._ask(calls.Read(self.queue, ids), options)[:2])
 
     def page(self, cursor: bytes = b"0", count: int = 200, **options: Argument) -> tuple[bytes, Copies]:
         """The cursor to go on with, and what is in this page."""
-        after, found, left_out = self._ask(calls.Page(self.queue, cursor, count), options)
+        after, found, left_out, _ = self._ask(calls.Page(self.queue, cursor, count), options)
         return after, read_copies(found, left_out)
 
     def heads(self, cursor: bytes = b"0", count: int = 200) -> tuple[bytes, dict[str, bytes]]:
         """The cursor to go on with, and the heads of this page by their ids."""
-        after, heads = self.ask(calls.Heads(self.queue, cursor, count))
+        after, heads, _ = self.ask(calls.Heads(self.queue, cursor, count))
         return after, {id.decode(): head for id, head in heads.items()}
 
     def compare(self, heads: Mapping[str, bytes]) -> tuple[list[int], list[int]]:

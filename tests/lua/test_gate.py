@@ -25,6 +25,11 @@ CALLS: dict[str, AnyCall] = {
     call.script: call
     for call in (
         calls.Affirm("q", [b"id"]),
+        calls.Aside("q"),
+        calls.DropAside("q", [b"id"]),
+        calls.DropName([b"\xff"]),
+        calls.Mend("q", [calls.Copied(b"id", RECORD, b"", b"0", b"")]),
+        calls.SetAside("q", 0, "", [calls.Kept(b"id", b"")]),
         calls.Apply("q", [("id", RECORD, b"", 0, b"")], fenced="ann", whole=True),
         calls.ApplyNew("q", [("id", RECORD, b"", 0, b"")], fenced="ann", whole=True),
         calls.Broadcast("topic", b"message"),

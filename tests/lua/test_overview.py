@@ -16,7 +16,7 @@ LONG_MS = 60_000
 
 
 def test_nothing_is_known_of_an_empty_queue(server: OneServer) -> None:
-    assert server.statistics() == StatisticsReply(0, 0, 0, 0, 0, 0, -1, 0, 0, 0, 0, 0, b"", 0, 0, 0, 0)
+    assert server.statistics() == StatisticsReply(0, 0, 0, 0, 0, 0, -1, 0, 0, 0, 0, 0, b"", 0, 0, 0, 0, 0)
 
 
 def test_everything_is_counted(server: OneServer) -> None:

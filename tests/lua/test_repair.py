@@ -1058,6 +1058,7 @@ def fill_every_key(server: OneServer) -> None:
     server.command("ZADD", server.key("waiting"), server.now_ms(), "eve")
     server.command("HSET", server.key("reports"), "entry", "a report")
     server.command("ZADD", server.key("recent"), server.now_us(), "entry")
+    server.command("HSET", server.key("aside"), "bundle", "what is left of it")
 
 
 def keys_of(server: OneServer) -> set[str]:

@@ -722,11 +722,14 @@ class Scripts:
 
     def page(self, epoch: int, call: calls.Page) -> Answer:
         cursor, ids = self._ids_after(call.cursor)
-        return ok(cursor, self._copies(ids), [])
+        return ok(cursor, self._copies(ids), [], [])
 
     def read(self, epoch: int, call: calls.Read) -> Answer:
         ids = [id.encode() if isinstance(id, str) else id for id in call.items]
-        return ok(self._copies(id for id in ids if id in self.held.records), [])
+        return ok(self._copies(id for id in ids if id in self.held.records), [], [])
+
+    def aside(self, epoch: int, call: calls.Aside) -> Answer:
+        return ok(calls.START, [])  # nothing is damaged in the model
 
     def heads(self, epoch: int, call: calls.Heads) -> Answer:
         cursor, ids = (calls.START, call.items) if call.items else self._ids_after(call.cursor)
@@ -734,7 +737,7 @@ class Scripts:
         for id in ids:
             if id in self.held.records:
                 flat += (id, self.held.records[id][HEAD])
-        return ok(cursor, flat)
+        return ok(cursor, flat, [])
 
     def compare(self, epoch: int, call: calls.Compare) -> Answer:
         unknown: list[int] = []

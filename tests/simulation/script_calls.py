@@ -94,6 +94,15 @@ class Load:
     def draw_expected(self) -> Word:
         return self._mostly(self._held("server").get(b"generation", b""), "", "g1")
 
+    def draw_at_ms(self) -> Word:
+        return self.now_us // 1000
+
+    def draw_reason(self) -> Word:
+        return "why"
+
+    def draw_kept(self) -> Word:
+        return self.rng.choice((b"", b"what another server keeps"))
+
     def draw_name(self) -> Word:
         return "redis-1"
 

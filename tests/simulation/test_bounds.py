@@ -37,8 +37,9 @@ GROWTH_MAX = 1.1
 
 REMOVING = (b"ZREMRANGEBYSCORE", b"ZREMRANGEBYRANK")
 
-OUTSIDE = {"enrol", "reserve", "wipe"}
-"""Of a server outside the view; ``wipe`` unlinks, which a thread of Redis does in the background."""
+OUTSIDE = {"enrol", "reserve", "wipe", "mend", "set_aside"}
+"""Of a server outside the view; ``wipe`` unlinks, which a thread of Redis does in the background.  What deals with
+damaged entries counts at most RECOUNT_MAX of each kind anew (``lua/_damage.lua``)."""
 
 
 class Counting(MiniRedis):
@@ -339,6 +340,9 @@ CALLS: dict[str, dict[str, Callable[[Large], object]]] = {
         )
         for how in ("set", "count", "forget")
     },
+    "aside": {"": asking(calls.Aside("q")), "named": asking(calls.Aside("q", items=[b"ready000001"]))},
+    "drop_aside": {"": asking(calls.DropAside("q", encoded("ready")))},
+    "drop_name": {"": asking(calls.DropName([b"\xff"]))},
     "stored": {"": asking(calls.Stored("q", "channel", [f"s{n}" for n in range(BATCH)]))},
     "metadata": {"": asking(calls.Metadata("q")), "fenced": asking(calls.Metadata("q", b"f0"))},
     "statistics": {"": lambda s: s.statistics(), "of expired items": later(3600, lambda s: s.statistics())},

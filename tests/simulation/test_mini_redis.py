@@ -564,7 +564,7 @@ def test_every_script_gets_through(twins: Twins, script: str) -> None:
     twins("FUNCTION", "LOAD", with_clock_key()["seal"].library.text)
     statuses: set[str] = set()
     for _ in range(40):
-        for name in ("enrol", "push_plain", "claim"):
+        for name in ("enrol", "push_plain", "claim", "set_aside"):
             run(twins, load, name)
         statuses.add(run(twins, load, script))
         if "OK" in statuses:

@@ -365,7 +365,7 @@ def test_fields_stand_where_lua_looks_for_them() -> None:
     for name, field in whole.items():
         at = lua_number("push_plain", name)
         assert packed[at - 1 : at - 1 + len(field)] == field, name
-    assert lua_number("record", "HEAD_LENGTH") == records.VERSION_BYTES.stop
+    assert lua_number("entries", "HEAD_LENGTH") == records.VERSION_BYTES.stop
     row, own = records.Row("ann", 1), records.Own(0)
     lengths = [
         len(records.pack(bundle))

@@ -37,7 +37,16 @@ def now() -> datetime:
 
 def at_ms(ms: float) -> datetime:
     """Return the moment that is these milliseconds after 1970 began, in UTC."""
-    return datetime.fromtimestamp(ms / 1000, UTC)
+    return datetime.fromtimestamp(min(max(ms, _FIRST_MS), _LAST_MS) / 1000, UTC)
+
+
+def after(seconds: float) -> datetime:
+    """Return the moment that is these seconds after the present one, in UTC."""
+    return at_ms(_read_us() / 1_000 + seconds * 1_000)
+
+
+_FIRST_MS, _LAST_MS = -62_135_596_800_000, 253_402_300_799_000
+"""The first and the last moment that Python knows; what was stored of a moment may be damaged."""
 
 
 def go_by(read_us: Callable[[], int]) -> None:

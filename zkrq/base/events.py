@@ -347,6 +347,26 @@ class MemoryShortened(ShardEvent):
 
 
 @dataclass(frozen=True, slots=True)
+class DamageFound(ShardEvent):
+    """Entries of a queue could not be read on some server.  ``mended``: taken from a server that could; ``set_aside``:
+    no server in sync could, so their bytes are kept for ``zkrq damaged``; ``left``: no more may be set aside, so they
+    stay where they are, and are skipped.  An entry is one item, or the items that one call pushed together."""
+
+    queue: str
+    mended: int
+    set_aside: int
+    left: int
+
+    def _sentence(self) -> str:
+        parts = [f"{self.mended:,} mended from another server"] if self.mended else []
+        if self.set_aside:
+            parts.append(f"{self.set_aside:,} set aside (`zkrq damaged list {self.queue}`)")
+        if self.left:
+            parts.append(f"{self.left:,} left where they are, because no more may be set aside (`zkrq damaged drop`)")
+        return f"damaged entries of queue {self.queue}: {', '.join(parts)}"
+
+
+@dataclass(frozen=True, slots=True)
 class OwnerFenced(ShardEvent):
     """A dead consumer's claims are ready again; ``items`` is how many this client requeued."""
 

@@ -39,6 +39,7 @@ async def _stats(args: Namespace) -> Lines:
                 "paused": each.paused,
                 "oldest_ready": each.oldest_ready,
                 "limited": each.limited,
+                "damaged": each.damaged,
             }
             for name, each in statistics.items()
         },
@@ -47,7 +48,8 @@ async def _stats(args: Namespace) -> Lines:
 
 
 def _note_of(statistics: Statistics) -> str:
-    notes = [note for note in ("paused" if statistics.paused else None, statistics.limited) if note]
+    damaged = f"{statistics.damaged:,} damaged set aside" if statistics.damaged else None
+    notes = [note for note in ("paused" if statistics.paused else None, statistics.limited, damaged) if note]
     return f"  {', '.join(notes)}" if notes else ""
 
 

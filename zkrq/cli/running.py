@@ -19,6 +19,7 @@ from typing import cast
 from zkrq.base.errors import ConfigError, ZkrqError
 from zkrq.cli import (
     completion,
+    damaged,
     doctor,
     items,
     limits,
@@ -54,6 +55,7 @@ COMMANDS = (
     *top.COMMANDS,
     *removing.COMMANDS,
     *moving.COMMANDS,
+    *damaged.COMMANDS,
     *servers.COMMANDS,
     *upgrade.COMMANDS,
     *shards.COMMANDS,

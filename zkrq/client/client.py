@@ -364,7 +364,7 @@ class Client:
             lost += lost_redundancy(shard.view, servers, now, shard.name if several else "")
             if shard.needs_recovery:
                 trouble.append(shard.needs_recovery)
-            warnings += (*shard.dropping, *shard.warnings)
+            warnings += (*shard.dropping, *shard.warnings, *shard.damage)
             if shard.writable:
                 warnings += lost
             else:

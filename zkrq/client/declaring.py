@@ -68,7 +68,7 @@ class Shared(NamedTuple):
 async def read_shared(replicas: Replicas, queue: str) -> Shared:
     """Read what a shard has of it.  Raises ``Unavailable``."""
     told = await replicas.ask(calls.Statistics(queue))
-    text = told.limits.decode()
+    text = told.limits.decode(errors="replace")
     return Shared(bool(told.paused), {kind: kind.read(text).settings for kind in SECTIONS})
 
 

@@ -210,7 +210,7 @@ class Finding(Inspection[T]):
     async def _read(self, replicas: Replicas, source: Source, key: str, cursor: Cursor, count: int) -> _Reading:
         if cursor.rest:
             wanted = {part.bundle.encode(): part.positions for part in cursor.rest}
-            found, beyond = await replicas.ask(calls.Read(self.name, list(wanted)))
+            found, beyond, _ = await replicas.ask(calls.Read(self.name, list(wanted)))
             return _Reading(found, wanted, beyond, cursor.at)
         match source:
             case Source.KEYED:
@@ -223,7 +223,7 @@ class Finding(Inspection[T]):
                     letters.setdefault(bundle, []).append(position)
                 return _Reading(page.copies.items, letters, page.copies.beyond, _further(page.cursor))
             case Source.ALL:
-                at, found, beyond = await replicas.ask(calls.Page(self.name, cursor.at, count))
+                at, found, beyond, _ = await replicas.ask(calls.Page(self.name, cursor.at, count))
                 return _Reading(found, {}, beyond, _further(at))
 
 

@@ -41,7 +41,8 @@ class Health(NamedTuple):
     client, though they may work for others, wake-ups that it may not receive, shards that are away, and too few servers
     in sync, or none that can be used, with the reasons that are known.  ``warnings``: what works still, with less
     redundancy than it should have: which servers are not in sync, since when and why, and how many more failures stop
-    pushes.
+    pushes; clocks that differ; and queues with damaged entries that are set aside, as far as this client has looked for
+    them.
     """
 
     ok: bool

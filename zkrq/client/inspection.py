@@ -65,7 +65,8 @@ class Statistics(NamedTuple):
     ``groups``: groups with items that are ready or claimed, a group on several shards once for each.  Of these
     ``groups_in_line`` wait for their turn, and ``groups_blocked`` for the end of a claim, or for their
     rate; ``group_limits``: those of each group.  ``history``: how many of the
-    items that have ended last are kept.
+    items that have ended last are kept.  ``damaged``: entries that no server could read and that are set aside
+    (``zkrq damaged``); the items in them are counted nowhere else.
     """
 
     sizes: Sizes
@@ -85,6 +86,7 @@ class Statistics(NamedTuple):
     limits: Limits = Limits()
     claimable_in: float | None = 0.0
     history: int = 0
+    damaged: int = 0
 
     @property
     def limited(self) -> str | None:
@@ -152,8 +154,7 @@ class Inspection(Generic[T]):
     async def _get(self, id: str, replicas: Replicas) -> Item[T] | None:
         """Look up an item on one shard."""
         places = calls.stored_at(id)
-        found, _ = await replicas.ask(calls.Read(self.name, list(places)))
-        for copied in found:
+        for copied in (await replicas.ask(calls.Read(self.name, list(places)))).items:
             for item in items_of(copied, self._codec, [places[copied.id.decode()]]):
                 if item.id == id:
                     return await self._with_progress(item, replicas) if item.state == "claimed" else item
@@ -240,14 +241,14 @@ class Inspection(Generic[T]):
 
     async def _scan(self, replicas: Replicas) -> AsyncGenerator[Item[T]]:
         """Iterate over all items of one shard."""
-        async for (_, found, beyond), _ in replicas.pages(calls.Page(self.name, calls.START, SCAN_PAGE)):
+        async for (_, found, beyond, _), _ in replicas.pages(calls.Page(self.name, calls.START, SCAN_PAGE)):
             while True:
                 for copied in found:
                     for item in items_of(copied, self._codec):
                         yield item
                 if not beyond:
                     break
-                found, beyond = await replicas.ask(calls.Read(self.name, beyond))
+                found, beyond, _ = await replicas.ask(calls.Read(self.name, beyond))
 
     def _add_slots(self, count: int) -> None:
         """Note that a worker with this many slots begins to serve the queue; negative: that it ends."""
@@ -323,6 +324,7 @@ def _add_statistics(found: Sequence[Statistics]) -> Statistics:
         group_limits=home.group_limits,
         claimable_in=max((each.claimable_in for each in found), key=lambda wait: math.inf if wait is None else wait),
         history=home.history,
+        damaged=sum(each.damaged for each in found),
     )
 
 
@@ -334,6 +336,7 @@ async def read_statistics(replicas: Replicas, queue: str) -> Statistics:
         if replicas.primary(queue) == primary:  # otherwise another server may have answered
             break
     oldest = None if told.waited_ms < 0 else told.waited_ms / 1000
+    limits = told.limits.decode(errors="replace")
     sizes = Sizes(told.ready, told.scheduled, told.claimed, told.dead)
     flow = Flow(told.removed + told.expired + sum(sizes), told.removed, primary)
     return Statistics(
@@ -346,11 +349,12 @@ async def read_statistics(replicas: Replicas, queue: str) -> Statistics:
         0,
         flow,
         deleted=bool(told.deleted),
-        limits=Limits.read(told.limits.decode()),
+        limits=Limits.read(limits),
         claimable_in=None if told.claim_ms < 0 else told.claim_ms / 1000,
         groups=told.groups,
         groups_in_line=told.in_line,
         groups_blocked=told.blocked,
-        group_limits=Groups.read(told.limits.decode()),
-        history=History.read(told.limits.decode()).count,
+        group_limits=Groups.read(limits),
+        history=History.read(limits).count,
+        damaged=told.set_aside,
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import TYPE_CHECKING, Generic, Literal, NamedTuple, TypeVar, get_args
 
 from zkrq.base import clock
@@ -99,13 +99,20 @@ class FoundPage(NamedTuple, Generic[T]):
 
 def items_of(copied: Copied, codec: Codec[T], positions: Sequence[int] | None = None) -> Iterator[Item[T]]:
     """Describe items of a bundle that was read (``positions`` None: all), except those that were removed, or whose push
-    has not arrived yet."""
-    bundle = unpack(copied.record)
-    if copied.payload is None or bundle.states == State.PAUSED.value:
+    has not arrived yet, or that cannot be read."""
+    if copied.payload is None:
         return
-    payloads, notes, since = split(copied.payload), read_notes(copied.notes), float(copied.since)
+    try:
+        bundle, payloads = unpack(copied.record), split(copied.payload)
+    except ValueError:  # it is damaged, which is told where it is mended or set aside
+        return
+    if bundle.states == State.PAUSED.value:
+        return
+    notes, since = read_notes(copied.notes), float(copied.since)
     for position in range(len(bundle.states)) if positions is None else positions:
         payload = payloads[position] if position < len(payloads) else None
+        if position >= len(bundle.states):
+            continue
         record = bundle.item(position)
         if payload is not None and record.state is not State.GONE:
             id = copied.id.decode() if bundle.is_alone else item_id(copied.id.decode(), position)
@@ -115,7 +122,7 @@ def items_of(copied: Copied, codec: Codec[T], positions: Sequence[int] | None = 
 
 
 def _item(id: str, record: ItemRecord, note: str, since: float, payload: bytes, codec: Codec[T]) -> Item[T]:
-    content, headers = split_payload(payload)
+    content, headers = _split(payload)
     moment_us = record.deadline_us if record.state is State.CLAIMED else record.due_us
     left = (moment_us + since) / 1_000_000
     state = _state(record, left)
@@ -134,11 +141,18 @@ def _item(id: str, record: ItemRecord, note: str, since: float, payload: bytes, 
         reason=reason,
         key=record.key or None,
         traceback=traceback,
-        died_at=clock.now() + timedelta(seconds=left) if state == "dead" else None,
+        died_at=clock.after(left) if state == "dead" else None,
         expires_in=(record.expires_us + since) / 1_000_000 if record.expires_us and state != "dead" else None,
         headers=headers,
         group=record.group or None,
     )
+
+
+def _split(payload: bytes) -> tuple[bytes, Mapping[str, str]]:
+    try:
+        return split_payload(payload)
+    except ValueError:
+        return payload, {}
 
 
 def _decoded(payload: bytes, codec: Codec[T]) -> T | None:
@@ -166,7 +180,7 @@ def ended_item(row: EndedRow) -> EndedItem:
     return EndedItem(
         row.id.decode(errors="replace"),
         _ENDS[row.state],
-        clock.now() - timedelta(microseconds=int(row.age_us)),
+        clock.after(-int(row.age_us) / 1_000_000),
         None if took_us < 0 else took_us / 1_000_000,
         row.owner.decode(errors="replace") or None,
         row.attempts,

@@ -286,6 +286,15 @@ class Shard:
         """Why the data of restarted servers is not merged, and what to do; empty if no recovery is needed."""
         return self._causes.recovery
 
+    @property
+    def damage(self) -> list[str]:
+        """Say which queues have damaged entries that are set aside, as far as this client has looked."""
+        return [
+            f"queue {queue}: {number:,} damaged {'entry is' if number == 1 else 'entries are'} set aside, see "
+            f"`zkrq damaged list {queue}`"
+            for queue, number in sorted(self.repairer.set_aside.items())
+        ]
+
     def server_health(self) -> dict[str, ServerHealth]:
         """Report on each server, without asking it."""
         view, progress = self.view, self.repairer.progress

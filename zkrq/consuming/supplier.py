@@ -511,10 +511,10 @@ class Supplier(Generic[T]):
                 if payload is None or position in lost or (cancelled and grant.id_of(position) in cancelled):
                     continue
                 content, headers = payload[2:], None
-                if not payload.startswith(NO_HEADERS):
-                    content, headers = split_payload(payload)
                 # An item that cannot be decoded must not stop those behind it, nor come back forever.
                 try:
+                    if not payload.startswith(NO_HEADERS):
+                        content, headers = split_payload(payload)
                     item = decode(content)
                 except KeyboardInterrupt:
                     raise

@@ -14,7 +14,9 @@ queue, as long as the learner and the queue's source stay in the same life.  Tha
   it has another life); and a source that has adopted an epoch as late as the admission takes no call of an older one;
 * one that never completes may be known to the source and not to the learner, and so may one that a new primary decided
   meanwhile before its client died.  The same happens without any change of the view: the scrub corrects it;
-* tombstones are not dropped while there is a learner.
+* tombstones are not dropped while there is a learner;
+* what the source cannot read is mended from another member, or set aside, before the learner becomes a member: it may
+  be the primary then, and what the primary does not know is forgotten (mending.py).
 
 A queue whose primary is now another server, or another life of it, than the one it was copied from, is copied again
 from there, because a cursor is valid in one process only.
@@ -30,6 +32,7 @@ from zkrq.protocol.attempts import Attempts
 from zkrq.protocol.calls import Metadata, Seal, Wipe
 from zkrq.protocol.copying import QueueCopy, queues_at
 from zkrq.protocol.enrolment import enrol, meet, reserve, seal
+from zkrq.protocol.mending import Mended, Mending
 from zkrq.protocol.replies import Status, Verdict
 from zkrq.protocol.steps import (
     Change,
@@ -66,6 +69,8 @@ class CatchUp(Attempts):
         self._repairer = repairer
         self.copied = 0
         """Items copied so far."""
+        self.mended: dict[str, Mended] = {}
+        """What became of damaged entries, by queue."""
         self._total = 0
         self._copies: dict[tuple[str, ServerId, Life], QueueCopy] = {}
         self._life: Life | None = None
@@ -239,6 +244,12 @@ class CatchUp(Attempts):
                 left[queue] = copy
         for queue, copy in left.items():
             yield from copy.go_on(_source(view, queue), target, self._note)
+        for (queue, _, _), copy in self._copies.items():
+            if copy.damaged:  # the learner gets the good copies as well, and what is set aside
+                self.mended[queue] = self.mended.get(queue, Mended()).plus(
+                    (yield from Mending().mend(queue, sorted(copy.damaged)))
+                )
+                copy.damaged.clear()
         yield Report(self.copied, self._total)
 
     def copy_of(self, queue: str) -> QueueCopy:

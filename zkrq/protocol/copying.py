@@ -7,18 +7,23 @@ twice at the same time.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
 from zkrq.protocol.calls import (
     FROM_NOW,
     START,
     Apply,
+    Aside,
+    AsidePage,
     Copied,
     Install,
     Metadata,
     Page,
     Queues,
     Read,
+    SetAside,
+    texts_of,
 )
 from zkrq.protocol.records import states_of
 
@@ -69,9 +74,14 @@ def read_items(
     """
     left = list(ids)
     while left:
-        items, beyond = yield from source.ask(Read(queue, left[:READ_MAX], clock))
+        items, beyond, damaged = yield from source.ask(Read(queue, left[:READ_MAX], clock))
         left = [*beyond, *left[READ_MAX:]]
-        yield from act(items)
+        yield from act(without(items, damaged))
+
+
+def without(items: Sequence[Copied], damaged: Sequence[bytes]) -> Sequence[Copied]:
+    """Return the items that are whole: not those whose payloads are damaged there."""
+    return [copied for copied in items if copied.id not in damaged] if damaged else items
 
 
 def install_items(target: Place, queue: str, items: Sequence[Copied], moments: Moments = NOW) -> Operation[None]:
@@ -95,6 +105,8 @@ class QueueCopy:
         self._cursor = START
         self.copied = 0
         """Items copied so far."""
+        self.damaged: set[bytes] = set()
+        """Ids of what the source cannot read of the queue, and what is therefore not copied."""
         self.done = False
         """Whether everything that the source held at the beginning is copied."""
 
@@ -109,7 +121,9 @@ class QueueCopy:
             self._moments = yield from _copy_standing(source, target, self._queue)
         moments = self._moments
         while not self.done:
-            cursor, items, beyond = yield from source.ask(Page(self._queue, self._cursor, PAGE_ITEMS, moments.source))
+            page = yield from source.ask(Page(self._queue, self._cursor, PAGE_ITEMS, moments.source))
+            cursor, items, beyond = page.cursor, without(page.items, page.damaged), page.beyond
+            self.damaged.update(page.damaged)
             yield from self.install(target, items, moments)
             count = _count(items) + (yield from copy_items(source, target, self._queue, beyond, moments))
             self._cursor, self.done = cursor, cursor == START
@@ -128,10 +142,17 @@ def _copy_standing(source: Place, target: Place, queue: str) -> Operation[Moment
         cursor, _, there, floor_ms, begun, limits, owners = yield from source.ask(Metadata(queue, cursor))
         here = yield from target.ask(Install(queue, floor_ms, owners, begun, limits))
         moments = moments or Moments(there, here)
+    yield from source.each_page(Aside(queue), partial(_copy_aside, source, target, queue))
     return moments
+
+
+def _copy_aside(source: Place, target: Place, queue: str, page: AsidePage) -> Operation[None]:
+    """Copy what is set aside, one entry at a time, because each may be large."""
+    for head in page.kept:
+        for kept in (yield from source.ask(Aside(queue, items=[head.id]))).kept:
+            yield from target.ask(SetAside(queue, 0, "", [kept]))
 
 
 def queues_at(source: Place) -> Operation[list[str]]:
     """List the queues that a server knows.  Raises ``PlaceFailed``."""
-    names = yield from source.names(Queues())
-    return sorted(name.decode() for name in names)
+    return texts_of((yield from source.names(Queues())))

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from functools import partial
 from typing import TYPE_CHECKING
 
-from zkrq.protocol.calls import START, Claims, Fence, Names, NamesPage, Paging, Retire
+from zkrq.protocol.calls import START, Claims, Fence, Names, NamesPage, Paging, Retire, texts_of
 from zkrq.protocol.deciding import Deciding
 from zkrq.protocol.steps import Answers, CheckTime, Operation, PlaceFailed, Seen, place, refuse
 
@@ -85,4 +85,4 @@ class Fencing(Deciding):
             return {}
 
         yield from self.tell(call.queue, attempt)
-        return sorted(name.decode() for name in found)
+        return texts_of(found)

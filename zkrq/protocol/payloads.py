@@ -13,11 +13,17 @@ from collections.abc import Mapping, Sequence
 from functools import cache
 from itertools import accumulate, pairwise
 
+
+class DamagedPayloads(ValueError):
+    """Stored payloads that cannot be taken apart."""
+
+
 _LENGTH = struct.Struct("<H")
 NO_HEADERS = bytes(2)
 """Beginning of a payload without headers."""
 
 _CUT = 1 << 31
+_SIZE_MAX = 255  # items in a bundle, as far as a record can say
 
 
 def with_headers(item: bytes, headers: Mapping[str, str]) -> bytes:
@@ -33,7 +39,14 @@ def with_headers(item: bytes, headers: Mapping[str, str]) -> bytes:
 
 
 def split_payload(payload: bytes) -> tuple[bytes, Mapping[str, str]]:
-    """Return the encoded item of a payload, and its headers."""
+    """Return the encoded item of a payload, and its headers.  Raises ``DamagedPayloads``."""
+    try:
+        return _split_payload(payload)
+    except (ValueError, struct.error) as error:
+        raise DamagedPayloads(f"a payload whose headers cannot be read: {error}") from error
+
+
+def _split_payload(payload: bytes) -> tuple[bytes, Mapping[str, str]]:
     (length,) = _LENGTH.unpack_from(payload)
     if not length:
         return payload[2:], {}
@@ -59,12 +72,20 @@ def join(payloads: Sequence[bytes]) -> bytes:
 
 
 def split(packed: bytes, size: int | None = None) -> Sequence[bytes | None]:
-    """Take a string of ``size`` payloads apart (None: of a whole bundle); None stands for one that was dropped."""
-    if size is None:
-        (begin,) = struct.unpack_from("<I", packed)
-        size = begin % _CUT // 4 - 1
-    table = _table(size)
-    ends = table.unpack_from(packed)
+    """Take a string of ``size`` payloads apart (None: of a whole bundle); None stands for one that was dropped.
+
+    Raises ``DamagedPayloads``.
+    """
+    try:
+        if size is None:
+            (begin,) = struct.unpack_from("<I", packed)
+            size = begin % _CUT // 4 - 1
+            if not 0 <= size <= _SIZE_MAX:
+                raise DamagedPayloads(f"a table of {size} payloads")
+        table = _table(size)
+        ends = table.unpack_from(packed)
+    except struct.error as error:
+        raise DamagedPayloads(f"payloads whose table cannot be read: {error}") from error
     shift = table.size - ends[0] % _CUT  # of a run, it also says whether the payload before was dropped
     if max(ends) < _CUT:
         return [packed[begin + shift : end + shift] for begin, end in pairwise(ends)]

@@ -234,6 +234,8 @@ _STATES: Mapping[str, State] = {
     REFUSED: State.GONE,
 }
 
+_KNOWN_STATES = "".join(_STATES)
+
 _HEAD = struct.Struct("<BIIBBdddd")
 _ROW = struct.Struct("<BIId")
 _OWN = struct.Struct("<BdI")
@@ -289,13 +291,26 @@ def _text(text: str) -> bytes:
     return bytes([len(encoded)]) + encoded
 
 
+class DamagedRecord(ValueError):
+    """A stored record that cannot be read, or that is of another version of zkrq."""
+
+
 def unpack(packed: bytes) -> Bundle:
-    """Read what ``pack`` or a script wrote.  Raises ``ValueError`` for a format of another version of zkrq."""
+    """Read what ``pack`` or a script wrote.  Raises ``DamagedRecord`` for anything else."""
+    try:
+        return _unpack(packed)
+    except (IndexError, OverflowError, ValueError, struct.error) as error:
+        raise DamagedRecord(f"a record that cannot be read: {error}") from error
+
+
+def _unpack(packed: bytes) -> Bundle:
     if packed[:1] not in _FORMATS:
         raise ValueError(f"a record of format {packed[:1]!r}, this version of zkrq reads {FORMAT}")
     _, epoch, n, marked, count, pushed_at_ms, due_us, clock_us, soonest_us = _HEAD.unpack_from(packed)
     size, at = count or 1, _HEAD.size
-    states = packed[at : at + size].decode()
+    states = packed[at : at + size].decode("ascii")
+    if states.strip(_KNOWN_STATES):
+        raise ValueError("an unknown state")
     rows_of = [byte - _NO_ROW for byte in packed[at + size : at + 2 * size]]
     attempts = struct.unpack_from(f"<{size}H", packed, at + 2 * size)
     at += 4 * size
@@ -314,6 +329,8 @@ def unpack(packed: bytes) -> Bundle:
         position - 1: Own(moment_us, failures)
         for position, moment_us, failures in _OWN.iter_unpack(packed[rows_end + 1 : own_end])
     }
+    if (rows_of and not 0 <= min(rows_of) <= max(rows_of) <= len(rows)) or len(rows_of) < size:
+        raise ValueError("an item whose claim is missing")
     return Bundle(
         Version(epoch, n),
         states,

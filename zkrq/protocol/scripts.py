@@ -61,6 +61,7 @@ PARTS = (
     "settling",
     "claiming",
     "notes",
+    "damage",
     "cutting",
     "copies",
     "tombstones",

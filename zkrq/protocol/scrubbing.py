@@ -20,19 +20,24 @@ from zkrq.protocol.calls import (
     Affirm,
     Compare,
     Copied,
+    DropName,
     Forward,
     Heads,
     HeadsReply,
     LinesPage,
     Metadata,
+    Queues,
     RepairLines,
     Trim,
+    is_text,
+    texts_of,
 )
 from zkrq.protocol.clocks import PUT_WINDOW_MS
-from zkrq.protocol.copying import install_items, queues_at, read_items
+from zkrq.protocol.copying import install_items, read_items
 from zkrq.protocol.deciding import Deciding
+from zkrq.protocol.mending import Mended, Mending, set_aside_at
 from zkrq.protocol.records import Bundle, State, Version, pack, unpack
-from zkrq.protocol.steps import Breathe, Look, NotNow, Now, Operation, Place, PlaceFailed, Wait, place
+from zkrq.protocol.steps import Breathe, Log, Look, NotNow, Now, Operation, Place, PlaceFailed, Wait, place
 
 PAGE_ITEMS = 500
 """Items compared in one step."""
@@ -83,6 +88,13 @@ class Corrected(NamedTuple):
 class Scrub(Deciding):
     """Compare the followers of a queue with its primary."""
 
+    def __init__(self) -> None:
+        super().__init__()
+        self.mended = Mended()
+        """What became of damaged entries in the last run."""
+        self.aside = 0
+        """How many were set aside at its end."""
+
     def queues(self) -> Operation[list[str]]:
         """List all queues.  Raises ``NotNow``.
 
@@ -92,7 +104,13 @@ class Scrub(Deciding):
         names: set[str] = set()
         try:
             for id in sorted(view.members):
-                names.update((yield from queues_at(place(view, id))))
+                member = place(view, id)
+                found = yield from member.names(Queues())
+                bad = [name for name in found if not is_text(name)]
+                if bad:
+                    yield from member.ask(DropName(bad))
+                    yield from Log(f"names of queues that are no texts were dropped: {sorted(bad)}", id)
+                names.update(texts_of(found))
         except PlaceFailed as failure:
             raise NotNow(str(failure)) from failure
         return sorted(names)
@@ -119,7 +137,10 @@ class Scrub(Deciding):
         view = yield from Look()
         primary = place(view, view.primary(queue))
         found = Corrected()
+        self.mended = Mended()
         try:
+            members = [place(view, id) for id in sorted(view.members)]
+            self.mended = yield from self._mend(queue, primary, members)
             for id in sorted(view.members.keys() - {primary.server}):
                 comparison = _Comparison(self, queue, primary, place(view, id))
                 yield from comparison.affirm_differing()
@@ -130,6 +151,27 @@ class Scrub(Deciding):
         except PlaceFailed as failure:
             raise NotNow(str(failure)) from failure
         return found
+
+    def _mend(self, queue: str, primary: Place, members: Sequence[Place]) -> Operation[Mended]:
+        """Mend what is damaged on any member, and what is set aside on the primary and good on another one.
+
+        Before the comparison, which forgets what the primary does not know.
+        """
+        bad: set[bytes] = set()
+
+        def note(page: HeadsReply) -> Operation[None]:
+            bad.update(page.damaged)
+            if page.cursor != START:
+                yield Breathe()
+
+        for member in members:
+            yield from member.each_page(Heads(queue, START, PAGE_ITEMS), note)
+        aside = yield from set_aside_at(primary, queue)
+        for member in members if aside else ():
+            bad.update((yield from member.ask(Heads(queue, START, PAGE_ITEMS, list(aside)))).heads)
+        mended = (yield from Mending().mend(queue, sorted(bad))) if bad else Mended()
+        self.aside = len((yield from set_aside_at(primary, queue))) if any(mended) else len(aside)
+        return mended
 
     def judge(self, record: Bundle, has_payload: bool, *, now_ms: float, floor_ms: float) -> Finding:
         """Judge an item that the primary does not know; see the function."""

@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from zkrq.base.errors import Unavailable, ZkrqError
-from zkrq.base.events import CatchingUp, Events, MemoryShortened, Recovered, Scrubbed, ServerCaughtUp
+from zkrq.base.events import CatchingUp, DamageFound, Events, MemoryShortened, Recovered, Scrubbed, ServerCaughtUp
 from zkrq.base.tasks import Rounds
 from zkrq.protocol.catchup import CatchUp, dismiss_eligible
 from zkrq.protocol.recovery import Recovery, Stuck
@@ -81,6 +81,8 @@ class Repairer:
         self.run = self._rounds.run
         """Look after the servers until cancelled."""
         self._short: set[str] = set()
+        self._set_aside: dict[str, int] = {}
+        self._left: dict[str, int] = {}
         self._backoff = Backoff()
         self._known: View | None = None
         self._outside_since: dict[ServerId, float] = {}
@@ -181,6 +183,9 @@ class Repairer:
             self._events.tell(ServerCaughtUp(self._cluster, id, items, loop.time() - began, epoch))
         finally:
             self._progress.pop(id, None)
+            while catch_up.mended:
+                queue, mended = catch_up.mended.popitem()
+                self._tell_damage(DamageFound(self._cluster, queue, *mended))
 
     def _note_trouble(self, about: str, reason: str) -> None:
         """Log a reason once, not at every attempt; reasons that alternate are not logged at each change either."""
@@ -290,12 +295,30 @@ class Repairer:
             except (NotNow, ZkrqError) as error:
                 self._note_trouble(f"scrub of {queue}", str(error))
             else:
+                self._set_aside[queue] = scrub.aside
+                if not scrub.aside:
+                    del self._set_aside[queue]
+                self._tell_damage(DamageFound(self._cluster, queue, *scrub.mended))
                 if any(corrected):
                     self._events.tell(Scrubbed(self._cluster, queue, *corrected), logging.WARNING)
             try:
                 await self._replicas.forget(queue)
             except ZkrqError as error:
                 self._note_trouble(f"forgetting of {queue}", str(error))
+
+    def _tell_damage(self, found: DamageFound) -> None:
+        """Report damaged entries: those mended or set aside, and those that are left when their number has changed."""
+        queue = found.queue
+        if found.set_aside:
+            self._set_aside[queue] = max(found.set_aside, self._set_aside.get(queue, 0))
+        if found.mended or found.set_aside or found.left != self._left.get(queue, 0):
+            self._events.tell(found, logging.ERROR if found.set_aside or found.left else logging.WARNING)
+        self._left[queue] = found.left
+
+    @property
+    def set_aside(self) -> Mapping[str, int]:
+        """Queues with damaged entries that are set aside, as far as this client has looked, and their number."""
+        return self._set_aside
 
     def _note_memory(self, queue: str, seconds: float | None) -> None:
         """Report when a queue starts to forget removals early, and when it no longer does."""

@@ -7,11 +7,19 @@ from dataclasses import dataclass
 from typing import ClassVar, NamedTuple
 
 from zkrq.protocol.calls.call import FROM_NOW, START, Body, Call, Paging, Rows
-from zkrq.protocol.calls.rows import Copied, Copies, read_rows
+from zkrq.protocol.calls.rows import Copied, read_rows
+
+
+class ReadReply(NamedTuple):
+    """Bundles, the ids of those that did not fit into the reply, and of those that are damaged there."""
+
+    items: Sequence[Copied]
+    beyond: Sequence[bytes]
+    damaged: Sequence[bytes]
 
 
 @dataclass(frozen=True, slots=True)
-class Read(Call[Copies]):
+class Read(Call[ReadReply]):
     """Read items by their ids; unknown ones are left out.  ``clock``: the moment from which durations count."""
 
     script: ClassVar[str] = "read"
@@ -19,17 +27,18 @@ class Read(Call[Copies]):
     items: Sequence[bytes | str]
     clock: int = FROM_NOW
 
-    def read(self, body: Body) -> Copies:
-        flat, beyond = body
-        return Copies(read_rows(Copied, flat), beyond)
+    def read(self, body: Body) -> ReadReply:
+        flat, beyond, damaged = body
+        return ReadReply(read_rows(Copied, flat), beyond, damaged)
 
 
 class CopyPage(NamedTuple):
-    """A page of items, and the cursor to continue from."""
+    """A page of items, the cursor to continue from, the ids of those that did not fit, and of what is damaged."""
 
     cursor: bytes
     items: Sequence[Copied]
     beyond: Sequence[bytes]
+    damaged: Sequence[bytes]
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,8 +52,8 @@ class Page(Paging[CopyPage]):
     clock: int = FROM_NOW
 
     def read(self, body: Body) -> CopyPage:
-        cursor, flat, beyond = body
-        return CopyPage(cursor, read_rows(Copied, flat), beyond)
+        cursor, flat, beyond, damaged = body
+        return CopyPage(cursor, read_rows(Copied, flat), beyond, damaged)
 
 
 class MetadataReply(NamedTuple):

@@ -99,7 +99,7 @@ class StatisticsReply(NamedTuple):
     ``deleted``: whether the queue was deleted, and no item has come since.  ``limits``: see ``lua/_limits.lua``;
     ``claim_ms``: milliseconds until they let another claim begin, negative: when a claim ends.  ``groups``: those with
     items that are due or claimed; ``in_line`` and ``blocked``: those of them that wait for their turn, or for the end
-    of a claim."""
+    of a claim.  ``set_aside``: damaged entries of which no server has a good copy (``calls/damage.py``)."""
 
     ready: int
     scheduled: int
@@ -118,6 +118,7 @@ class StatisticsReply(NamedTuple):
     groups: int
     in_line: int
     blocked: int
+    set_aside: int = 0
 
 
 @dataclass(frozen=True, slots=True)

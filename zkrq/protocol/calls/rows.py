@@ -7,8 +7,8 @@ import struct
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple, TypeVar
 
-from zkrq.protocol.payloads import join, payload_at
-from zkrq.protocol.records import above, fresh, is_alone, states_of, unpack
+from zkrq.protocol.payloads import join, payload_at, split
+from zkrq.protocol.records import FIRST, Bundle, Version, above, fresh, is_alone, pack, states_of, unpack, version_of
 
 R = TypeVar("R", bound=NamedTuple)
 
@@ -87,6 +87,20 @@ def only_of(group: str | None) -> str:
     return "" if group is None else f"={group}"
 
 
+def is_text(name: bytes) -> bool:
+    """Tell whether a name can be one: clients store texts only, so anything else is damaged."""
+    try:
+        name.decode()
+    except UnicodeDecodeError:
+        return False
+    return True
+
+
+def texts_of(names: Iterable[bytes]) -> list[str]:
+    """Return the names as texts, sorted, without those that are damaged: nothing is stored under these."""
+    return sorted(name.decode() for name in names if is_text(name))
+
+
 class Copied(NamedTuple):
     """One bundle as one server holds it; see ``lua/_copies.lua``.  ``payload`` is None if that server has none."""
 
@@ -96,9 +110,38 @@ class Copied(NamedTuple):
     since: bytes
     payload: bytes | None
 
+    @property
+    def version(self) -> Version:
+        return version_of(self.record)
+
+    @property
+    def has_items(self) -> bool:
+        """Whether any item is left, which needs its payload."""
+        return bool(states_of(self.record).translate(None, b"XFP"))
+
     def has_not_ended(self, position: int) -> bool:
         """Whether an item is queued or claimed."""
         return states_of(self.record)[position : position + 1] in (b"Q", b"R", b"C")
+
+
+def record_anew(record: bytes, payload: bytes, pushed_at_ms: int) -> tuple[bytes, int]:
+    """Make a record by which what is left of damaged items begins anew; return it, and how many items there are.
+
+    Those whose payloads are there are ready; priority, group and key are those of the former record if that can be
+    read, and items that it says to be gone stay so.  Raises ``ValueError`` if the payloads cannot be read.
+    """
+    states = "".join("X" if each is None else "Q" for each in split(payload))
+    bundle = Bundle(FIRST, states, is_alone=len(states) == 1, pushed_at_ms=pushed_at_ms)
+    try:
+        known = unpack(record)
+    except ValueError:
+        return pack(bundle), states.count("Q")
+    if len(known.states) == len(states):
+        states = "".join("X" if was in "XF" else state for was, state in zip(known.states, states, strict=True))
+    is_alone = known.is_alone and len(states) == 1
+    key = known.key if is_alone else ""
+    bundle = bundle._replace(states=states, is_alone=is_alone, priority=known.priority, group=known.group, key=key)
+    return pack(bundle), states.count("Q")
 
 
 class Copies(NamedTuple):
@@ -115,10 +158,10 @@ def read_rows(kind: type[R], flat: Sequence[Any]) -> list[R]:
 
 
 def read_notes(notes: bytes) -> dict[int, str]:
-    """Read why items failed last, by position."""
+    """Read why items failed last, by position; of what is damaged, as far as it can be read."""
     texts: dict[int, str] = {}
     at = 0
-    while at < len(notes):
+    while at + _NOTE.size <= len(notes):
         position, length = _NOTE.unpack_from(notes, at)
         at += _NOTE.size + length
         texts[position - 1] = notes[at - length : at].decode(errors="replace")

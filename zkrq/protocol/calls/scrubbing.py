@@ -11,10 +11,12 @@ from zkrq.protocol.calls.rows import Copied
 
 
 class HeadsReply(NamedTuple):
-    """The first bytes of each record (format, version) by id, and the cursor to continue from."""
+    """The first bytes of each record (format, version) by id, the cursor to continue from, and the ids of what is
+    damaged."""
 
     cursor: bytes
     heads: Mapping[bytes, bytes]
+    damaged: Sequence[bytes] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,8 +30,8 @@ class Heads(Paging[HeadsReply]):
     items: Sequence[bytes] = ()
 
     def read(self, body: Body) -> HeadsReply:
-        cursor, flat = body
-        return HeadsReply(cursor, dict(zip(flat[::2], flat[1::2], strict=True)))
+        cursor, flat, damaged = body
+        return HeadsReply(cursor, dict(zip(flat[::2], flat[1::2], strict=True)), damaged)
 
 
 class Differences(NamedTuple):

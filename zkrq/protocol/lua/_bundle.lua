@@ -242,7 +242,8 @@ local function standing_of(r)
   return r.standing
 end
 
--- Read a bundle once, for all that a call does to it; nil if it is unknown.
+-- Read a bundle once, for all that a call does to it; nil if it is unknown, or damaged: then damaged names it, and what is
+-- decided about it is above all that was decided before.
 local function open(bundle, packed)
   local r = opened[bundle]
   if r ~= nil then return r or nil end
@@ -251,7 +252,11 @@ local function open(bundle, packed)
     opened[bundle] = false
     return nil
   end
-  r = read_record(packed)
+  r = places.is_text(bundle) and read_record(packed)
+  if not r then
+    order.damaged[bundle], opened[bundle] = true, false
+    return nil
+  end
   r.bundle, r.packed = bundle, packed
   opened[bundle], order[#order + 1] = r, r
   return r
@@ -297,6 +302,8 @@ end
 
 local touch
 do
+  local MEND_STEP = 65536 -- what a decision about a damaged record adds to its n: above all that was decided of it before
+
   -- Convert all moments of a record to this server's clock.
   local function rebase(r)
     local shift = r.shift
@@ -330,7 +337,7 @@ do
     change(r)
     if r.decided then return end
     if r.shift ~= 0 then rebase(r) end
-    r.decided, r.epoch, r.n, r.clock = true, epoch, r.n + 1, now_us
+    r.decided, r.epoch, r.n, r.clock = true, epoch, r.n + (order.damaged[r.bundle] and MEND_STEP or 1), now_us
   end
 end
 

@@ -14,7 +14,7 @@ do
     return {
       owner = owner, token = owner .. '/' .. seq, seq = tonumber(seq), count = count, most = count,
       lease_ms = tonumber(lease_ms), put_window_ms = put_window_ms, max_attempts = tonumber(max_attempts), expired = expired,
-      last_seq = tonumber(redis.call('HGET', owners, owner) or 0), has_large = number('large') > 0,
+      last_seq = (tonumber(redis.call('HGET', owners, owner) or 0) or 0), has_large = number('large') > 0,
       handed = {}, handed_count = 0, handed_bytes = 0, is_cut = false, removed_count = 0,
     }
   end
@@ -118,6 +118,11 @@ do
     r.is_ready = not position
     local has = has_payloads(request, r)
     if request.is_cut then return true end
+    if r.whole and not is_readable(r.whole) then
+      -- It is damaged: until it is mended (mend.lua), which enters it again, it does not stand before others.
+      if r.group then grouping.leave(r, entry) else append(leaving, ready, entry) end
+      return false
+    end
     if not has then return wait_for_push(request, r, position, entry) end
     if has_tail(r) and has_expired(r) then
       request.removed_count = request.removed_count + 1
@@ -245,7 +250,7 @@ do
       local may_have = r and (not places.is_ordered(r) or is_in_order(r, token))
       if may_have and r.group and not places.is_ordered(r) then take_back_of_group(r, token, taken) end
       local is_whole = may_have and has_payloads(request, r)
-      if may_have and r.whole and not request.is_cut then
+      if may_have and r.whole and is_readable(r.whole) and not request.is_cut then
         local mine = false
         each_run(r, 1, r.size, function(from, to, state, row)
           if state == CLAIMED and token_at(r, row) == token and hand_all(request, r, from, to, is_whole) then mine = true end
@@ -269,8 +274,8 @@ do
   -- Decide what the request is given, which commit writes.  A request that is refused must not come here.
   function claim_items(request, queue, clock, known_ms)
     local since_us = leading_since_us(clock)
-    local pause = redis.call('HGET', records, PAUSE)
-    request.is_paused = pause and string.find(read_record(pause).states, 'P', 1, true)
+    local pause = open(PAUSE)
+    request.is_paused = pause and string.find(pause.states, 'P', 1, true)
     request.held_back, request.held_back_until_us = 0, math.huge
     if request.seq == request.last_seq then return hand_out_again(request) end
     -- List even a queue that never has an item; otherwise its owners would be kept forever.

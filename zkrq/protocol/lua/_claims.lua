@@ -8,7 +8,10 @@ local function claims_page(owner, cursor)
   local entries = redis.call('ZRANGEBYLEX', holdings, from, '(' .. owner .. '0', 'LIMIT', 0, PAGE) -- 0 follows /
   if #entries == 0 then return '0', {}, {} end
   local bundles, tokens, held, stale = {}, {}, {}, {}
-  for i, entry in ipairs(entries) do tokens[i], bundles[i] = string.match(entry, '^(.-)%z(.*)$') end
+  for i, entry in ipairs(entries) do
+    tokens[i], bundles[i] = string.match(entry, '^(.-)%z(.*)$')
+    if not tokens[i] then tokens[i], bundles[i] = '', '' end -- it is damaged, and names nothing
+  end
   for i, packed in ipairs(redis.call('HMGET', records, unpack(bundles))) do
     local r = open(bundles[i], packed)
     if not r or not holds(r, tokens[i]) then

@@ -4,10 +4,11 @@ local cut_payloads, cut_listed
 do
   local function cut(r, id, items)
     local whole = redis.call('HGET', payloads, id)
-    if not whole then return end
+    local count = whole and is_readable(whole)
+    if not count then return end
     local named, is_left = {}, false
     for i = 1, #items do named[string.byte(items, i) + 1] = true end
-    whole = payloads_of(count_of(whole), function(position)
+    whole = payloads_of(count, function(position)
       local is_gone = position <= r.size and not string.find(r.states, '^[QRCD]', position)
       local payload = not (is_gone and named[position]) and payload_at(whole, position) or nil
       is_left = is_left or payload ~= nil
@@ -21,7 +22,9 @@ do
     local dropped = {}
     for i, packed in ipairs(redis.call('HMGET', records, unpack(ids))) do
       local r = packed and read_record(packed)
-      if r and positions_of[i] ~= '' then
+      if packed and not r then
+        -- It is damaged: what it says of its items is not known.
+      elseif r and positions_of[i] ~= '' then
         cut(r, ids[i], positions_of[i])
       elseif not r or not string.find(r.states, '[QRCD]') then
         dropped[#dropped + 1] = ids[i]

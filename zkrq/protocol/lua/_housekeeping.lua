@@ -75,7 +75,7 @@ local function keep_house(since_us, known_ms, expired)
     each_priority(scheduled, function(priority, first_score)
       local last_score = rank(priority, now_us)
       if room == 0 or first_score > last_score then return end
-      local entries, score_of = with_scores(
+      local entries, score_of = places.with_scores(
         redis.call('ZRANGEBYSCORE', scheduled, first_score, last_score, 'WITHSCORES', 'LIMIT', 0, room))
       room = room - #entries
       each_in(scheduled, entries, 'Q', 'R', function(r, _, entry)

@@ -23,7 +23,8 @@ end
 -- Return a number, 0 if there is none.
 local function number(name)
   if not numbers then read_numbers() end
-  return tonumber(numbers[name] or 0)
+  local value = tonumber(numbers[name] or 0)
+  return value and value - value == 0 and value or 0
 end
 
 local function set_number(name, value)
@@ -33,7 +34,10 @@ local function set_number(name, value)
 end
 
 local function add_number(name, by)
-  if by ~= 0 then set_number(name, number(name) + by) end
+  if by == 0 then return end
+  local value = number(name)
+  -- One that is damaged stays so until it is counted anew (_damage.lua).
+  if value ~= 0 or tonumber(numbers[name] or 0) then set_number(name, value + by) end
 end
 
 -- List the queue; with numbers it is listed already.

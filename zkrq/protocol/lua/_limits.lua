@@ -46,11 +46,19 @@ do
     return at_once, tonumber(most or math.huge), milliseconds and 100 * milliseconds
   end
 
+  -- Return what write_begun has packed; nothing if it is damaged.
+  local function read_counters(begun)
+    if #begun ~= struct.size(BEGUN) then return {} end
+    local kept = {struct.unpack(BEGUN, begun)}
+    local is_sound = kept[1] >= 1 and kept[1] < 2 ^ 53 and kept[2] > -2 ^ 53 and kept[2] < 2 ^ 53
+    return is_sound and kept or {}
+  end
+
   -- Return counters as they are now, newest first, for tenths of this width (nil: of the width that they have); nil if
   -- nothing counts.  The sum of those that cannot be told apart counts from now on: for too long, never too briefly.
   function limits.read_begun(begun, width)
     local kept = {}
-    if (begun or '') ~= '' then kept = {struct.unpack(BEGUN, begun)} end
+    if (begun or '') ~= '' then kept = read_counters(begun) end
     width = width or kept[1]
     if not width then return nil end
     local counts = {width = width, newest = math.floor(now_us / width)}

@@ -12,7 +12,7 @@ local function read_notes(r, texts)
   local at, position, text = 1, nil, nil
   while at <= #texts do
     position, text, at = struct.unpack('<BHc0', texts, at)
-    note(r, position, text)
+    if position >= 1 and position <= r.size then note(r, position, text) end
   end
 end
 

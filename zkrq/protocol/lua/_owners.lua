@@ -8,7 +8,7 @@ local function note_owners(r)
   for row = 1, #r.rows / ROW_BYTES do
     local owner, seq = row_at(r, row)
     if seq > (noted[owner] or 0) then
-      noted[owner] = noted[owner] or tonumber(redis.call('HGET', owners, owner) or 0)
+      noted[owner] = noted[owner] or (tonumber(redis.call('HGET', owners, owner) or 0) or 0)
       if seq > noted[owner] then
         redis.call('HSET', owners, owner, seq)
         noted[owner] = seq

@@ -2,7 +2,7 @@
 -- begins and where each ends, then for each the length of its headers (two bytes), its headers, and the item.  A set
 -- highest bit in the table says that a payload was dropped (cut.lua), or never came; in the first entry, that some other
 -- entry has it.
-local count_of, payloads_between, payload_at, payloads_of, joined, lacks_payloads
+local is_readable, payloads_between, payload_at, payloads_of, joined, lacks_payloads
 do
   local CUT = 2147483648
 
@@ -12,8 +12,26 @@ do
     return packed % CUT, packed >= CUT
   end
 
-  function count_of(whole)
-    return (end_of(whole, 0)) / 4 - 1
+  -- Return how many payloads a string has; 0 if its table cannot be read.
+  local function count_of(whole)
+    if #whole < 8 then return 0 end
+    local count = (end_of(whole, 0)) / 4 - 1
+    return count % 1 == 0 and count >= 1 and #whole >= 4 * count + 4 and count or 0
+  end
+
+  -- Tell whether a string of payloads has a table, and ends where that says; each: whether each payload lies within it, too.
+  -- What a payload contains is the clients' affair.  Return how many there are.
+  function is_readable(whole, each)
+    local count = count_of(whole)
+    if count == 0 or end_of(whole, count) ~= #whole then return false end
+    if not each then return count end
+    local before = (end_of(whole, 0))
+    for position = 1, count do
+      local ending = (end_of(whole, position))
+      if ending < before or ending > #whole then return false end
+      before = ending
+    end
+    return count
   end
 
   -- Return the payloads of a run in the same form, except that the table counts from the beginning of the whole.
@@ -52,7 +70,7 @@ do
   -- of another server, which has all payloads, while here some items were refused.
   function lacks_payloads(r, whole)
     if not whole then return true end
-    local may_lack = select(2, end_of(whole, 0)) or count_of(whole) < r.size or string.find(r.states, '[XF]')
+    local may_lack = count_of(whole) < r.size or select(2, end_of(whole, 0)) or string.find(r.states, '[XF]')
     local at = may_lack and string.find(r.states, '[QRCD]')
     while at do
       if at > count_of(whole) or select(2, end_of(whole, at)) then return true end

@@ -6,7 +6,6 @@
 -- deleted, at the moment of its push.
 -- Moments are by the clock of the server that decided the record, in microseconds. Each server keeps the difference to
 -- its own clock (shift) in front of the record; it is never shipped and never compared.
-local HEAD_LENGTH = 9 -- format, version
 local SHIFT_BYTES = 8
 local ROW, ROW_BYTES = '<BI4I4d', 17 -- of a claim: owner, request, lease, deadline
 local OWN, OWN_BYTES = '<BdI4', 13 -- what an item does not share with its bundle: position, moment, failures
@@ -27,6 +26,61 @@ do
   local GROUPED_FORMAT = 3 -- of a record that ends with its group: clients that know none fail loudly
   local HEAD = 'I4I4BBdddd'
   local LIFE_BYTES = 16 -- of a tail, after its key: when the item expires, its time to live
+  local FINITE = 2 ^ 60 -- microseconds: no moment is as far away
+
+  local function is_finite(moment)
+    return moment > -FINITE and moment < FINITE -- false of what is no number
+  end
+
+  -- Tell whether the rows name owners that are there, and what items do not share is of items in their order.
+  local function are_parts_sound(r)
+    for at = 1, #r.rows, ROW_BYTES do
+      local owner, _, _, moment = struct.unpack(ROW, r.rows, at)
+      if not r.row_owners[owner] or not is_finite(moment) then return false end
+    end
+    local before = 0
+    for at = 1, #r.own, OWN_BYTES do
+      local position, moment = struct.unpack(OWN, r.own, at)
+      if position <= before or position > r.size or not is_finite(moment) then return false end
+      before = position
+    end
+    return true
+  end
+
+  -- Tell whether each item in such a state has a moment of its own.
+  local function have_moments(r)
+    local at = string.find(r.states, '[RD]')
+    while at do
+      local found = false
+      for i = 1, #r.own, OWN_BYTES do found = found or string.byte(r.own, i) == at end
+      if not found then return false end
+      at = string.find(r.states, '[RD]', at + 1)
+    end
+    return true
+  end
+
+  -- Tell whether each claimed item names a row.
+  local function have_rows(r)
+    local from, to = string.find(r.states, 'C+')
+    while from do
+      local unnamed = string.find(r.named, '\127', from, true)
+      if unnamed and unnamed <= to then return false end
+      from, to = string.find(r.states, 'C+', to + 1)
+    end
+    return true
+  end
+
+  -- Tell whether everything else can rely on what was read.  ending: where what was read ends.
+  local function is_sound(r, ending, length)
+    if ending ~= length and not (r.states == 'P' and ending < length) or string.find(r.states, '[^QRCDXFP]') then return false end
+    local others = r.rows == '' and '[^\127]' or '[^\127-' .. string.char(math.min(255, NONE + #r.rows / ROW_BYTES)) .. ']'
+    if r.priority > 9 or string.find(r.named, others) then return false end -- a byte of the column that names no row
+    if not (is_finite(r.pushed_at) and is_finite(r.due) and is_finite(r.clock) and is_finite(r.soonest) and is_finite(r.shift)) then
+      return false
+    end
+    if (r.rows ~= '' or r.own ~= '') and not are_parts_sound(r) then return false end
+    return have_rows(r) and (not string.find(r.states, '[RD]') or have_moments(r))
+  end
 
   -- Tell whether an item has a time to live or a key, which its record has in its tail.
   function has_tail(r)
@@ -37,14 +91,12 @@ do
     return r.marks % GROUPED >= KEYED
   end
 
-  -- Read a record as it is stored, or as it was sent (shift given).
-  function read_record(packed, shift)
+  -- Read a record; nil, or an error, if it is damaged.
+  local function parse(packed, shift)
     local at = 1
     if not shift then shift, at = struct.unpack('<d', packed) end
     local format = string.byte(packed, at)
-    if format ~= FORMAT and format ~= GROUPED_FORMAT then
-      error('a record of another format than ' .. FORMAT .. ', that of another version of zkrq')
-    end
+    if format ~= FORMAT and format ~= GROUPED_FORMAT then return nil end
     local epoch, n, marked, count, pushed_at, due, clock, soonest
     epoch, n, marked, count, pushed_at, due, clock, soonest, at = struct.unpack('<x' .. HEAD, packed, at)
     local size = count == 0 and 1 or count
@@ -59,20 +111,41 @@ do
     end
     local rows_at, rows_end = at, at + ROW_BYTES * string.byte(packed, at)
     local own_end = rows_end + 1 + OWN_BYTES * string.byte(packed, rows_end + 1)
-    local marks, tail_end = math.floor(marked / MARK), #packed
+    local marks, tail_end = math.floor(marked / MARK), own_end
     local group, order, claim_n
-    if marks >= GROUPED then
-      tail_end = marks % GROUPED > 0 and own_end + 1 + string.byte(packed, own_end + 1) + LIFE_BYTES or own_end
-      group, order, at = struct.unpack('<Bc0d', packed, tail_end + 1)
-      if marks >= ORDERED then claim_n = struct.unpack('<d', packed, at) end
+    if marks % GROUPED > 0 then
+      tail_end = own_end + 1 + string.byte(packed, own_end + 1) + LIFE_BYTES
+      local expires_us, ttl_us = struct.unpack('<dd', packed, tail_end - LIFE_BYTES + 1)
+      if size > 1 or not (is_finite(expires_us) and is_finite(ttl_us)) then return nil end
     end
-    return {
+    local ending = tail_end
+    if marks >= GROUPED then
+      group, order, at = struct.unpack('<Bc0d', packed, tail_end + 1)
+      if not is_finite(order) then return nil end
+      if marks >= ORDERED then
+        claim_n, at = struct.unpack('<d', packed, at)
+        if not is_finite(claim_n) then return nil end
+      end
+      ending = at - 1
+    elseif states == 'P' then
+      tail_end = #packed -- the text of the limits
+    end
+    local r = {
       epoch = epoch, n = n, priority = marked % MARK, marks = marks, count = count, size = size,
       pushed_at = pushed_at, due = due, soonest = soonest, states = states, named = named,
       attempts = attempts, row_owners = row_owners, tail = string.sub(packed, own_end + 1, tail_end),
       clock = clock, shift = shift, rows = string.sub(packed, rows_at + 1, rows_end), own = string.sub(packed, rows_end + 2, own_end),
       group = group, order = order, claim_n = claim_n,
     }
+    return is_sound(r, ending, #packed) and r or nil
+  end
+
+  -- Read a record as it is stored: nil if it is damaged, or of another version of zkrq.  Or read it as a client sends it (shift
+  -- given): then that is an error of the call.
+  function read_record(packed, shift)
+    local done, r = pcall(parse, packed, shift)
+    if done and r then return r end
+    if shift then error('a record was sent that is damaged, or of another version of zkrq') end
   end
 
   function write_record(r)

@@ -21,7 +21,8 @@ do
     repeat
       local score = tonumber(redis.call('ZRANGEBYSCORE', index, from, '+inf', 'WITHSCORES', 'LIMIT', '0', '1')[2])
       if not score then return end
-      step = math.max(0, math.floor(score / PRIORITY_STEP)) -- below 0: due before the first moment
+      -- Below 0: due before the first moment; a greater one than any has is damaged.
+      step = math.min(PRIORITIES - 1, math.max(0, math.floor(score / PRIORITY_STEP)))
       visit(PRIORITIES - 1 - step, score)
       from = (step + 1) * PRIORITY_STEP
     until step == PRIORITIES - 1

@@ -3,11 +3,12 @@
 -- gives it a value of its own before an operation begins, whatever the call before has left: it may have failed half-way.
 -- The keys: those that the operation declares, nil for the others (bind, which the loader writes from the header).
 local server, queues, records, payloads, ready, scheduled, members, groups, claimed, holdings, dead, recent, tombstones, keys, expiring,
-  notes, owners, fenced_owners, lead, waiting, reports
+  notes, owners, fenced_owners, lead, waiting, reports, aside
 local ARGV, first, last -- ARGV[first] to ARGV[last] is what repeats
 local epoch, generation -- from _gate.lua on, the epoch is a number
 local now_us, now_ms -- this server's clock
-local opened, order -- bundles that were read, by id and in the order of their reading (_bundle.lua)
+local opened, order -- bundles that were read, by id and in the order of their reading (_bundle.lua); order.damaged: the ids of
+  -- those whose records cannot be read
 local entering, leaving, new, tally -- what to write at the end (_index.lua)
 local lines -- what changes in groups, in order and by group (of); entries that are removed already (settled; _groups.lua)
 local removals, readied -- bundles of which nothing is left, and items queued, by this call
@@ -24,7 +25,7 @@ end
 
 -- Forget everything but clock, gate, keys and arguments, which the caller has just set.
 local function reset()
-  opened, order, noted, taken_now = {}, {}, {}, {}
+  opened, order, noted, taken_now = {}, {damaged = {}}, {}, {}
   removals, readied, openings = 0, 0, {freed = 0, later = false}
   numbers, changed = nil, {}
   nothing_to_write()

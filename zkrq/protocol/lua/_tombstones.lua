@@ -33,14 +33,17 @@ do
     local TOMBSTONES_BYTES = 536870912 -- per queue: of single items 600 s of 4,000 removals a second
     local LEAST_AGE_MS = 60000 -- younger ones always stay, and no put that is less late is refused
     local TRIM_MAX = 1000 -- entries read in one call
+    local ENTRY_BYTES = 28 -- of an entry, before the bundle; a shorter one is damaged, and is dropped
     local first_entry = redis.call('LRANGE', tombstones, '0', '0')[1]
     if not first_entry then return 0 end
     local excess = number('tombstone_bytes') - TOMBSTONES_BYTES
     local old_ms, young_ms = now_ms - 2 * put_window_ms, now_ms - math.min(LEAST_AGE_MS, put_window_ms)
-    if struct.unpack('<d', first_entry) > (excess > 0 and math.max(old_ms, young_ms) or old_ms) then return 0 end
+    if #first_entry >= ENTRY_BYTES and struct.unpack('<d', first_entry) > (excess > 0 and math.max(old_ms, young_ms) or old_ms) then return 0 end
     local ids, named, kept, looked_at, pushed_ms, forgot_ms, freed = {}, {}, {}, 0, 0, 0, 0
     for i, entry in ipairs(redis.call('LRANGE', tombstones, 0, math.min(room, TRIM_MAX) - 1)) do
-      local removed_ms, pushed_at, e, n, bytes, at = struct.unpack('<ddI4I4I4', entry)
+      local removed_ms, pushed_at, e, n, bytes, at = 0, 0, 0, 0, 0, #entry + 1
+      if #entry >= ENTRY_BYTES then removed_ms, pushed_at, e, n, bytes, at = struct.unpack('<ddI4I4I4', entry) end
+      if pushed_at ~= pushed_at or pushed_at > now_ms * 2 or pushed_at < 0 then pushed_at = 0 end
       if removed_ms > old_ms and (freed >= excess or removed_ms > young_ms) then break end
       looked_at = i
       if pushed_at > young_ms then

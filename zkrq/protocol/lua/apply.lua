@@ -80,6 +80,7 @@ local function keep_payload(position, r, before, payload, bare)
     return
   end
   local whole = redis.call('HGET', payloads, r.bundle)
+  if payload ~= '' and whole and not is_readable(whole, true) then whole = false end
   if not lacks_payloads(r, whole) then return end
   if payload ~= '' then
     note_size(payload, r.size)
@@ -127,6 +128,7 @@ local function operation(queue, put_window_ms, trim, fenced, whole, clock, cuts)
   end
   list_queue(queue)
   commit()
+  if next(order.damaged) then damage.recount() end
   wake(readied)
   if trim == '1' and removals > 0 then trim_tombstones(tonumber(put_window_ms), 2 * removals) end
   cut_listed(cuts)

@@ -72,7 +72,7 @@ local function operation(put_window_ms, trim, count, call, before_ms, cursor, on
     elseif score ~= '' then
       offset = redis.call('ZCOUNT', index, '-inf', '(' .. score)
     end
-    local entries, score_of = with_scores(redis.call('ZRANGE', index, offset, offset + room - 1, 'WITHSCORES'))
+    local entries, score_of = places.with_scores(redis.call('ZRANGE', index, offset, offset + room - 1, 'WITHSCORES'))
     local is_cut = each_in(index, entries, 'Q', 'R', function(r, position, entry)
       local stays = (index == ready and visit_first or visit)(r, position)
       if looks <= 0 then return true end -- not all members beside it were looked at

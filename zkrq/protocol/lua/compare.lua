@@ -15,6 +15,7 @@ local function operation()
   -- replaced one of which that was true.  Those of an item that is alone may be large, and are there or not.
   local function is_whole(id, packed)
     local r = read_record(packed)
+    if not r then return false end
     if not string.find(r.states, '[QRCD]') then return true end
     if r.size == 1 and not string.find(r.states, '[XF]') then return redis.call('HEXISTS', payloads, id) == 1 end
     return not lacks_payloads(r, redis.call('HGET', payloads, id))
@@ -24,7 +25,7 @@ local function operation()
     local packed, head = held[position], ARGV[first + 2 * position - 1]
     if not packed then
       unknown[#unknown + 1] = position
-    elseif string.sub(packed, SHIFT_BYTES + 1, SHIFT_BYTES + HEAD_LENGTH) ~= head or not is_whole(id, packed) then
+    elseif places.head_of(packed) ~= head or not is_whole(id, packed) then
       different[#different + 1] = position
     end
   end

@@ -2,7 +2,7 @@
 -- purpose: forget a queue of which nothing is left here: no item, no dead letter, no pause, no limit.
 -- It stays as long as a tombstone, its deletion, the end of a pause or of limits, a consumer, a fence or a refusal of late pushes is
 -- remembered, or would be by a server that has missed nothing.
--- KEYS: server queues records payloads ready scheduled members groups claimed holdings dead recent tombstones keys expiring notes owners fenced_owners lead waiting reports
+-- KEYS: server queues records payloads ready scheduled members groups claimed holdings dead recent tombstones keys expiring notes owners fenced_owners lead waiting reports aside
 -- ARGV: epoch generation queue put_window_ms
 -- reply: OK forgotten
 -- reply: NOTINSYNC generation
@@ -14,11 +14,12 @@ local function operation(queue, put_window_ms)
     local kept = 0
     for _, packed in ipairs(redis.call('HMGET', records, PAUSE, LIMITS)) do
       if packed then
-        if not is_expired(read_record(packed), put_window_ms) then return true end -- nor does one that is in force
+        local r = read_record(packed)
+        if not r or not is_expired(r, put_window_ms) then return true end -- nor does one that is in force
         kept = kept + 1
       end
     end
-    if redis.call('HLEN', records) > kept or redis.call('EXISTS', tombstones, owners) > 0 then return true end
+    if redis.call('HLEN', records) > kept or redis.call('EXISTS', tombstones, owners, aside) > 0 then return true end
     return tonumber(redis.call('HGET', lead, 'floor_ms') or 0) > now_ms - put_window_ms
       or redis.call('ZCOUNT', fenced_owners, now_ms - FENCED_MEMORY_MS, '+inf') > 0
       or redis.call('ZCOUNT', waiting, now_ms - WAITER_MEMORY_MS, '+inf') > 0
@@ -26,7 +27,7 @@ local function operation(queue, put_window_ms)
 
   if is_needed() then return {'OK', 0} end
   redis.call('UNLINK', records, payloads, ready, scheduled, members, groups, claimed, holdings, dead, recent, tombstones, keys, expiring, notes,
-    owners, fenced_owners, lead, waiting, reports)
+    owners, fenced_owners, lead, waiting, reports, aside)
   redis.call('SREM', queues, queue)
   return {'OK', 1}
 end

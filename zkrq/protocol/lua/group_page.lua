@@ -19,7 +19,8 @@ local function items_in(entries)
     if position or not packed then
       count = count + 1
     else
-      count = count + select(2, string.gsub(read_record(packed).states, 'Q', ''))
+      local r = read_record(packed)
+      count = count + (r and select(2, string.gsub(r.states, 'Q', '')) or 1)
     end
   end
   return count
@@ -46,7 +47,7 @@ local function tell(flat, group, state, is_named)
   end
   local n = #flat
   flat[n + 1], flat[n + 2], flat[n + 3], flat[n + 4] = group, claims, due, placed and standing or -1
-  flat[n + 5] = placed and math.max(0, math.floor(now_ms - struct.unpack('>d', placed, 2))) or -1
+  flat[n + 5] = placed and #placed > 8 and math.max(0, math.floor(now_ms - struct.unpack('>d', placed, 2))) or -1
 end
 
 local function operation(cursor, count)

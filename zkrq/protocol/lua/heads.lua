@@ -1,11 +1,12 @@
 #!lua flags=allow-oom
 -- purpose: read which bundles this server knows, and in which version, to compare it with another server: one page of
 -- all, or the named ones.
--- Expired tombstones are left out, because each server drops them at its own time.
+-- Expired tombstones are left out, because each server drops them at its own time; so is what is damaged, which is told
+-- apart.  Payloads that are alone and large are not looked at here, but where they are read (_copies.lua).
 -- cursor: 0 to begin, then the result of the last call, until that is 0.  count: approximate number of bundles.
--- KEYS: server records
+-- KEYS: server records payloads
 -- ARGV: epoch generation put_window_ms cursor count / id
--- reply: OK cursor [id head; of each: format and version as the record begins with them]
+-- reply: OK cursor [id head; of each: format and version as the record begins with them] [id; of each that is damaged here]
 -- reply: NOTINSYNC generation
 -- reply: STALE epoch
 local function operation(put_window_ms, cursor, count)
@@ -19,13 +20,22 @@ local function operation(put_window_ms, cursor, count)
     local page = redis.call('HSCAN', records, cursor, 'COUNT', count)
     next_cursor, found = page[1], page[2]
   end
-  local heads = {}
+  local LOOKED_AT_MAX = 65536 -- bytes of payloads
+  local function has_damaged_payload(r, id)
+    if not string.find(r.states, '[QRCD]') or redis.call('HSTRLEN', payloads, id) > LOOKED_AT_MAX then return false end
+    local whole = redis.call('HGET', payloads, id)
+    return whole and not is_readable(whole, true)
+  end
+
+  local heads, unreadable = {}, {}
   for i = 1, #found, 2 do
     local id, packed = found[i], found[i + 1]
-    if packed and (id == PAUSE or id == LIMITS or not is_expired(read_record(packed), put_window_ms)) then
+    local r = packed and places.is_text(id) and read_record(packed)
+    if packed and (not r or has_damaged_payload(r, id)) then unreadable[#unreadable + 1] = id end
+    if r and (id == PAUSE or id == LIMITS or not is_expired(r, put_window_ms)) then
       local at = #heads
-      heads[at + 1], heads[at + 2] = id, string.sub(packed, SHIFT_BYTES + 1, SHIFT_BYTES + HEAD_LENGTH)
+      heads[at + 1], heads[at + 2] = id, places.head_of(packed)
     end
   end
-  return {'OK', next_cursor, heads}
+  return {'OK', next_cursor, heads, unreadable}
 end

@@ -17,7 +17,7 @@ local function operation(queue, floor_ms, begun, limited)
   commit()
   for i = first, last, 3 do
     local owner, seq, fenced_ago_ms = ARGV[i], tonumber(ARGV[i + 1]), tonumber(ARGV[i + 2])
-    if seq > tonumber(redis.call('HGET', owners, owner) or 0) then redis.call('HSET', owners, owner, seq) end
+    if seq > (tonumber(redis.call('HGET', owners, owner) or 0) or 0) then redis.call('HSET', owners, owner, seq) end
     if fenced_ago_ms >= 0 and not redis.call('ZSCORE', fenced_owners, owner) then
       redis.call('ZADD', fenced_owners, now_ms - fenced_ago_ms, owner)
     end

@@ -17,7 +17,7 @@ local function operation(cursor)
   local flat, next_cursor, begun = {}, nil, {limits.pack_begun(numbers.begun)}
   local function tell(owner, seq, fenced_ms)
     local at = #flat
-    flat[at + 1], flat[at + 2], flat[at + 3] = owner, seq or 0, fenced_ms and math.max(0, now_ms - fenced_ms) or -1
+    flat[at + 1], flat[at + 2], flat[at + 3] = owner, seq and tonumber(seq) and seq or 0, fenced_ms and math.max(0, now_ms - fenced_ms) or -1
   end
 
   -- First the owners that claim, then the fenced ones, then the groups: a cursor among these begins with f, with g.
@@ -39,5 +39,5 @@ local function operation(cursor)
     for i = 1, #page[2], 2 do tell(page[2][i], page[2][i + 1], redis.call('ZSCORE', fenced_owners, page[2][i])) end
     next_cursor = page[1] == '0' and 'f0' or page[1]
   end
-  return {'OK', next_cursor, items, now_us, numbers.floor_ms or 0, table.concat(begun), numbers.limits or '', flat}
+  return {'OK', next_cursor, items, now_us, number('floor_ms'), table.concat(begun), numbers.limits or '', flat}
 end

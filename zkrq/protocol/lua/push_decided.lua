@@ -208,6 +208,7 @@ local function operation(again, queue, put_window_ms, max_size, replacing, key_w
   local function push(id, packed, payload)
     local bundle, position = item_at(id)
     local before, r = open(bundle), read_record(packed, now_us)
+    if order.damaged[bundle] then return 'K' end -- it was there before; what has become of it is known once it is mended (mend.lua)
     local state = before and position <= before.size and string.byte(before.states, position)
     note_size(payload, 1)
     local key = (read_tail(r.tail))
@@ -223,6 +224,7 @@ local function operation(again, queue, put_window_ms, max_size, replacing, key_w
       return why
     end
     local whole = bundle ~= id and before and redis.call('HGET', payloads, bundle)
+    if whole and not is_readable(whole) then return 'K' end
     if bundle ~= id and state and state ~= GONE and state ~= REFUSED and not (whole and payload_at(whole, position)) then
       refuse_missing(before, whole)
       state = REFUSED

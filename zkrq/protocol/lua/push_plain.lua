@@ -52,9 +52,10 @@ local function operation(queue, put_window_ms, cuts)
     note_size(payload, size)
     if known[position] then
       local r = open(id, known[position])
-      local gone = gone_of(r, size)
-      if gone ~= '' or string.byte(record, COUNT_AT) == 0 then tell(told, position, r.n, gone) end
-      complete(r, payload)
+      local gone = r and gone_of(r, size) or ''
+      -- A damaged record says nothing, and stays until it is mended (mend.lua).
+      if gone ~= '' or string.byte(record, COUNT_AT) == 0 then tell(told, position, r and r.n or 1, gone) end
+      if r then complete(r, payload) end
     elseif pushed_at < floor_ms or pushed_at > latest_ms then
       late[#late + 1] = position
     elseif not seen[id] then

@@ -15,7 +15,6 @@
 
 local COUNTED = 4
 local PARTS_MAX = 100 -- parts of results that are forgotten at once
-local CALLS_KEPT = 4 -- the last calls about a result, which its record remembers
 
 -- Return the record of an id, its text and its attempts; nil, 0 where nothing is kept.
 local function kept_of(id)
@@ -27,38 +26,42 @@ local function kept_of(id)
   return r, r.notes and r.notes[1][2] or redis.call('HGET', notes, entry_of(r, 1)) or '', attempts_at(r, 1)
 end
 
--- Remember a call in place of the oldest one; return its row.
-local function remember_call(r, call)
-  local rows, row_owners, oldest = '', {}, #r.rows / ROW_BYTES - CALLS_KEPT + 2
-  for row = 1, #r.rows / ROW_BYTES do
-    local packed = string.sub(r.rows, (row - 1) * ROW_BYTES + 1, row * ROW_BYTES)
-    local owner = r.row_owners[string.byte(packed)]
-    if row >= oldest or string.sub(owner, 1, 1) == REPLACED then
-      row_owners[#row_owners + 1] = owner
-      rows = rows .. string.char(#row_owners) .. string.sub(packed, 2)
-    end
-  end
-  row_owners[#row_owners + 1] = call
-  r.rows, r.row_owners = rows .. struct.pack(ROW, #row_owners, 0, 0, 0), row_owners
-  return #row_owners
-end
-
 -- Tell whether a call was executed before; others may have stored or forgotten since.
 local function is_repeated(r, call)
   return r ~= nil and find_row(r, call) ~= nil
 end
 
--- Begin to change what is kept under an id, and remember the call; return the record.
-local function begin_call(r, id, call, attempts)
-  if not r then
-    r = begin_itself(id)
-    r.states = 'X'
+local begin_call
+do
+  -- Remember a call in place of the oldest one; return its row.
+  local function remember_call(r, call)
+    local CALLS_KEPT = 4 -- the last calls about a result, which its record remembers
+    local rows, row_owners, oldest = '', {}, #r.rows / ROW_BYTES - CALLS_KEPT + 2
+    for row = 1, #r.rows / ROW_BYTES do
+      local packed = string.sub(r.rows, (row - 1) * ROW_BYTES + 1, row * ROW_BYTES)
+      local owner = r.row_owners[string.byte(packed)]
+      if row >= oldest or string.sub(owner, 1, 1) == REPLACED then
+        row_owners[#row_owners + 1] = owner
+        rows = rows .. string.char(#row_owners) .. string.sub(packed, 2)
+      end
+    end
+    row_owners[#row_owners + 1] = call
+    r.rows, r.row_owners = rows .. struct.pack(ROW, #row_owners, 0, 0, 0), row_owners
+    return #row_owners
   end
-  touch(r)
-  r.due, r.attempts = now_us, struct.pack('<H', attempts)
-  set(r, 1, 1, GONE, remember_call(r, call))
-  r.notes = nil
-  return r
+
+  -- Begin to change what is kept under an id, and remember the call; return the record.
+  function begin_call(r, id, call, attempts)
+    if not r then
+      r = begin_itself(id)
+      r.states = 'X'
+    end
+    touch(r)
+    r.due, r.attempts = now_us, struct.pack('<H', attempts)
+    set(r, 1, 1, GONE, remember_call(r, call))
+    r.notes = nil
+    return r
+  end
 end
 
 -- Write a result.

@@ -13,6 +13,7 @@ local function told(id)
   if not report then return end
   local token = token_at(r, string.byte(r.named, position) - NONE)
   local before = 8 + #token
+  if #report <= before then return end
   if string.sub(report, 9, before + 1) ~= token .. '\n' then return end -- of an earlier claim
   return math.max(0, now_us - struct.unpack('<d', report)), string.sub(report, before + 2)
 end
