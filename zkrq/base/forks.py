@@ -21,6 +21,12 @@ _undoings: dict[object, Callable[[], object]] = {}
 """What to call in a child, by keys of no meaning."""
 
 
+def call_in_forks(act: Callable[[], object]) -> None:
+    """Call ``act`` in each child that is forked from now on, for good; never on Windows, which has no fork."""
+    if hasattr(os, "register_at_fork"):
+        os.register_at_fork(after_in_child=act)
+
+
 @contextmanager
 def undone_in_forks(undo: Callable[[], object]) -> Generator[None]:
     """Call ``undo`` in each child that is forked before this is left, by any thread.

@@ -12,7 +12,6 @@ that means something else to the caller is read as a time, a bundle or a shard.
 from __future__ import annotations
 
 import hashlib
-import os
 import re
 import secrets
 from collections.abc import Iterator, Sequence
@@ -21,6 +20,7 @@ from typing import overload
 from zkrq.base import clock
 from zkrq.base.checks import MAX_ID, check_id
 from zkrq.base.errors import ConfigError
+from zkrq.base.forks import call_in_forks
 
 MARK = "zkrq-"
 """How every id begins that zkrq makes, and no other."""
@@ -69,8 +69,7 @@ class _Maker:
 
     def __init__(self) -> None:
         self.begin()
-        if hasattr(os, "register_at_fork"):  # not on Windows, which has no fork
-            os.register_at_fork(after_in_child=self.begin)
+        call_in_forks(self.begin)
 
     def begin(self) -> None:
         self._process = secrets.token_hex(4)

@@ -10,7 +10,6 @@ there.
 from __future__ import annotations
 
 import asyncio
-import os
 import socket
 import ssl
 from collections.abc import Sequence
@@ -18,6 +17,7 @@ from contextlib import AbstractAsyncContextManager
 from functools import partial
 from typing import Any, NamedTuple
 
+from zkrq.base.forks import call_in_forks
 from zkrq.base.threads import ThreadCall, Threads
 
 NAME_THREADS = 8
@@ -85,7 +85,7 @@ class _Names:
     def __init__(self) -> None:
         self._threads = Threads("zkrq names", most=NAME_THREADS)
         self._known = dict[tuple[str, int], _Name]()
-        os.register_at_fork(after_in_child=self._forget_lookups)
+        call_in_forks(self._forget_lookups)
 
     def _forget_lookups(self) -> None:
         for name in self._known.values():

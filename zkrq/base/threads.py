@@ -12,12 +12,13 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
-import os
 import threading
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, Generic, TypeVar
+
+from zkrq.base.forks import call_in_forks
 
 T = TypeVar("T")
 
@@ -74,7 +75,7 @@ class Threads:
         self._name = name
         self._most = most
         self._forget()
-        os.register_at_fork(after_in_child=self._forget)
+        call_in_forks(self._forget)
 
     def _forget(self) -> None:
         """Begin without threads and without calls: a forked process has none of its parent's."""

@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Protocol, TypeVar, cast
 from anyio.from_thread import start_blocking_portal
 
 from zkrq.base.errors import Closed, Unavailable, WrongLoop, ZkrqError
+from zkrq.base.forks import call_in_forks
 from zkrq.base.loop import running_loop
 from zkrq.client.cluster import Cluster
 
@@ -293,5 +294,4 @@ def _forget_all() -> None:
 
 # The loop's thread is a daemon, so it is still alive here: exit handlers of users that were registered later have run.
 atexit.register(_close_all)
-if hasattr(os, "register_at_fork"):  # not on Windows, which has no fork
-    os.register_at_fork(after_in_child=_forget_all)
+call_in_forks(_forget_all)
