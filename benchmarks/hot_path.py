@@ -147,6 +147,7 @@ class _RecordingWire:
         self._wire = wire
         self._url = url
         self._notes = notes
+        self.prepare = wire.prepare
         self.connect = wire.connect
         self.close = wire.close
 
@@ -198,6 +199,9 @@ class _PlayingWire:
         self._notes = notes
         self._inbox = Inbox()
         self._receiver: Receiver | None = self._inbox
+
+    async def prepare(self) -> str:
+        return ""
 
     async def connect(self) -> None:
         pass

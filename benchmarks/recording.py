@@ -67,6 +67,7 @@ class _RecordingWire:
         self._url = url
         self._calls = calls
         self.in_flight = 0
+        self.prepare = wire.prepare
         self.connect = wire.connect
         self.ask = wire.ask
         self.close = wire.close

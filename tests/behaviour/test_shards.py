@@ -15,6 +15,7 @@ from zkrq.client import resharding
 from zkrq.client.resharding import Resharding
 from zkrq.client.shard import Shard
 from zkrq.client.shards import Shards
+from zkrq.coordination.coordinator import Versioned
 from zkrq.producing.placement import read_home
 from zkrq.protocol.shards import FIRST, ShardName, ShardState, home, shard_of
 from zkrq.replication.fleet import Fleet
@@ -171,7 +172,7 @@ async def test_a_client_that_has_not_heard_of_the_shards_yet_cannot_push_by_the_
         await own.clock.advance(1)
         assert not any(push.done() for push in pushing)
         placement.follow = follow  # type: ignore[method-assign]
-        late._client.shards._version = -1  # pyright: ignore[reportPrivateUsage]
+        late._client.shards._found = Versioned(None, -1)  # pyright: ignore[reportPrivateUsage]
         await asyncio.gather(*pushing)
         assert not (await early.queue("new").push("y", id="mine")).new
         assert (await early.queue("new").push("y", key="k")).duplicate

@@ -149,7 +149,7 @@ class _Late:
 
     def __init__(self, wire: Wire) -> None:
         self._wire = wire
-        self.connect, self.start, self.close = wire.connect, wire.start, wire.close
+        self.prepare, self.connect, self.start, self.close = wire.prepare, wire.connect, wire.start, wire.close
 
     async def ask(self, *commands: bytes) -> list[object]:
         return [_late(reply) for reply in await self._wire.ask(*commands)]

@@ -189,7 +189,7 @@ class _Scenario:
         self._world = world
         self._chance = world.chance_for("scenario")
         of_shards = [fault for name, fault in all_faults.SHARDS.items() if name in enabled and world.plan]
-        self._faults = self._swarm([fault for name, fault in all_faults.FAULTS.items() if name in enabled])
+        self._faults: list[Fault] = self._swarm([fault for name, fault in all_faults.FAULTS.items() if name in enabled])
         self._draw_alone([fault for name, fault in all_faults.ALONE.items() if name in enabled])
         if "leap" in enabled:
             self._draw_leap()

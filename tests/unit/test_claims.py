@@ -69,7 +69,7 @@ async def test_an_extension_that_prolongs_counts_when_it_is_answered() -> None:
     extending = asyncio.create_task(claim.extend(300))
     await asyncio.sleep(0)
     assert lease_of(claim).deadline_at == before
-    issuer.answer.set_result(())
+    issuer.answer.set_result({})
     await extending
     assert lease_of(claim).deadline_at > before + 200
 

@@ -183,7 +183,11 @@ async def test_only_an_accusation_is_lost_when_the_view_goes_back(
     membership: Membership, coordinator: MemoryCoordinator
 ) -> None:
     before = await coordinator.read(VIEW)
-    accused = await membership.change(WHOLE, lambda view, *, by: accuse(view, [C], client="me"))
+
+    def accusing(view: View, /, *, by: str) -> View:
+        return accuse(view, [C], client="me")
+
+    accused = await membership.change(WHOLE, accusing)
     coordinator._hub.restore({VIEW: before})  # pyright: ignore[reportPrivateUsage]
     assert await membership.refresh(accused) == WHOLE
     assert (await membership.change(WHOLE, partial(evict, failed=[C], now_ms=7))).epoch == 8
