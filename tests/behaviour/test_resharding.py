@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 import zkrq
+from zkrq.base import clock
 from zkrq.base.settings import Settings
 from zkrq.client.inner import client_of
 from zkrq.client.resharding import Resharding
@@ -199,6 +200,18 @@ async def test_a_removal_ends_a_drain_that_was_left_in_the_middle(
             await other.remove_shard("b")
         await other.remove_shard("b", force=True)
         assert list(other.shards) == [FIRST]
+
+
+async def test_a_program_whose_clock_is_wrong_removes_no_shard(own: Servers, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By its clock, the shard has been draining for long enough."""
+    async with own.connect(first=1) as cluster:
+        await cluster.add_shard("b", own.urls("redis-2"))
+        await cluster.drain_shard("b")
+        monkeypatch.setattr(clock, "now_us", lambda: own.clock.now_us() + 3_600_000_000)
+        with pytest.raises(zkrq.ConfigError, match=r"redis-1 is 3600\.\d s behind .*nothing was changed"):
+            await cluster.remove_shard("b")
+        assert ShardName("b") in cluster.shards
+        await cluster.remove_shard("b", force=True)
 
 
 async def test_who_tries_to_remove_a_shard_until_it_is_empty_does_not_keep_claims_from_expiring(own: Servers) -> None:

@@ -414,10 +414,12 @@ class Cluster:
         ``force``: also within 300 seconds after ``drain_shard``, and while the shard remembers ids of removed items of
         queues whose home it was; a push that is repeated under such an id may put its item into the queue again, and
         one of an item that was placed there raises ``ConfigError``.
-        Raises ``ConfigError``, and changes nothing, if an item is left or it is too early; ``Unavailable``: it may be
-        closed to pushes, so call it again.
+        Raises ``ConfigError``, and changes nothing, if an item is left, it is too early, or this program's clock is
+        wrong, by which that is judged; ``Unavailable``: it may be closed to pushes, so call it again.
         """
         self._client.check_open()
+        if not force:
+            await self._client.shard.check_own_clock()
         await self._client.resharding.remove(check_shard(name), force=force)
 
     async def shard_sizes(self, name: str) -> Mapping[str, Sizes]:

@@ -13,11 +13,12 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Final, Self
 
 from zkrq.base import clock
-from zkrq.base.errors import Closed, Unavailable, ZkrqError
+from zkrq.base.errors import Closed, ConfigError, Unavailable, ZkrqError
 from zkrq.base.tasks import Tasks
 from zkrq.client.health import ServerHealth, no_server_usable, place_of
 from zkrq.consuming.wakeups import Wakeups
 from zkrq.coordination.coordinator import VIEW, Coordinator
+from zkrq.protocol.clocks import compare
 from zkrq.protocol.eviction import Evicting
 from zkrq.protocol.founding import Founding, Location
 from zkrq.protocol.recovery import Recovered, has_live_member
@@ -25,7 +26,7 @@ from zkrq.protocol.refounding import Refounding, Reinstating
 from zkrq.protocol.replies import Answer
 from zkrq.protocol.server_info import ServerInfo
 from zkrq.protocol.shards import FIRST, ShardName
-from zkrq.protocol.steps import NotNow, Operation
+from zkrq.protocol.steps import NotNow, Operation, clocks_ahead
 from zkrq.protocol.view import Life, ServerId, View
 from zkrq.protocol.witness import Witness
 from zkrq.repair.fencing import Reaper
@@ -311,6 +312,12 @@ class Shard:
             )
             for id, server in sorted(self.fleet.servers.items())
         }
+
+    async def check_own_clock(self) -> None:
+        """Raise ``ConfigError`` if this client's own clock differs from those of the servers, or may."""
+        compared = compare(clocks_ahead(await self.fleet.identify(self.view.members)))
+        if compared.client or compared.undecided:
+            raise ConfigError(f"{'; '.join(compared.sentences)}; nothing was changed")
 
     async def ask_for_room(self) -> None:
         """Ask every in-sync server whether something could be pushed now.  Raises what a push would raise."""

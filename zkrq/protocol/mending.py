@@ -18,15 +18,12 @@ server with a good copy is in sync.  So neither two clients nor a server that co
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from zkrq.protocol.calls import FROM_NOW, Aside, AsidePage, Copied, Kept, Mend, Read, SetAside
 from zkrq.protocol.copying import copy_items
 from zkrq.protocol.deciding import Deciding
 from zkrq.protocol.steps import Failure, Look, NotNow, Now, Operation, Place, PlaceFailed, place
-
-if TYPE_CHECKING:
-    pass
 
 MEND_ITEMS = 50
 """Greatest number of bundles that are mended in one step."""
