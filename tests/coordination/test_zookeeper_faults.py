@@ -591,7 +591,7 @@ async def test_a_server_without_room_for_this_address_is_told_from_a_silent_one(
 
 
 async def is_in(stack: AsyncExitStack, hosts: str) -> bool:
-    """Try to take the only place, which whoever looked whether the server is up may still have."""
+    """Try to take the only place, which an earlier look at the server may still hold."""
     try:
         await stack.enter_async_context(ZooKeeperCoordinator(hosts, session_timeout=SESSION_TIMEOUT))
     except Unavailable:

@@ -106,7 +106,7 @@ async def test_restarted_servers_are_recovered_by_a_client_that_runs(servers: lo
 
 
 async def test_figures_while_a_server_has_no_room(servers: local.Servers, prepared_zkrq: list[str]) -> None:
-    """Workers go on, so whoever looks shows what the other servers have."""
+    """Workers go on, so a command that looks shows what the other servers have."""
     namespace = new_namespace()
     async with over_zookeeper(servers, namespace) as cluster:
         for name in QUEUES:

@@ -34,7 +34,7 @@ CONNECTING_TURNS = 12
 """Turns of an event loop that making a connection takes, with TLS and a login; only a slow loop needs time for them."""
 
 LONGEST_LOOKUP = 3.0
-"""Up to so many seconds pass until a client learns that a name cannot be resolved."""
+"""Seconds, at most, until a client learns that a name cannot be resolved."""
 
 LATE_SECONDS = 6.0
 """Up to so much later a request may be executed whose connection broke."""

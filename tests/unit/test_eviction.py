@@ -53,7 +53,7 @@ SUSPECTED = answer(Status.ASKEW)
 
 
 def clocks(view: View, *, answers: dict[ServerId, Answer] | None = None, **ahead: float) -> Hand:
-    """Servers of which some clocks are ahead by so many seconds."""
+    """Servers; ``ahead``: seconds by which the clocks of some are ahead."""
     infos: dict[ServerId, ServerInfo | Answer] = {id: info(id, ahead=ahead.get(id, 0.0)) for id in view.receivers}
     return Hand(view, infos=infos, answers=answers or {})
 

@@ -63,7 +63,7 @@ async def test_a_name_that_is_gone(resolver: Resolver) -> None:
 
 
 async def test_a_resolver_that_hangs_has_one_thread_for_a_name(resolver: Resolver) -> None:
-    """Whoever asks meanwhile waits for the same answer; one that comes late serves the next question."""
+    """A question that comes meanwhile waits for the same answer; one that comes late serves the next question."""
     resolver.answers.clear()
     for _ in range(NAME_THREADS + 1):
         with pytest.raises(Unresolved, match="the resolver does not answer in time"):

@@ -15,7 +15,7 @@ from collections.abc import Callable, Generator
 from contextlib import contextmanager, suppress
 
 depth: int = 0
-"""Forks between the process that imported this and this one: whoever sees another depth than before is in a child."""
+"""Forks between the process that imported this and this one: code that finds it changed runs in a child."""
 
 _undoings: dict[object, Callable[[], object]] = {}
 """What to call in a child, by keys of no meaning."""
