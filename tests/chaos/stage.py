@@ -308,6 +308,7 @@ async def command(server: local.LocalRedis, *words: Word) -> object:
     wire = dial(server.url, ANSWER_TIMEOUT)()
     try:
         async with asyncio.timeout(ANSWER_TIMEOUT):
+            await wire.prepare()
             await wire.connect()
             (reply,) = await wire.ask(pack(words))
             return reply

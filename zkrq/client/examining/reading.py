@@ -122,6 +122,7 @@ async def _read_server(given: Given, id: ServerId, url: str, timeout: float) -> 
     wire = given.dial(url, timeout)()
     try:
         async with asyncio.timeout(2 * timeout):
+            await wire.prepare()
             await wire.connect()
             return await _ask(wire, given.settings.namespace, facts)
     except TimeoutError:
