@@ -43,10 +43,9 @@ def server_lines(health: Health) -> list[Line]:
 
 
 def _connection(server: ServerHealth) -> str:
-    """Return the version of a server, or why there is no connection to it as far as that is known."""
-    if server.connected:
-        return f"Redis {server.version}"
-    return "not connected" + (f" ({server.reason})" if server.reason else "")
+    """Return the version of a server, and why it cannot be used as far as that is known."""
+    text = f"Redis {server.version}" if server.connected else "not connected"
+    return text + (f" ({server.reason})" if server.reason else "")
 
 
 async def _servers_list(args: Namespace) -> Lines:

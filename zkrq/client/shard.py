@@ -164,9 +164,10 @@ class Shard:
         for id in view.receivers:
             if isinstance(answer := identities.get(id), Answer):
                 self.obstacles.note_failure(id, answer)
+        clocks = compare(clocks_ahead(identities))
         for id in view.servers.keys() - view.receivers.keys():
             who = identities.get(id)
-            if reason := who.reason if isinstance(who, Answer) else who and who.dropping:
+            if reason := who.reason if isinstance(who, Answer) else who and (who.dropping or clocks.against(id)):
                 self._causes.outside[id] = reason  # it is in the log already
         return has_live_member(view, identities)
 
