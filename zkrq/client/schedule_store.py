@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from zkrq.base.errors import ConfigError, Unavailable
-from zkrq.base.events import ScheduleChanged
+from zkrq.base.events import ScheduleChanged, shorten
 from zkrq.base.tasks import Rounds
 from zkrq.client.timetable import StoredSchedule, Timetable
 from zkrq.client.timetable_form import decode, encode
@@ -121,6 +121,14 @@ class ScheduleStore:
         known = decode(found.data)
         if self._found and found.version <= self._found.version:  # versions only grow otherwise
             self.begun += 1
+        self._tell_unreadable(known)
         self.known, self._found = known, found
         for notice in tuple(self._notices.values()):
             notice()
+
+    def _tell_unreadable(self, table: Timetable) -> None:
+        """Log schedules that cannot be read, if they are others than before."""
+        if table.unreadable and table.unreadable != self.known.unreadable:
+            named = shorten([f"{each!r:.80}" for each in table.unreadable])
+            text = "stored schedules that cannot be read are not run: %s; add them again, or remove them"
+            _log.error(text, named, extra={"cluster": self._cluster})

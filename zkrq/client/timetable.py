@@ -14,10 +14,10 @@ schedule is identified by its queue and its name, as its items are.  There are t
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
-from typing import Any, NamedTuple, TypedDict
+from typing import Any, NamedTuple, TypedDict, cast
 from zoneinfo import ZoneInfo
 
 from zkrq.base.checks import Duration, check_count, check_id, check_name
@@ -152,13 +152,15 @@ class Timetable:
     """All schedules that a namespace stores.  Every change makes another value.
 
     ``unknown``: fields of the whole that a later release has added, ``unknown_of``: those of a schedule, while there is
-    one of its name; kept when this release writes.  The changes raise ``ConfigError`` for what is there already, or is
-    not, and for too many schedules.
+    one of its name; kept when this release writes.  ``unreadable``: stored schedules that cannot be read, kept until
+    one of that name is stored or removed.  The changes raise ``ConfigError`` for what is there already, or is not, and
+    for too many schedules.
     """
 
     entries: Mapping[Key, StoredSchedule] = field(default_factory=dict[Key, StoredSchedule])
     unknown: Mapping[str, Any] = field(default_factory=dict[str, Any])
     unknown_of: Mapping[Key, Mapping[str, Any]] = field(default_factory=dict[Key, Mapping[str, Any]])
+    unreadable: Sequence[object] = ()
 
     def get(self, key: Key) -> StoredSchedule:
         """Return a schedule.  Raises ``ConfigError`` if there is none."""
@@ -196,13 +198,16 @@ class Timetable:
 
     def removed(self, key: Key, *, seen: bool = False) -> Timetable:
         """Remove a schedule.  ``seen``: it was there when this call began, so it need not be there any more."""
+        unreadable = self._unreadable_but(key)
+        if key not in self.entries and len(unreadable) < len(self.unreadable):
+            return replace(self, unreadable=unreadable)
         if seen and key not in self.entries:
             return self
         self.get(key)
         entries, unknown_of = dict(self.entries), dict(self.unknown_of)
         unknown_of.pop(key, None)
         del entries[key]
-        return replace(self, entries=entries, unknown_of=unknown_of)
+        return replace(self, entries=entries, unknown_of=unknown_of, unreadable=unreadable)
 
     def declared(self, entry: StoredSchedule) -> Timetable:
         """Store what code declares, unless the schedule was made of the same declaration; a pause holds."""
@@ -212,10 +217,23 @@ class Timetable:
         return self if old.mark == entry.mark else self._with(replace(entry, paused=old.paused, since=old.since))
 
     def _with(self, entry: StoredSchedule) -> Timetable:
-        table = replace(self, entries={**self.entries, entry.key: entry})
+        unreadable = self._unreadable_but(entry.key)
+        table = replace(self, entries={**self.entries, entry.key: entry}, unreadable=unreadable)
         if len(table.entries) > SCHEDULES_MAX:
             raise ConfigError(
                 f"this namespace stores {SCHEDULES_MAX:,} schedules, which is the most: remove some that are no longer "
                 "needed (`zkrq schedules list`, `zkrq schedules remove`); nothing was changed"
             )
         return table
+
+    def _unreadable_but(self, key: Key) -> Sequence[object]:
+        """Return the schedules that cannot be read, without those of this queue and name."""
+        return tuple(each for each in self.unreadable if _key_of(each) != key)
+
+
+def _key_of(value: object) -> tuple[object, object] | None:
+    """Return the queue and the name in a schedule that cannot be read, None if it has none."""
+    if not isinstance(value, dict):
+        return None
+    fields = cast("dict[str, object]", value)
+    return fields.get("queue"), fields.get("name")

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import secrets
 import socket
 from collections.abc import Mapping, Sequence
@@ -248,10 +249,11 @@ class Upgrading:
 def _moments(data: bytes) -> tuple[float, float]:
     """Read the register ``SEEN``; long ago for anything that is not its content."""
     try:
-        since, looked, _ = data.split()
-        return float(since), float(looked)
+        first, last, _ = data.split()
+        since, looked = float(first), float(last)
     except ValueError:
         return 0.0, 0.0
+    return (since, looked) if 0 <= since <= looked < math.inf else (0.0, 0.0)
 
 
 def shown(clients: Mapping[str, ClientInfo]) -> str:

@@ -56,8 +56,14 @@ def owner_id(session: str, incarnation: int) -> str:
 
 def latest(told: Mapping[str, str]) -> dict[str, str]:
     """Return what live clients have said last, by the id of their session; ``told``: see ``Coordinator.clients``."""
-    in_order = sorted(told.items(), key=lambda each: int(each[0].partition(".")[2] or 1))
+    in_order = sorted(told.items(), key=lambda each: _number_of(each[0]))
     return {session_of(name): text for name, text in in_order}
+
+
+def _number_of(name: str) -> tuple[int, str]:
+    """Return what orders the names of one session; for those that no client has made, too."""
+    number = name.partition(".")[2] or "1"
+    return (len(number), number) if number.isascii() and number.isdecimal() else (0, "")
 
 
 def session_of(owner: str) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+import re
 import secrets
 from collections.abc import Awaitable, Callable, Collection
 from typing import TYPE_CHECKING, Final
@@ -188,12 +189,24 @@ def register_of(queue: str) -> str:
 
 
 async def read_home(coordinator: Coordinator, queue: str) -> tuple[str | None, int]:
-    """Return a queue's home and the version of its register; None if it has none.  Raises ``Unavailable``.
+    """Return a queue's home and the version of its register; None if it has none.  Raises ``Unavailable``,
+    ``ConfigError`` if it cannot be read: the queue's ids and keys are in a shard that is not known then.
 
     A home is named by the register of its view, which no other shard will have, even one of the same name.
     """
-    data, version = (found := await coordinator.read(register_of(queue))).data, found.version
-    return (data.decode().partition(" ")[0] or None if data else None), version
+    found = await coordinator.read(register := register_of(queue))
+    if not found.data:
+        return None, found.version
+    if not (home := _HOME.match(found.data)):
+        raise ConfigError(
+            f"the home of queue {queue!r} cannot be read ({found.data[:80]!r}): write the register of its shard into "
+            f"the znode `{register}`, from a backup of ZooKeeper; nothing was written"
+        )
+    return home[1].decode(), found.version
+
+
+_HOME = re.compile(rb"(view|views/[\x21-\x7e]+)(?: |\Z)")
+"""What is stored in the register of a home: the register of a view, and a nonce."""
 
 
 async def write_home(coordinator: Coordinator, queue: str, register: str, version: int, given: tuple[str, int]) -> bool:

@@ -17,7 +17,9 @@ from __future__ import annotations
 import enum
 import json
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import NamedTuple
+
+from zkrq.protocol import znodes
 
 FIRST_LEVEL = 1
 """Level of a view that names none."""
@@ -143,22 +145,27 @@ UNNAMED = ClientInfo("", "", "", Levels(FIRST_LEVEL, FIRST_LEVEL), "")
 """What is known of a client that has no entry, or one that cannot be read: it may be of the release without levels."""
 
 
+STARTED_MAX = 250_000_000_000
+"""Seconds since 1970: bound of a client's moment, which is in the year 9892.  A later one is taken for none."""
+
+
 def decode(text: str) -> ClientInfo:
     """Decode what ``encode`` made, of this release or another; ``UNNAMED`` for anything else."""
     try:
-        content: dict[str, Any] = json.loads(text)
+        content = znodes.read_object(text)
         lowest, highest = content["levels"]
-        description, host, version = (str(content[name]) for name in ("description", "host", "version"))
+        description, host, version = (znodes.text(content[name]) for name in ("description", "host", "version"))
+        started = float(content.get("started", 0.0))
         return ClientInfo(
             description,
             host,
             version,
-            Levels(int(lowest), int(highest)),
-            str(content.get("library", "")),
-            float(content.get("started", 0.0)),
-            int(content.get("slots", 0)),
+            Levels(znodes.count(lowest), znodes.count(highest)),
+            znodes.text(content.get("library", "")),
+            started if 0 <= started < STARTED_MAX else 0.0,
+            znodes.count(content.get("slots", 0)),
         )
-    except (KeyError, RecursionError, TypeError, ValueError):
+    except (KeyError, OverflowError, TypeError, ValueError):
         return UNNAMED
 
 

@@ -36,6 +36,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple, NewType, TypeVar
 
+from zkrq.protocol.znodes import count, read_object, text
+
 ShardName = NewType("ShardName", str)
 
 FIRST = ShardName("main")
@@ -150,17 +152,17 @@ def decode(data: bytes | None) -> ShardMap:
     if data is None:
         return ShardMap()
     try:
-        content: dict[str, Any] = json.loads(data)
+        content = read_object(data)
         shards = {
-            ShardName(name): Entry(ShardState(state), str(register), int(since_ms))
+            ShardName(text(name)): Entry(ShardState(state), text(register), count(since_ms))
             for name, (state, register, since_ms) in content["shards"].items()
         }
         if FIRST not in shards:
             raise ValueError("no first shard")
-        homed = {str(queue): int(number) for queue, number in content.get("homed", {}).items()}
+        homed = {text(queue): count(number) for queue, number in content.get("homed", {}).items()}
         unknown = {name: value for name, value in content.items() if name not in _KNOWN}
-        return ShardMap(int(content["number"]), shards, str(content["nonce"]), homed, unknown)
-    except (AttributeError, KeyError, OverflowError, RecursionError, TypeError, ValueError) as error:
+        return ShardMap(count(content["number"]), shards, text(content["nonce"]), homed, unknown)
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise ValueError(f"the register holds no map of shards: {data[:80]!r}") from error
 
 

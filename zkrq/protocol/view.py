@@ -16,6 +16,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple, NewType, Protocol
 
 from zkrq.protocol.levels import FIRST_LEVEL, SPOKEN, OtherLevel, check_level
+from zkrq.protocol.znodes import count, read_object, text
 
 ServerId = NewType("ServerId", str)
 
@@ -152,31 +153,42 @@ def decode(data: bytes) -> View:
     """Decode the result of ``encode``.  Raises ``ValueError`` for anything else, or if the active level is not one that
     this release speaks."""
     try:
-        content: dict[str, Any] = json.loads(data)
+        content = read_object(data)
         if "removed" in content:
             raise NoView("this shard is being removed")
         if "epoch" in content:
             _check(content)
-        return View(
-            epoch=int(content["epoch"]),
-            members=_lives(content["members"]),
-            learners=_lives(content["learners"]),
-            eligible=_lives(content["eligible"]),
-            servers={ServerId(server): str(url) for server, url in content["servers"].items()},
-            min_replicas=int(content["min_replicas"]),
-            by=str(content["nonce"]),
-            deployment=str(content.get("deployment", "")),
-            map_number=int(content.get("map", 0)),
-            accusations=_accusations(content.get("accusations", {})),
-            level=int(content.get("level", FIRST_LEVEL)),
-            raised_by=str(content.get("raised_by", "")),
-            left_ms={ServerId(server): int(moment) for server, moment in content.get("left_ms", {}).items()},
-            unknown={name: value for name, value in content.items() if name not in _FIELDS},
+        return _whole(
+            View(
+                epoch=count(content["epoch"]),
+                members=_lives(content["members"]),
+                learners=_lives(content["learners"]),
+                eligible=_lives(content["eligible"]),
+                servers={ServerId(text(server)): text(url) for server, url in content["servers"].items()},
+                min_replicas=count(content["min_replicas"], 1),
+                by=text(content["nonce"]),
+                deployment=text(content.get("deployment", "")),
+                map_number=count(content.get("map", 0)),
+                accusations=_accusations(content.get("accusations", {})),
+                level=count(content.get("level", FIRST_LEVEL)),
+                raised_by=text(content.get("raised_by", "")),
+                left_ms={
+                    ServerId(text(server)): count(moment) for server, moment in content.get("left_ms", {}).items()
+                },
+                unknown={name: value for name, value in content.items() if name not in _FIELDS},
+            )
         )
     except (NoView, OtherFormat, OtherLevel):
         raise
-    except (AttributeError, KeyError, OverflowError, RecursionError, TypeError, ValueError) as error:
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise ValueError(f"the register holds no view of zkrq: {data[:80]!r}") from error
+
+
+def _whole(view: View) -> View:
+    """Return a view in which every server has a URL, and one is a member.  Raises ``ValueError`` for any other."""
+    if not view.members or not {*view.receivers, *view.eligible} <= view.servers.keys():
+        raise ValueError("a server has no URL, or none is a member")
+    return view
 
 
 _FIELDS = {
@@ -195,7 +207,7 @@ def _check(content: Mapping[str, Any]) -> None:
     stored = content["format"] if "format" in content or "nonce" in content else 1  # which was not named at first
     if "level" not in content and stored != _LEVEL_1_FORMAT:
         raise OtherFormat(stored)
-    check_level(int(content.get("level", FIRST_LEVEL)), str(content.get("raised_by", "")))
+    check_level(count(content.get("level", FIRST_LEVEL)), text(content.get("raised_by", "")))
 
 
 def encode_end(by: str) -> bytes:
@@ -212,14 +224,14 @@ class OtherFormat(ValueError):
 
     def __init__(self, stored: object) -> None:
         super().__init__(
-            f"its items are stored in format {stored}, this version of zkrq reads {_LEVEL_1_FORMAT}: let the version "
-            "that wrote them empty the queues, then found a new namespace, with other servers or after they were "
-            "flushed"
+            f"its items are stored in format {stored!r:.80}, this version of zkrq reads {_LEVEL_1_FORMAT}: let the "
+            "version that wrote them empty the queues, then found a new namespace, with other servers or after they "
+            "were flushed"
         )
 
 
-def _lives(content: Mapping[str, tuple[str, str]]) -> Mapping[ServerId, Life]:
-    return {ServerId(server): Life(*life) for server, life in content.items()}
+def _lives(content: Mapping[str, list[Any]]) -> Mapping[ServerId, Life]:
+    return {ServerId(text(server)): Life(*map(text, life)) for server, life in content.items()}
 
 
 def _encode_accusation(accusation: Accusation) -> tuple[object, ...]:
@@ -227,8 +239,11 @@ def _encode_accusation(accusation: Accusation) -> tuple[object, ...]:
     return accusation if accusation.kept_out else accusation[:3]
 
 
-def _accusations(content: Mapping[str, tuple[str, str, bool]]) -> Mapping[ServerId, Accusation]:
-    return {ServerId(server): Accusation(*accusation) for server, accusation in content.items()}
+def _accusations(content: Mapping[str, list[Any]]) -> Mapping[ServerId, Accusation]:
+    return {
+        ServerId(text(server)): Accusation(text(by), text(generation), *map(bool, more))
+        for server, (by, generation, *more) in content.items()
+    }
 
 
 FOUNDING = 0
