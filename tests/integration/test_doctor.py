@@ -128,6 +128,16 @@ async def test_cluster_mode(own: local.Servers) -> None:
     assert "cluster" in {finding.kind for finding in found}
 
 
+@pytest.mark.parametrize("lacking", ["INFO", "FUNCTION", "FCALL"])
+async def test_a_server_that_lacks_a_command(own: local.Servers, lacking: str) -> None:
+    """As managed services do."""
+    async with local.servers(redis=1, zookeeper=0, redis_config={"rename-command": f'{lacking} ""'}) as other:
+        found = await findings(own, new_namespace(), redis=other.redis_urls)
+    (finding,) = [finding for finding in found if finding.kind == "denied"]
+    assert (finding.gravity.value, finding.about) == ("wrong", ("redis-1",))
+    assert f"unknown command '{lacking}'): have that server take this command" in finding.text
+
+
 async def test_rights_that_are_missing(own: local.Servers, namespace: str) -> None:
     """The user of the documentation lacks none; without some they are named, and nothing was changed to find them."""
     for words in rule("doctor-1", "p", namespace), rule("doctor-2", "p", namespace):

@@ -20,10 +20,10 @@ if TYPE_CHECKING:
 class ServerFacts:
     """One Redis server.
 
-    ``url``: without its password.  ``refusal``: why nothing could be read of it, None if it could.  ``info``: the
-    fields of INFO.  ``ahead``: seconds by which its clock is ahead of this client's.  ``round_trip``: seconds, the
-    median of some.  ``appendfsync``: None if this user may not read it.  ``lacking``: commands for which the user has
-    no right.  ``generation`` and the fields after it: who enrolled it, empty if no client did.
+    ``url``: without its password.  ``refusal``: why nothing could be read of it, or it cannot be used, None if it can.
+    ``info``: the fields of INFO.  ``ahead``: seconds by which its clock is ahead of this client's.  ``round_trip``:
+    seconds, the median of some.  ``appendfsync``: None if this user may not read it.  ``lacking``: commands for which
+    the user has no right.  ``generation`` and the fields after it: who enrolled it, empty if no client did.
     """
 
     id: ServerId

@@ -18,7 +18,7 @@ from zkrq.coordination.coordinator import VIEW, latest, session_of
 from zkrq.coordination.zookeeper.asking import ask_hosts
 from zkrq.producing.placement import MAP
 from zkrq.protocol.levels import SPOKEN, ClientInfo, OtherLevel, known
-from zkrq.protocol.replies import Answer, Status, read_error
+from zkrq.protocol.replies import Answer, Status, Verdict, read_error
 from zkrq.protocol.server_info import questions, read_info
 from zkrq.protocol.shards import FIRST
 from zkrq.protocol.shards import decode as decode_map
@@ -149,13 +149,16 @@ async def _ask(wire: Wire, namespace: str, facts: ServerFacts) -> ServerFacts:
     info, known, queues = replies
     ahead, round_trip = await _read_clock(wire)
     generation, epoch, name, deployment = ((word or b"").decode() for word in cast("list[bytes | None]", known))
+    appendfsync = await _read_appendfsync(wire)
+    lacking, refusal = await _lacking(wire, namespace, enrolled=bool(generation))
     return replace(
         facts,
+        refusal=refusal,
         info=read_info(cast("bytes", info)),
         ahead=ahead,
         round_trip=round_trip,
-        appendfsync=await _read_appendfsync(wire),
-        lacking=tuple(await _lacking(wire, namespace, enrolled=bool(generation))),
+        appendfsync=appendfsync,
+        lacking=tuple(lacking),
         generation=generation,
         epoch=int(epoch or 0),
         name=name,
@@ -189,16 +192,23 @@ async def _read_appendfsync(wire: Wire) -> str | None:
     return value.decode()
 
 
-async def _lacking(wire: Wire, namespace: str, *, enrolled: bool) -> list[str]:
-    """Return the rights that the user lacks, found by calls that change nothing: rights are checked before arguments.
+async def _lacking(wire: Wire, namespace: str, *, enrolled: bool) -> tuple[list[str], Answer | None]:
+    """Return the rights that the user lacks, and the refusal of a command that the server lacks, if it does.
+
+    Both are found by calls that change nothing: rights are checked before arguments.
 
     One command after the other, since the replies to several end at the first error.
     """
     names = {"K": f"{{{namespace}}}:doctor", "H": f"{{{namespace}}}:server", "C": f"{{{namespace}}}:wake:doctor"}
     found: list[str] = []
+    refusal = None
     for text in (*_READS, *_REFUSED, *(_ON_A_HASH if enrolled else ()), "PUBLISH C none", "SUBSCRIBE C"):
         words = [names.get(word, word) for word in text.split()]
         (reply,) = await wire.ask(pack(tuple(words)))
-        if isinstance(reply, ErrorReply) and reply.text.startswith("NOPERM"):
+        if not isinstance(reply, ErrorReply):
+            continue
+        if reply.text.startswith("NOPERM"):
             found.append("|".join(words[: 2 if words[0] == "FUNCTION" else 1]).lower())
-    return found
+        elif (answer := read_error(reply.text)).verdict is Verdict.CORRECT:
+            refusal = answer
+    return found, refusal
