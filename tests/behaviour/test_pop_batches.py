@@ -197,7 +197,7 @@ async def test_bad_arguments_are_refused_before_anything_is_claimed(queue: zkrq.
 
 
 async def test_a_batch_is_a_sequence_of_claims(queue: zkrq.Queue[Any]) -> None:
-    await queue.push_many("abc")
+    await queue.push_many(list("abc"))
     batch = await one_batch(queue)
     assert [batch[0].item, batch[-1].item, len(batch)] == ["a", "c", 3]
     assert [claim.item for claim in batch[1:]] == ["b", "c"]
@@ -335,7 +335,7 @@ async def test_observers_see_each_item(own_cluster: zkrq.Cluster) -> None:
 
     own_cluster.observe(Watch())
     queue = own_cluster.queue("jobs")
-    await queue.push_many("abc")
+    await queue.push_many(list("abc"))
     batch = await one_batch(queue)
     await stolen(batch[2]).bury("by an operator")
     log.clear()

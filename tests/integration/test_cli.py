@@ -102,7 +102,7 @@ async def test_push_stats_pop(shell: Shell) -> None:
     assert (top["queues"].keys(), top["servers"].keys()) == (stats["queues"].keys(), stats["health"]["servers"].keys())
     jobs = stats["queues"]["jobs"]
     assert jobs.pop("oldest_ready") > 0
-    assert jobs == {"ready": 3, "scheduled": 0, "claimed": 0, "dead": 0, "paused": False, "limited": None}
+    assert jobs == {"ready": 3, "scheduled": 0, "claimed": 0, "dead": 0, "paused": False, "limited": None, "damaged": 0}
     assert stats["health"]["ok"]
     assert stats["health"]["servers"]["redis-2"].pop("version")
     assert stats["health"]["servers"]["redis-2"] == {

@@ -202,6 +202,10 @@ async def stage(servers: local.Servers, tmp_path: Path, prepared_zkrq: list[str]
         yield stage
 
 
+REPORTED = (signal.SIGTERM, signal.SIGINT, signal.SIGQUIT)
+"""Signals of which a child reports how it handles them, as ``JOBS`` does."""
+
+
 async def said(stage: Stage, name: str) -> Any:
     """What a process has written."""
     await until((stage.folder / name).exists)
@@ -211,7 +215,8 @@ async def said(stage: Stage, name: str) -> Any:
 async def ends_by(stage: Stage, name: str, number: signal.Signals) -> None:
     """A child has inherited nothing of the worker's, and ends by this signal."""
     inherited = await said(stage, name)
-    default = [str(signal.SIG_DFL)] * 3
+    # What ignores a signal goes on to do so: a shell without job control has what it starts ignore two of these.
+    default = [str(signal.SIG_IGN if signal.getsignal(each) is signal.SIG_IGN else signal.SIG_DFL) for each in REPORTED]
     assert inherited == {"pid": inherited["pid"], "handlers": default, "wakeup": -1, "listens": False, "refused": True}
     os.kill(inherited["pid"], number)
     assert await said(stage, f"end of {name}") == -number

@@ -70,6 +70,7 @@ def run(request: pytest.FixtureRequest, transport: str, dialler: Dialler) -> Run
     async def dial() -> Wire:
         wire = dialler(transport, HANG)()
         try:
+            await wire.prepare()
             await wire.connect()
             assert await wire.ask(pack(("PING",))) == [b"PONG"]
         except BaseException:
@@ -120,6 +121,7 @@ async def test_a_server_that_does_not_read_delays_no_other(run: Run, secured: Se
     async def play(dial: Dial) -> None:
         link, other = over(await dial()), secured.servers.redis[1]
         wire = Dialler()(other.url, HANG)()
+        await wire.prepare()
         await wire.connect()
         secured.servers.redis[0].pause()
         large = await fill(link)

@@ -343,9 +343,13 @@ def _with_verdict(status: Status, verdict: Verdict) -> AbstractContextManager[ob
 def turns_of_connecting_are_silence() -> Generator[None, None, None]:
     """Making a connection takes as many turns of the event loop as it needs, however long these are."""
     with ExitStack() as stack:
-        for module in (request, server, wire):
-            stack.enter_context(patch.object(module, "patience", asyncio.timeout))
+        for module in (server, wire):
+            stack.enter_context(patch.object(module, "patience", _without_turns))
         yield
+
+
+def _without_turns(seconds: float, held: object = None) -> asyncio.Timeout:
+    return asyncio.timeout(seconds)
 
 
 class Variant(NamedTuple):

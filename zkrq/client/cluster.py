@@ -270,6 +270,7 @@ class Cluster:
 
         Raises ``Unavailable``, also if ZooKeeper does not answer.
         """
+        self._client.check_open()
         claims = await count_claims(self._everywhere(), await self._remembered())
         alive = await self._client.upgrading.consumers()
         return {owner: describe_consumer(info, claims.get(owner, {})) for owner, info in alive.items()}
