@@ -314,7 +314,8 @@ class Consumer(Client):
             if position in decided.superseded.get(id, ()):
                 self.world.ledger.withheld(item, token)
             else:
-                assert payload == content_of(item), (item, payload)
+                if payload != content_of(item):
+                    raise Broken(Promise.LOST, f"{item!r} is handed out as {payload!r}")
                 held.append(Held(item, id, position, records[id][VERSION_BYTES], token_of(records[id])))
         return held
 
