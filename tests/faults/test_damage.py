@@ -17,6 +17,7 @@ from zkrq import local
 from zkrq.client.damaged import damaged_entries, drop_damaged, restore_damaged
 from zkrq.client.inner import client_of
 from zkrq.protocol.keys import key
+from zkrq.protocol.view import ServerId
 
 pytestmark = pytest.mark.anyio
 
@@ -164,6 +165,36 @@ async def test_everything_else_is_read_claimed_and_closed(servers: local.Servers
         assert set(await cluster.statistics()) == set(QUEUES)
         await cluster.consumers()
         assert len(await taken(cluster, "q1", whole)) == whole
+
+
+OWN: Mapping[str, Mapping[str, Any]] = {
+    "epoch": {"epoch": "x"},
+    "no epoch": {"epoch": ""},
+    "generation": {"generation": b"\xff\xfe"},
+    "all": dict.fromkeys(("generation", "epoch", "name", "repairer", "repaired_until_ms"), b"\xff\xfe"),
+}
+
+
+@pytest.mark.parametrize("kind", OWN)
+@pytest.mark.parametrize("where", ["primary", "follower"])
+async def test_a_server_whose_own_entry_is_damaged_leaves_and_comes_back(
+    servers: local.Servers, kind: str, where: str
+) -> None:
+    """No call fails: it is evicted like one that has lost its data, emptied, and caught up."""
+    namespace = new_namespace()
+    async with over_zookeeper(servers, namespace) as cluster:
+        await filled(cluster)
+        before = cluster.view
+        primary = before.primary("q1")
+        bad = next(server for server in servers.redis if (server.name == primary) == (where == "primary"))
+        async with plain(bad) as redis:
+            await redis.hset(key(namespace, "", "server"), mapping=OWN[kind])
+        await cluster.queue("q1").push(5)
+        await until(lambda: cluster.view.epoch >= before.epoch + 2 and len(cluster.view.members) == 3)
+        assert cluster.view.members[ServerId(bad.name)] != before.members[ServerId(bad.name)]
+        assert not cluster.health().warnings
+        async with over_zookeeper(servers, namespace) as second:
+            assert await taken(second, "q1", 6) == list(range(6))
 
 
 async def test_what_is_set_aside_is_restored_or_dropped(servers: local.Servers) -> None:

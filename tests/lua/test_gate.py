@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -13,6 +13,7 @@ from zkrq.protocol.calls.reporting import Report, ToldReports
 from zkrq.protocol.payloads import join
 from zkrq.protocol.records import VERSION_BYTES, fresh
 from zkrq.protocol.scripts import SCRIPTS
+from zkrq.protocol.server_info import Own, read_own
 
 AnyCall = calls.Call[Any]
 
@@ -136,6 +137,61 @@ def test_epochs_are_compared_as_numbers(server: OneServer) -> None:
     server.seal(9)
     server.seal(10)
     assert refusal(server, calls.Seal(), 9).status == "STALE"
+
+
+DAMAGED = [None, b"", b"x", b"nan", b"inf", b"-1", b"1e3", b"0x10", b"7 ", b"7.5", b"9" * 16, b"\xff\xfe"]
+
+
+def damage(server: OneServer, field: str, value: bytes | None) -> None:
+    if value is None:
+        server.command("HDEL", "{t}:server", field)
+    else:
+        server.command("HSET", "{t}:server", field, value)
+
+
+@gated
+def test_a_server_that_does_not_know_its_epoch_is_not_in_sync(server: OneServer, call: AnyCall) -> None:
+    """It cannot refuse what is too late; and it says so, instead of failing, or it would refuse every call."""
+    server.reset()
+    damage(server, "epoch", b"x")
+    refused = refusal(server, call, 7)
+    assert (refused.status, refused.body) == ("NOTINSYNC", (b"",))
+    assert server.command("HGET", "{t}:server", "epoch") == b"x"
+
+
+@pytest.mark.parametrize("value", DAMAGED)
+def test_an_epoch_that_cannot_be_read(server: OneServer, value: bytes | None) -> None:
+    """It is no generation either, for scripts and in Python, until the server is enrolled again."""
+    damage(server, "epoch", value)
+    for epoch in (1, 7, 10**14):
+        assert refusal(server, calls.Seal(), epoch).body == (b"",)
+    assert own(server) == Own("", 0, "redis-1", "d")
+    assert enrolment_refusal(server, "g2", "g1").body == (b"",)
+    server.enrol("g2", expected="", epoch=4)
+    server.ask(calls.Seal(), epoch=4, generation="g2")
+    assert own(server)[:2] == ("g2", 4)
+
+
+@pytest.mark.parametrize("value", [b"\xff\xfe", b"", b"g 1", b"g1\0", b"\n"])
+def test_a_generation_that_is_no_text(server: OneServer, value: bytes) -> None:
+    server.seal(3)
+    damage(server, "generation", value)
+    assert refusal(server, calls.Seal(), 3).body == (value,)
+    assert own(server)[:2] == ("", 3)
+    server.enrol("g2", expected="", epoch=4)
+    assert own(server)[:2] == ("g2", 4)
+
+
+def test_a_reservation_that_cannot_be_read_is_taken(server: OneServer) -> None:
+    for until in (b"x", b"nan", b"\xff", b"inf"):
+        damage(server, "repairer", b"another")
+        damage(server, "repaired_until_ms", until)
+        server.ask(calls.Reserve("me", 10_000))
+
+
+def own(server: OneServer) -> Own:
+    words = server.command("HMGET", "{t}:server", "generation", "epoch", "name", "deployment")
+    return read_own(cast("list[bytes | None]", words))
 
 
 # -- enrolment -----------------------------------------------------------------------------------------------------

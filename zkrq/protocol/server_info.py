@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import cast
+from typing import NamedTuple, cast
 
 from zkrq.protocol.keys import key
 
@@ -87,17 +88,17 @@ def read_server_info(replies: Sequence[object], asked_us: int, answered_us: int)
         raise ValueError("INFO names no run_id, version and role: is this a proxy?")
     seconds, microseconds = cast(list[bytes], time)
     clock_us = int(seconds) * 1_000_000 + int(microseconds)
-    generation, epoch, name, deployment = ((word or b"").decode() for word in cast(list[bytes | None], known))
+    own = read_own(cast(list[bytes | None], known))
     server = ServerInfo(
         run_id=fields["run_id"],
         version=tuple(int(part) for part in fields["redis_version"].split(".") if part.isdecimal()),
         role=fields["role"],
         maxmemory_policy=fields.get("maxmemory_policy", "unknown"),
         cluster=fields.get("cluster_enabled") == "1",
-        generation=generation,
-        epoch=int(epoch or 0),
-        name=name,
-        deployment=deployment,
+        generation=own.generation,
+        epoch=own.epoch,
+        name=own.name,
+        deployment=own.deployment,
         queues=cast(int, count),
         clock_us=clock_us,
         ahead=(clock_us - min(max(clock_us, asked_us), answered_us)) / 1_000_000,
@@ -107,6 +108,34 @@ def read_server_info(replies: Sequence[object], asked_us: int, answered_us: int)
     if server.unfit:
         raise ValueError(server.unfit)
     return server
+
+
+class Own(NamedTuple):
+    """What clients have written into a server about itself; see ``ServerInfo``."""
+
+    generation: str
+    epoch: int
+    name: str
+    deployment: str
+
+
+_GENERATION, _EPOCH = re.compile(rb"[!-~]+"), re.compile(rb"[0-9]{1,15}")
+
+
+def read_own(words: Sequence[bytes | None]) -> Own:
+    """Read what a server holds about itself, as the scripts do (``lua/_gate.lua``).
+
+    One whose generation or epoch is damaged is in no life that counts: it has no generation, until it is enrolled.
+    """
+    generation, epoch, name, deployment = (word or b"" for word in words)
+    seen = int(epoch) if _EPOCH.fullmatch(epoch) else None
+    is_whole = seen is not None and _GENERATION.fullmatch(generation)
+    return Own(
+        generation.decode() if is_whole else "",
+        seen or 0,
+        name.decode(errors="replace"),
+        deployment.decode(errors="replace"),
+    )
 
 
 def read_info(info: bytes) -> dict[str, str]:

@@ -19,7 +19,7 @@ from zkrq.coordination.zookeeper.asking import ask_hosts
 from zkrq.producing.placement import MAP
 from zkrq.protocol.levels import SPOKEN, ClientInfo, OtherLevel, known
 from zkrq.protocol.replies import Answer, Status, Verdict, read_error
-from zkrq.protocol.server_info import questions, read_info
+from zkrq.protocol.server_info import questions, read_info, read_own
 from zkrq.protocol.shards import FIRST
 from zkrq.protocol.shards import decode as decode_map
 from zkrq.protocol.view import NoView, ServerId, View
@@ -148,9 +148,9 @@ async def _ask(wire: Wire, namespace: str, facts: ServerFacts) -> ServerFacts:
         replies.append(reply)
     info, known, queues = replies
     ahead, round_trip = await _read_clock(wire)
-    generation, epoch, name, deployment = ((word or b"").decode() for word in cast("list[bytes | None]", known))
+    own = read_own(cast("list[bytes | None]", known))
     appendfsync = await _read_appendfsync(wire)
-    lacking, refusal = await _lacking(wire, namespace, enrolled=bool(generation))
+    lacking, refusal = await _lacking(wire, namespace, enrolled=bool(own.generation))
     return replace(
         facts,
         refusal=refusal,
@@ -159,10 +159,7 @@ async def _ask(wire: Wire, namespace: str, facts: ServerFacts) -> ServerFacts:
         round_trip=round_trip,
         appendfsync=appendfsync,
         lacking=tuple(lacking),
-        generation=generation,
-        epoch=int(epoch or 0),
-        name=name,
-        deployment=deployment,
+        **own._asdict(),
         queues=cast("int", queues),
     )
 

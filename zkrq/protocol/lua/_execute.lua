@@ -5,7 +5,7 @@
 local function execute(operation, bind, key_count, argument_count, is_gated, called_keys, called_arguments)
   ARGV, epoch, generation = called_arguments, called_arguments[1], called_arguments[2]
   bind(called_keys, 0)
-  local refusal = is_gated and gate()
+  local refusal = is_gated and gate.refusal()
   if refusal then return refusal end
   read_clock()
   if #called_keys == key_count then

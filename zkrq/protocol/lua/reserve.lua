@@ -7,7 +7,7 @@
 -- reply: TAKEN left_ms
 local function operation(repairer, hold_ms)
   local held = redis.call('HMGET', server, 'repairer', 'repaired_until_ms')
-  local left_ms = tonumber(held[2] or 0) - now_ms
+  local left_ms = (tonumber(held[2]) or 0) - now_ms
   if held[1] and held[1] ~= repairer and left_ms > 0 and left_ms <= tonumber(hold_ms) then return {'TAKEN', left_ms} end
   redis.call('HSET', server, 'repairer', repairer, 'repaired_until_ms', now_ms + hold_ms)
   return {'OK'}
