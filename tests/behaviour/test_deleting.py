@@ -16,6 +16,7 @@ from tests.behaviour.helpers import bury, is_empty, working
 from tests.harness import HANG, command, settled, take
 from zkrq import local
 from zkrq.base import clock
+from zkrq.client.inner import client_of
 from zkrq.client.moments import id_of
 from zkrq.protocol import calls
 from zkrq.protocol.clocks import PUT_WINDOW
@@ -261,6 +262,22 @@ async def test_what_is_remembered_of_a_deleted_queue_goes_in_time() -> None:
 
 
 # -- emptied queues ----------------------------------------------------------------------------------------------------
+
+
+async def test_what_is_set_aside_goes_with_the_queue() -> None:
+    """And so it is forgotten as any other; of another queue it stays."""
+    async with zkrq.testing.servers() as servers, servers.connect() as cluster:
+        replicas = client_of(cluster).shard.replicas
+        for name in ("damaged", "kept"):
+            await cluster.queue(name).push("x")
+            kept = calls.SetAside(name, clock.now_ms(), "torn", [calls.Kept(b"\xff", b"bytes")])
+            await replicas.tell_all(cast("calls.Call[None]", kept))
+            assert "aside" in {key.rpartition(":")[2] for key in await stored(cluster, name)}
+        assert await cluster.queue("damaged").delete() == 1
+        assert "aside" not in {key.rpartition(":")[2] for key in await stored(cluster, "damaged")}
+        await cluster.clock.advance(2 * PUT_WINDOW + 3 * SCRUB_SECONDS)
+        assert await stored(cluster, "damaged") == set()
+        assert (await cluster.queue("kept").statistics()).damaged == 1
 
 
 async def test_emptied_queues_are_forgotten_in_time() -> None:

@@ -145,6 +145,8 @@ class Administration(Finding[T]):
     async def delete(self) -> int:
         """Remove the queue: all its items in any state, its pause and its limits; return how many items.
 
+        Damaged entries that are set aside go as well; one that is damaged and was not found yet is set aside later.
+
         Holders of claimed items are notified as by ``cancel``.  None of the items comes back, neither by a push that is
         repeated under an id that zkrq made, nor by a schedule (``every``) whose moment was before, nor from an older
         disk in a recovery.  An ``id`` of the caller's that is pushed by a later call is a new item.  The queue is no
@@ -160,6 +162,7 @@ class Administration(Finding[T]):
         self._parts.check_open()
         with Changes() as changes:
             await self._everywhere.each(lambda replicas: self._empty(replicas, changes))
+            await self._everywhere.each(lambda replicas: replicas.tell_all(calls.DropAside(self.name)))
             await self.resume()
             moment_ms = clock.now_ms()
             await self._everywhere.each(lambda replicas: replicas.delete(self.name, moment_ms))

@@ -31,7 +31,7 @@ waiting         zset   channels of waiting consumers by when they last asked; fo
 reports         hash   item -> what the holder of its claim has reported of its progress, on the primary only; all
                        are dropped together where there are too many
 aside           hash   bundle -> all that was stored of it, damaged, and why it was set aside (``lua/_damage.lua``);
-                       nothing removes it but an operator, or a good copy that turns up
+                       nothing removes it but an operator, a deletion, or a good copy that turns up
 =============== ====== ===============================================================================
 """
 

@@ -75,11 +75,11 @@ class Aside(Paging[AsidePage]):
 
 @dataclass(frozen=True, slots=True)
 class DropAside(Call[None]):
-    """Drop what is set aside."""
+    """Drop what is set aside: these entries, or all of the queue if none is named."""
 
     script: ClassVar[str] = "drop_aside"
     queue: str
-    items: Sequence[bytes]
+    items: Sequence[bytes] = ()
 
     def read(self, body: Body) -> None:
         return None
