@@ -173,6 +173,19 @@ def _late(reply: object) -> object:
             return reply
 
 
+async def test_damaged_entries_that_are_set_aside(own: local.Servers, namespace: str) -> None:
+    """One line for all servers, and all queues; what is no text, or no hash, is passed over."""
+    for server in own.redis:
+        await command(server, "SADD", f"{{{namespace}}}:queues", "jobs", "mails", "well", "odd", "\x01")
+        await command(server, "HSET", f"{{{namespace}}}:q:jobs:aside", "one", "x", "two", "x")
+        await command(server, "HSET", f"{{{namespace}}}:q:mails:aside", "one", "x")
+    finding = await only(own, namespace)
+    assert (finding.kind, finding.about) == ("damaged", tuple(own.redis_urls))
+    assert "set aside, in queue jobs (2), mails (1); `zkrq damaged list`" in finding.text
+    await command(own.redis[0], "SET", f"{{{namespace}}}:q:odd:aside", "x")
+    assert await only(own, namespace) == finding
+
+
 async def test_a_clock_that_is_wrong(own: local.Servers, namespace: str) -> None:
     wrong = own.redis[1].url
 

@@ -24,6 +24,7 @@ class ServerFacts:
     ``info``: the fields of INFO.  ``ahead``: seconds by which its clock is ahead of this client's.  ``round_trip``:
     seconds, the median of some.  ``appendfsync``: None if this user may not read it.  ``lacking``: commands for which
     the user has no right.  ``generation`` and the fields after it: who enrolled it, empty if no client did.
+    ``set_aside``: number of damaged entries that are set aside, by queue, of the first ``QUEUES_LOOKED_AT`` queues.
     """
 
     id: ServerId
@@ -39,6 +40,7 @@ class ServerFacts:
     name: str = ""
     deployment: str = ""
     queues: int = 0
+    set_aside: Mapping[str, int] = field(default_factory=dict[str, int])
 
     def number(self, name: str) -> int:
         """Return a field of INFO that is a number; 0 if there is none."""

@@ -17,6 +17,8 @@ from zkrq.client.examining.facts import Facts, ServerFacts
 from zkrq.coordination.coordinator import VIEW, latest, session_of
 from zkrq.coordination.zookeeper.asking import ask_hosts
 from zkrq.producing.placement import MAP
+from zkrq.protocol.calls.rows import texts_of
+from zkrq.protocol.keys import key
 from zkrq.protocol.levels import SPOKEN, ClientInfo, OtherLevel, known
 from zkrq.protocol.replies import Answer, Status, Verdict, read_error
 from zkrq.protocol.server_info import questions, read_info, read_own
@@ -37,6 +39,12 @@ ROUND_TRIPS = 5
 
 LEAST_SECONDS = 2.0
 """Seconds that each server has at least for its answers, however short ``command_timeout`` is."""
+
+QUEUES_LOOKED_AT = 10_000
+"""Queues of a server in which damaged entries are looked for."""
+
+_AT_ONCE = 500
+"""Queues that are asked for in one step."""
 
 _READS = (
     "HGET K f", "HMGET K f", "HDEL K f", "HEXISTS K f", "HLEN K", "HSCAN K 0", "HSTRLEN K f", "SREM K f", "SCARD K",
@@ -150,6 +158,7 @@ async def _ask(wire: Wire, namespace: str, facts: ServerFacts) -> ServerFacts:
     ahead, round_trip = await _read_clock(wire)
     own = read_own(cast("list[bytes | None]", known))
     appendfsync = await _read_appendfsync(wire)
+    set_aside = await _read_set_aside(wire, namespace)  # before the connection is a subscription
     lacking, refusal = await _lacking(wire, namespace, enrolled=bool(own.generation))
     return replace(
         facts,
@@ -160,6 +169,7 @@ async def _ask(wire: Wire, namespace: str, facts: ServerFacts) -> ServerFacts:
         appendfsync=appendfsync,
         lacking=tuple(lacking),
         **own._asdict(),
+        set_aside=set_aside,
         queues=cast("int", queues),
     )
 
@@ -178,6 +188,25 @@ async def _read_clock(wire: Wire) -> tuple[float, float]:
             clock_us = int(seconds) * 1_000_000 + int(us)
             ahead = (clock_us - min(max(clock_us, asked_us), answered_us)) / 1e6
     return ahead, statistics.median(trips)
+
+
+async def _read_set_aside(wire: Wire, namespace: str) -> dict[str, int]:
+    """Return the number of damaged entries that are set aside, by queue; of those that this user may read."""
+    found: dict[str, int] = {}
+    seen, cursor = 0, b"0"
+    while seen < QUEUES_LOOKED_AT:
+        (page,) = await wire.ask(pack(("SSCAN", key(namespace, "", "queues"), cursor, "COUNT", _AT_ONCE)))
+        if not isinstance(page, list):
+            break
+        cursor, words = cast("tuple[bytes, list[bytes]]", page)
+        names = texts_of(words)
+        asked = [pack(("HLEN", key(namespace, name, "aside"))) for name in names]
+        counts = await wire.ask(*asked) if asked else []  # up to one that this user may not read, or that is no hash
+        found.update((name, n) for name, n in zip(names, counts, strict=False) if isinstance(n, int) and n)
+        seen += len(words)
+        if cursor == b"0":
+            break
+    return dict(sorted(found.items()))
 
 
 async def _read_appendfsync(wire: Wire) -> str | None:

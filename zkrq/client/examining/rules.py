@@ -10,6 +10,7 @@ import enum
 from collections.abc import Callable, Iterator, Sequence, Set
 from typing import TYPE_CHECKING, NamedTuple
 
+from zkrq.base.events import shorten
 from zkrq.protocol.clocks import CLOCK_WARNING, PUT_WINDOW, find_apart
 from zkrq.protocol.lives import alive, holding, restarted, with_data
 from zkrq.protocol.replies import Status, Verdict, denial
@@ -226,6 +227,14 @@ def _belongs(server: ServerFacts, facts: Facts) -> Iterator[Finding]:
         yield Finding(Gravity.WRONG, "lost", (server.id,), what, step)
 
 
+def _set_aside(server: ServerFacts, facts: Facts) -> Iterator[Finding]:
+    if server.set_aside:
+        named = shorten([f"{queue} ({number:,})" for queue, number in server.set_aside.items()])
+        what = f"damaged entries that no server could read are set aside, in queue {named}"
+        step = "`zkrq damaged list` names them; then `zkrq damaged restore` or `drop` each: docs/disaster.md"
+        yield Finding(Gravity.WARNING, "damaged", (server.id,), what, step)
+
+
 # -- all together ------------------------------------------------------------------------------------------------------
 
 
@@ -436,6 +445,7 @@ RULES: tuple[Rule, ...] = (
     _clocks,
     _recovery,
     _redundancy,
+    _each(_set_aside),
     _each(_disk),
     _each(_latency),
 )
