@@ -16,17 +16,19 @@ from tests.lua.one_server import (
     BUNDLE,
     LIMITS,
     PAUSE,
+    Applied,
     OneServer,
     Put,
     ScriptFailed,
     joined,
     put_and_claim,
+    read_decided,
 )
 from tests.lua.test_gate import CALLS
 from tests.lua.test_repair import SOURCE, TARGET, carried_out, copy, fill_every_key, place
 from zkrq.protocol import calls
 from zkrq.protocol.copying import copy_items
-from zkrq.protocol.records import Version, unpack, version_of
+from zkrq.protocol.records import State, Version, unpack, version_of
 
 GARBAGE = struct.pack("<d", 0) + b"\xff\xfegarbage"
 
@@ -213,6 +215,41 @@ def test_it_is_mended_from_a_good_copy(server: OneServer, follower: OneServer, p
     assert version_of(record) > Version(before.epoch, before.n + (65_000 if part == "records" else 0))
     assert server.claim("bob", 10).ids == ["bad"]
     assert server.command("HMGET", server.key("lead"), "queued", "claimed") == [b"0", b"2"]
+
+
+def agree_after_late_decisions(server: OneServer, follower: OneServer, seed: int) -> bool:
+    """Decide about an item, damage it, mend it, and decide again; what was decided before reaches the follower late."""
+    rng, late, told = random.Random(seed), list[Applied](), list[Applied]()
+    server.reset()
+    follower.command("FLUSHDB")
+    follower.enrol()
+    server.put("item")
+    copy(server, follower)
+
+    def decide(into: list[Applied]) -> None:
+        claim = server.claim("ann", 1).only
+        into.append(claim.apply())
+        if rng.randrange(2):
+            into.extend(each.apply() for each in server.settle(claim.settle("release")).decided.values())
+
+    decide(late)
+    follower.apply(*late[: (heard := rng.randrange(len(late)))])
+    damage(server, "records", "item")
+    (mended,) = read_decided(server.ask(calls.Mend("q", copied(follower, "item"))).flat).values()
+    told.append(mended.apply())
+    if mended.record.state is State.QUEUED:
+        decide(told)
+    late = late[heard:]
+    while late or told:
+        follower.apply((late if late and (not told or rng.randrange(2)) else told).pop(0))
+    return copied(server, "item")[0].record == copied(follower, "item")[0].record
+
+
+def test_a_late_decision_undoes_no_mending(server: OneServer, follower: OneServer) -> None:
+    """A mended entry is decided anew, far above: with the next version alone, another record of it may be first."""
+    assert all(agree_after_late_decisions(server, follower, seed) for seed in range(40))
+    server.limits["MEND_STEP"] = 1
+    assert not all(agree_after_late_decisions(server, follower, seed) for seed in range(40))
 
 
 def test_what_is_not_damaged_is_not_mended(server: OneServer, follower: OneServer) -> None:
