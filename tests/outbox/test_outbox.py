@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import logging
+import random
 import sqlite3
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Iterator
 from datetime import timedelta
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -17,6 +19,7 @@ from sqlalchemy.ext.asyncio import create_async_engine
 from sqlalchemy.orm import Session
 
 import zkrq
+from tests import odd
 from tests.harness import drain, in_process, new_namespace, settled, take, until
 from zkrq import local
 from zkrq.outbox import rows
@@ -43,6 +46,14 @@ ROWS = sa.text("SELECT id, queue, leased_by, failure FROM zkrq_outbox ORDER BY c
 async def cluster(servers: local.Servers) -> AsyncGenerator[zkrq.Cluster, None]:
     async with in_process(servers, new_namespace()) as cluster:
         yield cluster
+
+
+@pytest.fixture
+def unheard() -> Iterator[None]:
+    """Keep what is logged of surrogates from pytest, one process of which cannot report it to another."""
+    logging.disable(logging.CRITICAL)
+    yield
+    logging.disable(logging.NOTSET)
 
 
 def left(engine: sa.Engine) -> list[Any]:
@@ -242,6 +253,62 @@ async def test_a_row_that_raises_an_error_of_its_own_stops_no_other(
     assert {row.id: row.leased_by for row in left(engine)} == {unknown: "", later: ""}
     assert {row.id: row.failure for row in left(engine)} == {unknown: "KeyError: 'unknown'", later: None}
     assert f"item {unknown} of the outbox cannot be pushed" in caplog.text
+
+
+class Odd:
+    """A codec that raises errors, when it decodes or when it encodes again."""
+
+    name = "odd"
+
+    def __init__(self, errors: list[BaseException], *, decoding: bool) -> None:
+        self._errors = errors
+        self._decoding = decoding
+
+    def encode(self, item: int, /) -> bytes:
+        if not self._decoding and item < len(self._errors):
+            raise self._errors[item]
+        return str(item).encode()
+
+    def decode(self, data: bytes, /) -> int:
+        if self._decoding and (item := int(data)) < len(self._errors):
+            raise self._errors[item]
+        return int(data)
+
+
+@pytest.mark.parametrize("decoding", [True, False])
+async def test_a_codec_may_raise_anything(
+    engine: sa.Engine, cluster: zkrq.Cluster, decoding: bool, unheard: None
+) -> None:
+    """Each such row is kept with a reason; the others leave."""
+    chance = random.Random(47)
+    errors = [make(text) for make in odd.CLASSES for text in ("text", "a\0b", "caf\udce9")]
+    errors += [odd.some(chance, odd.CLASSES) for _ in range(20)]
+    good = [len(errors) + number for number in range(20)]
+    with engine.begin() as connection:
+        numbers = {push(connection, "odd", number): number for number in (*range(len(errors)), *good)}
+    forwarder = Forwarder(engine, cluster, codecs={"odd": Odd(errors, decoding=decoding)})
+    assert await forwarder.forward() == Forwarded(pushed=len(good), failed=len(errors))
+    assert await forwarder.forward() == Forwarded(), "nothing is tried again"
+    kept = {numbers[row.id]: row.failure for row in left(engine)}
+    assert sorted(kept) == list(range(len(errors)))
+    assert all(kept.values())
+    assert await drain(cluster, "odd") == good
+
+
+@pytest.mark.parametrize("column", ["payload", "options"])
+async def test_a_row_that_cannot_be_read_stops_no_other(
+    engine: sa.Engine, cluster: zkrq.Cluster, column: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    values = ["*", "caf\u00e9", "{", "5", "null", '{"ends_us": "soon"}', "[" * 2_000]
+    with engine.begin() as connection:
+        damaged = {push(connection, "jobs", number): value for number, value in enumerate(values)}
+        for id, value in damaged.items():
+            connection.execute(sa.text(f"UPDATE zkrq_outbox SET {column} = :v WHERE id = :id"), {"v": value, "id": id})
+        push(connection, "jobs", "fine")
+    found = await Forwarder(engine, cluster).forward()
+    assert (found.pushed, found.failed + found.left) == (1, len(values))
+    assert await drain(cluster) == ["fine"]
+    assert {row.id: row.leased_by for row in left(engine)} == dict.fromkeys(damaged, "")
 
 
 async def test_what_waits_for_its_level_is_pushed_when_that_is_raised(

@@ -71,16 +71,22 @@ class OutboxOptions(PushOptions, total=False):
 
 
 class Row(NamedTuple):
-    """A row as it was leased."""
+    """A row as it was leased; it is read one by one, because what another program wrote may be unreadable."""
 
     id: str
     queue: str
-    payload: bytes
-    options: Mapping[str, Any]
+    encoded: str
+    options: str
+
+    @property
+    def payload(self) -> bytes:
+        """The item, as its codec has encoded it.  Raises ``ValueError``."""
+        return base64.b64decode(self.encoded)
 
     def arguments(self) -> dict[str, Any]:
-        """Return the arguments of ``Queue.push``.  Raises ``TooLate`` if its ``ttl`` has ended."""
-        options, now = dict(self.options), clock.now_us()
+        """Return the arguments of ``Queue.push``.  Raises ``TooLate`` if its ``ttl`` has ended, anything if the options
+        are damaged."""
+        options, now = dict[str, Any](json.loads(self.options)), clock.now_us()
         if (due_us := options.pop("due_us", None)) is not None and due_us > now:
             options["delay"] = (due_us - now) / 1e6
         if (ends_us := options.pop("ends_us", None)) is not None:
@@ -145,8 +151,7 @@ def lease(execute: Execute, by: str, count: int = BATCH) -> list[Row]:
     now = clock.now_us()
     until = now + round(LEASE_SECONDS * 1e6)
     execute(_LEASE, {"by": by, "now_us": now, "until_us": until, "count": count})
-    rows = execute(_LEASED, {"by": by})
-    return [Row(id, queue, base64.b64decode(payload), json.loads(options)) for id, queue, payload, options in rows]
+    return [Row(*row) for row in execute(_LEASED, {"by": by})]
 
 
 def settle(execute: Execute, *, by: str, outcomes: Mapping[str, str | None], retry_seconds: float) -> None:
@@ -157,6 +162,12 @@ def settle(execute: Execute, *, by: str, outcomes: Mapping[str, str | None], ret
         if outcome is None:
             execute(_REMOVE, {"id": id, "by": by})
         elif outcome:
-            execute(_FAIL, {"id": id, "by": by, "failure": outcome[:MAX_FAILURE]})
+            execute(_FAIL, {"id": id, "by": by, "failure": _storable(outcome)})
         else:
             execute(_POSTPONE, {"id": id, "by": by, "until_us": until_us})
+
+
+def _storable(reason: str) -> str:
+    """Return a reason as every database can store it: one that it refused would keep all rows of the batch leased, and
+    have them pushed again and again.  A codec's error may quote anything."""
+    return reason.encode(errors="backslashreplace").decode().replace("\0", "\\0")[:MAX_FAILURE]
