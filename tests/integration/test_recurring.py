@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
+import random
 from collections import Counter
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Iterator
 from contextlib import AsyncExitStack
 from datetime import datetime, timedelta
 from typing import Any
@@ -12,7 +14,8 @@ from typing import Any
 import pytest
 
 import zkrq
-from tests.harness import in_process, new_namespace, settled, take, until
+from tests import odd
+from tests.harness import HANG, in_process, new_namespace, settled, take, until
 from zkrq import local
 from zkrq.base.tasks import Tasks
 from zkrq.client.cluster import Cluster
@@ -33,6 +36,14 @@ async def cluster(servers: local.Servers) -> AsyncGenerator[Cluster, None]:
 async def tasks() -> AsyncGenerator[Tasks, None]:
     async with Tasks("test") as opened:
         yield opened
+
+
+@pytest.fixture
+def unheard() -> Iterator[None]:
+    """Keep what is logged of surrogates from pytest, one process of which cannot report it to another."""
+    logging.disable(logging.CRITICAL)
+    yield
+    logging.disable(logging.NOTSET)
 
 
 class Clock:
@@ -171,6 +182,34 @@ async def test_a_function_that_fails_costs_its_moment_only(
         Schedules(tasks).declare(read_schedule(0.2), queue, make, name="report")
         assert (await take(queue)).item == calls[1].isoformat()
     assert "ZeroDivisionError" in caplog.text
+
+
+async def test_a_function_may_raise_anything(cluster: Cluster, tasks: Tasks, unheard: None) -> None:
+    """It costs a moment of its own schedule, which continues, and so do the others."""
+    queue, chance = cluster.queue("reports"), random.Random(47)
+    errors = [make("text") for make in odd.CLASSES] + [odd.some(chance, odd.CLASSES) for _ in range(10)]
+    raised = set[int]()
+
+    def declare(number: int, error: BaseException) -> None:
+        def make(moment: datetime) -> int:
+            if number not in raised:
+                raised.add(number)
+                raise error
+            return number
+
+        schedules.declare(read_schedule(0.5), queue, make, name=f"report {number}")
+
+    schedules = Schedules(tasks)
+    for number, error in enumerate(errors):
+        declare(number, error)
+    left = set(range(len(errors)))
+    async with asyncio.timeout(HANG):
+        async for claim in queue.pop():
+            left.discard(claim.item)
+            await claim.ack()
+            if not left:
+                break
+    assert len(raised) == len(errors)
 
 
 async def test_closing_the_cluster_ends_it(cluster: Cluster, tasks: Tasks) -> None:

@@ -238,12 +238,18 @@ class Recurring(Generic[T]):
 
 
 def _item_of(plan: _Plan[T], moment: datetime) -> T:
-    """Make the item of a moment.  What the user's function raises beside exceptions would end the task, or the loop."""
+    """Make the item of a moment.
+
+    What the user's function raises beside exceptions would end the task, or the loop.  A ``Closed`` that it raises is
+    that of another cluster, and would end this schedule.
+    """
     try:
         return plan.item_of(moment)
-    except (Exception, KeyboardInterrupt):
+    except KeyboardInterrupt:
         raise
     except BaseException as error:
+        if isinstance(error, Exception) and not isinstance(error, Closed):
+            raise
         raise RuntimeError(f"the function of the item raised {message_of(error)}") from error
 
 
