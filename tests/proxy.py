@@ -11,7 +11,8 @@
         proxy.on_reply = f               # f(connection, data) -> data to pass on instead
         proxy.bandwidth = 4e6            # bytes a second in each direction, all connections together; None: no bound
 
-All of it, but for listening, can be done to one connection only: ``proxy.connections[0].cut()``.
+All of it, but for listening, can be done to one connection only: ``proxy.connections[0].cut()``.  A connection may
+also be forgotten, as by a NAT: ``proxy.connections[0].forget()``.
 """
 
 from __future__ import annotations
@@ -39,11 +40,23 @@ class Connection:
     def __init__(self, flow: Flow) -> None:
         self.lost = False  # whether replies are dropped, and the next one ends it
         self._flow = flow
+        self._forgotten = False
         self._moving = asyncio.Event()
         self._writers: list[asyncio.StreamWriter] = []
         self.set_flow(flow)
 
+    @property
+    def is_open(self) -> bool:
+        return not any(writer.is_closing() for writer in self._writers)
+
+    def forget(self) -> None:
+        """Drop every byte from now on, for good: neither end learns of it."""
+        self.set_flow(Flow.SWALLOW)
+        self._forgotten = True
+
     def set_flow(self, flow: Flow) -> None:
+        if self._forgotten:
+            return
         self._flow = flow
         if flow is Flow.HOLD:
             self._moving.clear()
@@ -69,6 +82,31 @@ class Connection:
 
 
 Tamper = Callable[[Connection, bytes], bytes]
+
+
+class Nat:
+    """What is between one client and its Redis servers, and forgets its idle connections: ``proxy.on_request =
+    nat.see`` for each."""
+
+    def __init__(self) -> None:
+        self.subscriptions = set[Connection]()
+        """Those that were not forgotten."""
+        self.asked = 0
+        """Requests that ask whether the server still knows the connection."""
+
+    def see(self, connection: Connection, data: bytes) -> bytes:
+        if b"SUBSCRIBE" in data:
+            self.subscriptions.add(connection)
+        self.asked += b"PING" in data
+        return data
+
+    def forget(self) -> list[Connection]:
+        """Drop whatever goes over the subscriptions that there are, without a word; return these."""
+        gone = [connection for connection in self.subscriptions if connection.is_open]
+        self.subscriptions.clear()
+        for connection in gone:
+            connection.forget()
+        return gone
 
 
 class Proxy:

@@ -20,6 +20,7 @@ import sys
 from pathlib import Path
 
 from zkrq import local
+from zkrq.local import private
 
 SOURCE = Path(__file__).with_name("shift.c")
 SECONDS = struct.Struct("=q")
@@ -55,7 +56,7 @@ class ServerClock:
 
     def __init__(self, server: local.LocalRedis, folder: Path, library: Path) -> None:
         self._server = server
-        self._executable = server._executable  # pyright: ignore[reportPrivateUsage]
+        self._executable = private._redis_executable()  # pyright: ignore[reportPrivateUsage]
         self._file = folder / f"{server.name}-{server.port}.shift"
         self._file.write_bytes(SECONDS.pack(0))
         wrapper = self._file.with_suffix(".sh")

@@ -64,8 +64,8 @@ KEYS = tuple(f"key-{number}" for number in range(30))
 KEYED = 0.2
 """Part of the pushes that has one of these keys, so that some are duplicates."""
 
-EXPIRING, FOR_EVER = 0.1, 3600.0
-"""Part of the pushes that has a time to live, and how long: longer than any run."""
+EXPIRING, FOR_EVER = 0.1, 10 * 86400.0
+"""Part of the pushes that has a time to live, and how long: longer than any run, and than a clock is set by."""
 
 BUNDLED, BUNDLED_MAX = 0.2, 12
 """Part of the pushes that is of several items at once, which form a bundle; and how many these are at most."""

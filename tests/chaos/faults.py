@@ -11,18 +11,23 @@ import enum
 import re
 import shutil
 import signal
+import tempfile
+import time
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from pathlib import Path
-from typing import ClassVar
+from typing import ClassVar, cast
 
 import zkrq
+from tests import shift
 from tests.chaos.client_process import SMALL_FILLING
 from tests.chaos.record import Kind
 from tests.chaos.stage import PASSWORD, ClientProcess, Pace, Stage, command, info, let_in, until
-from tests.proxy import Proxy
+from tests.proxy import Connection, Proxy
+from tests.shift import ServerClock, Shift
 from zkrq import local
 from zkrq.protocol.keys import key
+from zkrq.replication.server import PING_SECONDS
 
 EVIDENCE_TIMEOUT = 5.0
 """Seconds within which a fault must be seen to have happened."""
@@ -36,6 +41,15 @@ MEMORY_APART = 100_000
 
 NARROW_BYTES = 4e6
 """Bytes a second that a narrow link carries each way."""
+
+
+CLOCK_STEPS = (-3600, -200, -20, 20, 200, 3600)
+"""Seconds by which a server's clock is set."""
+
+CLOCK_LATE_MAX = 30
+"""Seconds that items may be late, and by which the clock of a server that decides when items are due is set at most.
+More would leave items behind that are due long after the run: what is delayed or retried while the clock is ahead, and
+what was claimed before it was set back and is released meanwhile."""
 
 
 class Lane(enum.Enum):
@@ -412,6 +426,49 @@ class Narrow(Fault):
         return [client.proxies[server.name] for client in self.stage.clients for server in self.stage.servers.redis]
 
 
+class ClockSet(RedisFault):
+    """A server's clock is set, and right again later: by so little that the server stays in the view, by so much that
+    it leaves, and by so much that it refuses pushes."""
+
+    name = "redis-clock-set"
+
+    def __init__(self, stage: Stage) -> None:
+        super().__init__(stage)
+        self._clocks: dict[str, ServerClock] = {}
+        self._by = 0
+
+    async def prepare(self) -> None:
+        servers = self.stage.servers.redis
+        made = Shift(Path(tempfile.mkdtemp(dir=servers[0].directory.parent)))  # removed with the servers
+        for server in servers:
+            self._clocks[server.name] = made.clock_of(server)
+            await server.restart()
+            await self.stage.become_whole(self.stage.pace.whole)
+
+    async def begin(self) -> str:
+        self._by = self.stage.chance.choice(CLOCK_STEPS)
+        return f"{await super().begin()} {self._by:+} s"
+
+    def pick(self) -> local.LocalRedis:
+        sight, servers = self.stage.look(), self.stage.servers.redis
+        followers = [each for each in servers if each.name not in (sight.primary, sight.primary_of_small)]
+        return super().pick() if abs(self._by) <= CLOCK_LATE_MAX else self.stage.chance.choice(followers)
+
+    async def hit(self, server: local.LocalRedis) -> None:
+        self._clocks[server.name].set(self._by)
+        reply = await command(server, "TIME")
+        assert isinstance(reply, list)
+        self.fired += abs(int(cast("list[bytes]", reply)[0]) - self._by - time.time()) < min(map(abs, CLOCK_STEPS)) / 2
+
+    async def end(self) -> None:
+        for clock in self._clocks.values():
+            clock.set(0)
+
+    async def look_back(self) -> None:
+        for clock in self._clocks.values():
+            clock.give_back()
+
+
 # -- ZooKeeper ---------------------------------------------------------------------------------------------------------
 
 
@@ -503,6 +560,34 @@ class ClientStopped(ClientFault):
             self.stage.note(Kind.CONTINUED, self._client.name)
 
 
+class SubscriptionsSilent(Fault):
+    """Whatever goes over one client's subscriptions is dropped without a word, for good; its calls pass."""
+
+    name = "client-subscriptions-silent"
+    lane = Lane.CLIENT
+
+    def __init__(self, stage: Stage) -> None:
+        super().__init__(stage)
+        self._silent: list[Connection] = []
+
+    async def begin(self) -> str:
+        client = self.pick_client()
+        # A consumer subscribes when it first waits for items.
+        await until(lambda: any(each.is_open for each in client.nat.subscriptions), EVIDENCE_TIMEOUT)
+        gone = client.nat.forget()
+        self.fired += bool(gone)
+        self._silent += gone
+        return client.name
+
+    async def end(self) -> None:
+        """Nothing ends it: the client has to find out, and to subscribe again."""
+
+    async def look_back(self) -> None:
+        noticed = PING_SECONDS + self.stage.pace.command_timeout + EVIDENCE_TIMEOUT
+        if not await until(lambda: not any(each.is_open for each in self._silent), noticed):
+            self.stage.troubles.append(f"a silent subscription is kept after {noticed:g} s")
+
+
 # -- the parts ---------------------------------------------------------------------------------------------------------
 
 
@@ -574,5 +659,8 @@ FAULTS: Mapping[str, type[Fault]] = {
         ZooKeeperLeaderKilled,
         ZooKeeperDown,
         ClientStopped,
+        SubscriptionsSilent,
+        *([] if shift.WHY_NOT else [ClockSet]),
     )
 }
+"""By their names; without those that this machine has no means for."""

@@ -19,7 +19,7 @@ from typing import NamedTuple, cast
 from tests.chaos import client_process
 from tests.chaos.client_process import CONNECTED, IDLE, QUEUE, SMALL, SMALL_FILLING, STOP, Orders
 from tests.chaos.record import CONTROLLER, Journal, Kind
-from tests.proxy import Proxy
+from tests.proxy import Nat, Proxy
 from tests.stored import SHIFT_BYTES
 from zkrq import local
 from zkrq.protocol.keys import key
@@ -137,14 +137,18 @@ PRESENT = Release()
 
 
 class ClientProcess:
-    """One client process, as its controller sees it.  ``proxies`` are its ways to the servers, by their names."""
+    """One client process, as its controller sees it.
+
+    ``proxies`` are its ways to the servers, by their names; ``nat`` stands at those to the Redis servers.
+    """
 
     def __init__(
-        self, orders: Orders, process: asyncio.subprocess.Process, proxies: Mapping[str, Proxy], errors: Path
+        self, orders: Orders, process: asyncio.subprocess.Process, proxies: Mapping[str, Proxy], nat: Nat, errors: Path
     ) -> None:
         self.orders = orders
         self.name = orders.name
         self.proxies = proxies
+        self.nat = nat
         self.errors = errors
         self._process = process
 
@@ -365,6 +369,9 @@ async def set_stage(
             proxies = {
                 server.name: await stack.enter_async_context(Proxy(server.host, server.port)) for server in servers.all
             }
+            nat = Nat()
+            for server in servers.redis:
+                proxies[server.name].on_request = nat.see
             for server in servers.redis if users else ():
                 await let_in(server, name, PASSWORD)
             redis = {server.name: proxies[server.name].address for server in servers.redis}
@@ -387,7 +394,7 @@ async def set_stage(
                 pause=pace.rest,
             )
             errors = directory / f"{name}.stderr"
-            client = ClientProcess(orders, await _spawn(orders, errors, release), proxies, errors)
+            client = ClientProcess(orders, await _spawn(orders, errors, release), proxies, nat, errors)
             stack.push_async_callback(client.end)
             return client
 

@@ -29,9 +29,11 @@ def _hits_redis(name: str) -> bool:
 ELSEWHERE = {
     "client-redis-cut",
     "client-stopped",
+    "client-subscriptions-silent",
     "client-wrong-password",
     "client-zookeeper-cut",
     "redis-all-killed",
+    "redis-clock-set",
     "redis-flushed",
     "redis-full",
     "redis-full-apart",

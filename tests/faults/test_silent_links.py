@@ -10,7 +10,7 @@ import pytest
 
 import zkrq
 from tests.harness import HANG, in_process, new_namespace, until
-from tests.proxy import Connection, Flow, Proxy
+from tests.proxy import Nat, Proxy
 from zkrq import local
 from zkrq.base.settings import Settings
 from zkrq.client.cluster import Cluster
@@ -22,29 +22,6 @@ pytestmark = pytest.mark.anyio
 
 SILENT_AFTER = 0.3
 """Seconds without a message until a subscription asks."""
-
-
-class Nat:
-    """What is between one client and its servers."""
-
-    def __init__(self) -> None:
-        self.subscriptions = set[Connection]()
-        self.asked = 0
-        """Requests that ask whether the server still knows the connection."""
-
-    def see(self, connection: Connection, data: bytes) -> bytes:
-        if b"SUBSCRIBE" in data:
-            self.subscriptions.add(connection)
-        self.asked += b"PING" in data
-        return data
-
-    def forget(self) -> int:
-        """Drop whatever goes over the subscriptions that there are, without a word; return how many these are."""
-        gone = tuple(self.subscriptions)
-        self.subscriptions.clear()
-        for connection in gone:
-            connection.set_flow(Flow.SWALLOW)
-        return len(gone)
 
 
 @asynccontextmanager
@@ -82,7 +59,7 @@ async def test_a_consumer_is_woken_again(servers: local.Servers, monkeypatch: py
         primary = cluster.view.primary("jobs")
         wakeups = cluster._client.shard.wakeups  # pyright: ignore[reportPrivateUsage]
         await until(lambda: wakeups._subscriptions.is_listening(primary))  # pyright: ignore[reportPrivateUsage]
-        forgotten = nat.forget()
+        forgotten = len(nat.forget())
         await until(lambda: len(silences(events)) == forgotten)
         await until(lambda: bool(nat.subscriptions) and wakeups._subscriptions.is_listening(primary))  # pyright: ignore[reportPrivateUsage]
         assert str(primary) in silences(events)
@@ -103,7 +80,7 @@ async def test_a_topic_is_heard_again(
     nat, hub, namespace, events = Nat(), Hub(), new_namespace(), list[zkrq.Event]()
     async with in_process(servers, namespace, hub) as other, behind(nat, servers, namespace, hub, events) as cluster:
         async with cluster.listen("news") as news:
-            assert nat.forget() == 3
+            assert len(nat.forget()) == 3
             await until(lambda: len(silences(events)) == 3)
             await until(lambda: all(map(news._subscriptions.is_listening, cluster.view.members)))  # pyright: ignore[reportPrivateUsage]
             assert await other.broadcast("news", "at last")
