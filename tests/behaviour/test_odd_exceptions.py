@@ -259,3 +259,30 @@ async def test_a_codec_may_raise_anything(cluster: zkrq.Cluster, name: str) -> N
         await settled(lambda: _all_died(queue, set(map(str, range(bad)))))
     assert sorted(done) == list(range(bad, bad + GOOD))
     assert all("cannot be decoded as odd: " in (each.reason or "") for each in await queue.dead_letters())
+
+
+@UNHEARD
+async def test_a_listener_passes_over_messages_whose_codec_raises_anything(cluster: zkrq.Cluster, name: str) -> None:
+    codec = Odd()
+    bad = len(codec.errors)
+    async with cluster.listen(name, codec=codec) as listener:
+        for number in range(bad + GOOD):
+            await cluster.broadcast(name, number, codec=codec)
+        assert [await anext(listener) for _ in range(GOOD)] == list(range(bad, bad + GOOD))
+
+
+@UNHEARD
+async def test_a_message_whose_codec_raises_anything_is_not_sent(cluster: zkrq.Cluster, name: str) -> None:
+    class Raising(Odd):
+        def encode(self, item: int, /) -> bytes:
+            if item < len(self.errors):
+                raise self.errors[item]
+            return super().encode(item)
+
+    codec = Raising()
+    async with cluster.listen(name) as listener:
+        for number in range(len(codec.errors)):
+            with pytest.raises(zkrq.CodecError, match="nothing was sent"):
+                await cluster.broadcast(name, number, codec=codec)
+        await cluster.broadcast(name, "sent")
+        assert await anext(listener) == "sent"

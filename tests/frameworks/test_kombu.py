@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import logging
 import os
+import random
 import subprocess
 import sys
 import threading
 import time
 import tomllib
+from collections import Counter
 from collections.abc import Callable, Generator
 from datetime import UTC, datetime, timedelta, timezone
 from importlib import import_module
@@ -21,6 +23,7 @@ from kombu import Connection, Exchange, Queue
 from kombu.transport.virtual import Message
 
 import zkrq
+from tests import odd
 from tests.harness import HANG, SESSION_TIMEOUT, new_namespace
 from zkrq import local, sync
 from zkrq.kombu import BROKER_URL, TASK_ID
@@ -53,6 +56,14 @@ def jobs(options: dict[str, Any], connection: Connection) -> Generator[sync.Queu
     connection.connect()
     with sync.connect(**options) as cluster:
         yield cluster.queue("jobs", codec=zkrq.RAW)
+
+
+@pytest.fixture
+def unheard() -> Generator[None]:
+    """Keep what is logged of surrogates from pytest, one process of which cannot report it to another."""
+    logging.disable(logging.CRITICAL)
+    yield
+    logging.disable(logging.NOTSET)
 
 
 def until(condition: Callable[[], bool]) -> None:
@@ -590,3 +601,38 @@ def test_a_durable_queue_of_a_fanout_keeps_its_messages(connection: Connection, 
     connection.Producer().publish("x", exchange=exchange)
     with another.SimpleQueue("kept") as kept:
         assert kept.get(timeout=HANG).payload == "x"
+
+
+@pytest.mark.parametrize("no_ack", [False, True])
+def test_a_callback_may_raise_anything(
+    connection: Connection, jobs: sync.Queue[bytes], unheard: None, no_ack: bool
+) -> None:
+    """The error ends one call of ``drain_events``; the next calls deliver the other messages."""
+    chance = random.Random(47)
+    errors = [make("text") for make in odd.CLASSES]
+    errors += [odd.some(chance, [*odd.CLASSES, *odd.WISHES]) for _ in range(30)]
+    total = len(errors) + 20
+    for number in range(total):
+        publish(connection, number)
+    delivered, raised, kept = Counter[int](), list[BaseException](), list[Message]()
+
+    def handle(body: int, message: Message) -> None:
+        delivered[body] += 1
+        kept.append(message)
+        if body < len(errors):
+            raise errors[body]
+
+    end = time.monotonic() + HANG
+    with connection.Consumer(Queue("jobs", routing_key="jobs"), callbacks=[handle], no_ack=no_ack):
+        while delivered.total() < total:
+            assert time.monotonic() < end
+            try:
+                connection.drain_events(timeout=HANG)
+            except BaseException as error:
+                raised.append(error)
+        if not no_ack:
+            for message in kept:
+                message.ack()
+        until(lambda: jobs.size() == (0, 0, 0, 0))
+    assert delivered == dict.fromkeys(range(total), 1)
+    assert {id(error) for error in raised} == {id(error) for error in errors}

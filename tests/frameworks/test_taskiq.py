@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
-from collections.abc import AsyncGenerator, Callable
+from collections import Counter
+from collections.abc import AsyncGenerator, Callable, Iterator
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
 from itertools import pairwise
@@ -33,6 +34,7 @@ from taskiq.receiver import Receiver
 from taskiq.scheduler.scheduled_task import CronSpec
 
 import zkrq
+from tests import odd
 from tests.harness import HANG, in_process, new_namespace, settled, until
 from zkrq import local
 from zkrq.coordination.memory import Hub
@@ -54,6 +56,14 @@ async def broker(connect: Callable[[], zkrq.Cluster]) -> AsyncGenerator[ZkrqBrok
     await broker.startup()
     yield broker
     await broker.shutdown()
+
+
+@pytest.fixture
+def unheard() -> Iterator[None]:
+    """Keep what is logged of surrogates from pytest, one process of which cannot report it to another."""
+    logging.disable(logging.CRITICAL)
+    yield
+    logging.disable(logging.NOTSET)
 
 
 def message(text: bytes = b"my_msg", **labels: Any) -> BrokerMessage:
@@ -541,3 +551,29 @@ async def test_moments_of_an_interval_are_the_same_everywhere(broker: ZkrqBroker
     assert {(time.second, time.microsecond) for time in of_often} == {(0, 0)}
     assert {(time.hour, time.minute, time.second) for time in of_daily} == {(0, 0, 0)}
     assert of_daily[-1] > datetime.now(UTC) - timedelta(seconds=1)
+
+
+@pytest.mark.parametrize("kind", ["on the loop", "in a thread"])
+async def test_a_task_may_raise_anything(broker: ZkrqBroker, unheard: None, kind: str) -> None:
+    """Each is done once, as taskiq has it with any error, and so are the others."""
+    chance, calls = random.Random(47), Counter[int]()
+    errors = [make("text") for make in odd.CLASSES]
+    errors += [odd.some(chance, [*odd.CLASSES, *odd.WISHES, *odd.LATER]) for _ in range(30)]
+    if kind == "in a thread":  # asyncio hands on neither of these from a thread: taskiq waits, or drops the message
+        errors = [error for error in errors if not isinstance(error, StopIteration | GeneratorExit)]
+    total = len(errors) + 20
+
+    def run(number: int) -> None:
+        calls[number] += 1
+        if number < len(errors):
+            raise errors[number]
+
+    async def run_on_the_loop(number: int) -> None:
+        run(number)
+
+    task = broker.register_task(run if kind == "in a thread" else run_on_the_loop, task_name="run")
+    for number in range(total):
+        await task.kiq(number)
+    async with working(broker):
+        await settled(is_done(broker))
+    assert calls == dict.fromkeys(range(total), 1)
