@@ -140,3 +140,9 @@ def some(chance: random.Random, makes: list[Callable[[str], BaseException]], dep
     if depth == 0 or chance.random() < 0.6:
         return one(chance, makes)
     return BaseExceptionGroup("together", [some(chance, makes, depth - 1) for _ in range(chance.choice([1, 2, 7]))])
+
+
+def numbered(mixed: int = 10) -> list[BaseException]:
+    """Make one exception of each class, then some that are mixed: in every process the same."""
+    chance = random.Random(47)
+    return [make("text") for make in CLASSES] + [some(chance, CLASSES) for _ in range(mixed)]

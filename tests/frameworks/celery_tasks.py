@@ -9,6 +9,7 @@ from pathlib import Path
 from celery import Celery
 from celery.exceptions import Reject  # pyright: ignore[reportMissingTypeStubs]
 
+from tests import odd
 from tests.frameworks.diary import Diary, note
 from zkrq.kombu import BROKER_URL
 
@@ -32,4 +33,15 @@ def sleep(number: int, seconds: float) -> None:
     """Take some time."""
     note("start", number)
     time.sleep(seconds)
+    note("end", number)
+
+
+@app.task(name="raise")
+def fail(number: int) -> None:
+    """Raise what `tests.odd` has under this number; with any other, nothing.  Celery ends its worker for a
+    ``MemoryError``."""
+    note("start", number)
+    errors = odd.numbered()
+    if number < len(errors) and not isinstance(errors[number], MemoryError):
+        raise errors[number]
     note("end", number)

@@ -13,12 +13,15 @@ from pathlib import Path
 from subprocess import Popen
 
 import pytest
+from celery import Celery
 
 import zkrq
+from tests import odd
 from tests.frameworks import by_celery, by_taskiq
 from tests.frameworks.workers import Framework, Stage, processes_of
 from tests.harness import HANG, SESSION_TIMEOUT, over_zookeeper, settled, until
 from zkrq import local
+from zkrq.kombu import BROKER_URL
 
 pytestmark = pytest.mark.anyio
 
@@ -82,6 +85,24 @@ async def test_what_celery_has_only_fetched_goes_back_while_others_run(stage: St
         assert first.poll() is None
         assert stage.diary.ended() == set()
         assert (await queue.size()).ready == TASKS - by_celery.CONCURRENCY
+
+
+async def test_a_task_of_celery_may_raise_anything(stage: Stage) -> None:
+    """Each is delivered once, also where it ends the process that runs it, and the others are done."""
+    errors = len(odd.numbered())
+    async with (
+        asynccontextmanager(by_celery.framework)(stage) as framework,
+        stage.worker(framework.command, "first"),
+    ):
+        servers = stage.servers
+        options = {"redis": servers.redis_urls, "zookeeper": servers.zookeeper_hosts, "namespace": stage.namespace}
+        app = Celery("client", broker=BROKER_URL, broker_transport_options=options)
+        for number in range(errors + TASKS):
+            await asyncio.to_thread(partial(app.send_task, "raise", (number,)))
+        await settled(framework.is_empty)
+        app.pool.force_close_all()
+    assert stage.diary.counts_of("start") == dict.fromkeys(range(errors + TASKS), 1)
+    assert stage.diary.ended() >= set(range(errors, errors + TASKS))
 
 
 @pytest.mark.chaos
