@@ -27,7 +27,7 @@ from zkrq.protocol.scripts import SCRIPTS, assemble, read_files
 from zkrq.protocol.steps import Answers, Ask
 from zkrq.protocol.view import Eviction, Judgement, View, judge_silence
 from zkrq.protocol.witness import Witness
-from zkrq.replication import request, server, wire
+from zkrq.replication import server, wire
 from zkrq.replication.runner import Runner
 
 
