@@ -865,12 +865,21 @@ async def _a_needed_clock_is_set(world: World) -> None:
             await _run(near, queue.push("refused"))
     assert not near.cluster.health().ok
     assert any(f"server {wrong}: its clock is" in text for text in near.cluster.health().trouble)
+    late = world.new_client("late")  # it knows this as soon as it is connected, so no push of it is in doubt
+    assert await _run(late, late.open())
+    late_queue = late.queue()
+    assert late.cluster
+    assert late_queue
+    assert any(f"server {wrong}: its clock is" in text for text in late.cluster.health().trouble)
+    with pytest.raises(Unavailable, match=f"nothing was written: {wrong}: its clock is .* set it right"):
+        await _run(late, late_queue.push("refused"))
     for claim in await _run(near, queue.pop_many(5, timeout=5)):
         await _run(near, claim.ack())
     world.servers[wrong].clock -= HOUR
-    await _until(lambda: bool(near.cluster and near.cluster.health().ok))
+    await _until(lambda: all(client.cluster and client.cluster.health().ok for client in (near, late)))
     await _run(near, queue.push("after"))
-    await _close(near)
+    await _run(late, late_queue.push("after"))
+    await _close(near, late)
 
 
 def test_with_two_members_and_two_needed_a_wrong_clock_stops_pushes_and_nothing_else() -> None:

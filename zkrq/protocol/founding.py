@@ -16,6 +16,7 @@ import hashlib
 from collections.abc import Mapping
 from typing import NamedTuple, Protocol
 
+from zkrq.protocol.attempts import find_askew
 from zkrq.protocol.clocks import CLOCK_WARNING, PUT_WINDOW, find_apart
 from zkrq.protocol.enrolment import enrol
 from zkrq.protocol.replies import Answer, Status, denial
@@ -117,6 +118,8 @@ class Founding:
             ahead = _find_ahead(known, identities)
             if ahead is None:
                 yield from self._log_clocks(identities)
+                # Noted before the first push, so that what a server would refuse is not written to the others.
+                yield from find_askew(known, {}, {id: identities[id] for id in known.members if id in identities})
                 return Beginning(known, version, identities)
             yield Wait(AHEAD_PAUSE)
         if ahead is not None:
