@@ -20,7 +20,7 @@ OTHER_LIFE = Answer(Status.GONE, reason="another life")
 NOT_IN_SYNC = Answer(Status.NOTINSYNC, reason="not in sync")
 STALE = Answer(Status.STALE, reason="a later epoch")
 
-_READING = (calls.Queues, calls.Metadata, calls.Page)
+_READING = (calls.Queues, calls.Metadata, calls.Aside, calls.Page)
 """What a catch-up reads of its source."""
 
 

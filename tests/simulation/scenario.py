@@ -236,6 +236,7 @@ class _Scenario:
                 world.calls_fail_for_none_of = (all_faults.leap,)
         else:
             self._faults = [*self._faults, all_faults.leap]
+            world.only = None
 
     def _swarm(self, faults: list[Fault]) -> list[Fault]:
         """Some of the faults: a run that has few kinds has more of each, and of what they do together (swarm testing:

@@ -14,7 +14,33 @@ import pytest
 from tests.history import NO_HISTORY, has_history
 from tests.simulation.command import simulate
 
-SEEDS = (10, 12, 21, 28, 30, 31, 35, 51, 58, 61, 111, 116, 148, 161, 183, 185, 192, 193, 214, 219, 229)
+SEEDS = (
+    10,
+    12,
+    21,
+    28,
+    30,
+    31,
+    35,
+    51,
+    58,
+    61,
+    111,
+    116,
+    148,
+    161,
+    183,
+    185,
+    192,
+    193,
+    210,
+    211,
+    214,
+    219,
+    228,
+    229,
+    233,
+)
 """Cheap ones that do each of ``FIRED`` and ``DONE`` twice; ``make simulate`` runs thousands."""
 
 FIRED = {
