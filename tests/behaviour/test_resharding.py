@@ -202,6 +202,32 @@ async def test_a_removal_ends_a_drain_that_was_left_in_the_middle(
         assert list(other.shards) == [FIRST]
 
 
+async def test_a_shard_that_was_removed_takes_no_push_for_another_one_of_its_name(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A client that hears of both changes at once, and has not left the former one yet."""
+    async with servers(3) as own, own.connect(first=1) as late, own.connect(first=1) as operator:
+        await operator.add_shard("b", own.urls("redis-2"))
+        known = client_of(late).shards
+        await known.open_missing()
+        assert ShardName("b") in known.placement.targets
+
+        async def not_yet() -> None:
+            pass
+
+        monkeypatch.setattr(known, "_open_missing", not_yet)
+        await operator.drain_shard("b")
+        await operator.remove_shard("b", force=True)
+        await operator.add_shard("b", own.urls("redis-3"))
+        await known.refresh()
+        assert ShardName("b") in known.open
+        assert ShardName("b") not in known.placement.targets
+        monkeypatch.undo()
+        await known.open_missing()
+        assert known.placement.targets[ShardName("b")].replicas is known.open[ShardName("b")].replicas
+        assert known.open[ShardName("b")].view.servers.keys() == {"redis-3"}
+
+
 async def test_a_program_whose_clock_is_wrong_removes_no_shard(own: Servers, monkeypatch: pytest.MonkeyPatch) -> None:
     """By its clock, the shard has been draining for long enough."""
     async with own.connect(first=1) as cluster:

@@ -318,6 +318,11 @@ class Shards:
         known = self.map.shards  # what could not be opened may be there now
         self.away = {name: why for name, why in self.away.items() if known.get(name) == map.shards.get(name)}
         self._events.several_shards = len(map.shards) > 1
+        for name, shard in self.open.items():
+            # Removed, and perhaps there is another one of that name: until that is open, no push may take this one for
+            # it, because nobody will look into this one again.
+            if map.shard_with(shard.register) is None:
+                self.placement.targets.pop(name, None)
         self.placement.follow(map, found.version)
         self._rounds.call()
 
