@@ -167,7 +167,7 @@ BROKEN_PROMISES = {
     Rule.DENIAL_IS_ACCUSED: Promise.HALTED,
 }
 
-SHARD_SCHEDULES = 120
+SHARD_SCHEDULES = 200
 """With several shards, in every run of the tests; 10,000 in the chaos run."""
 
 SHARDS_SOON = 2
