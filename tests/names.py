@@ -58,4 +58,4 @@ def full_executor() -> Generator[None]:
             yield
         finally:
             may_end.set()
-    loop.set_default_executor(ThreadPoolExecutor())
+    loop.set_default_executor(ThreadPoolExecutor(thread_name_prefix="asyncio"))

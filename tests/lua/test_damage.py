@@ -173,7 +173,7 @@ def test_a_damaged_entry_stops_no_other(server: OneServer, part: str) -> None:
 
 
 def test_an_old_push_with_damaged_payloads_is_not_taken_for_one_that_never_arrived(server: OneServer) -> None:
-    server.put("old", put_window_ms=1)
+    server.put("old")
     damage(server, "payloads", "old", b"\xff\xff\xff")
     server.claim("ann", 1, put_window_ms=0)
     assert server.command("HEXISTS", server.key("records"), "old") == 1

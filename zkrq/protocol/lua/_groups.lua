@@ -102,7 +102,7 @@ do
   -- in which they came, also within one call and after a clock that was set back.
   local function end_of_line(place)
     tally.line_us = math.min(math.max(now_us, (tally.line_us or number('line_us')) + 1), LAST_MOMENT)
-    return text_of(rank(PRIORITIES - 1 - string.byte(place), tally.line_us))
+    return text_of(rank(PRIORITIES - 1 - (string.byte(place) or 0), tally.line_us))
   end
 
   -- Return the first entry of a group in members that stays there, and whether another one does.
