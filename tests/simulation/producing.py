@@ -211,7 +211,12 @@ class Producer:
 
 
 def _has_failed(ended: Ended[Receipt]) -> bool:
-    """Tell whether a push has failed, for another reason than that its queue is full or its cluster is closed."""
+    """Tell whether a push has failed, for another reason than that its queue is full or its cluster is closed.
+
+    Nor for an item before it in an ordered group, which is judged by itself.
+    """
+    if "since an item before it was not" in str(ended.error):
+        return False
     return ended.outcome in (Outcome.UNKNOWN, Outcome.REFUSED) and not isinstance(ended.error, QueueFull | Closed)
 
 
