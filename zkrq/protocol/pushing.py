@@ -125,6 +125,9 @@ class _Round:
         self.covered: set[tuple[ServerId, Life]] = set()
         self.refusals: dict[tuple[ServerId, Life], Set[int]] = {}
         """Puts that each server found too old, or too far in the future."""
+        self.doubt = ""
+        """Which clocks keep servers from agreeing about that, empty if none is known."""
+        self.asked_again = False
         self.tombstones: dict[Place, dict[ServerId, int]] = {}
         self.known: dict[ServerId, set[int]] = {}
         self.in_doubt: set[ServerId] = set()
@@ -197,10 +200,9 @@ class Pushing(Deciding):
         """
         effort, so_far, call = Effort(), _Round(), PushPlain(queue, puts)
         tried: list[int] = []
-        doubt, asked_again = "", False
 
         def attempt(view: View) -> Operation[Answers]:
-            nonlocal map_number, doubt, asked_again
+            nonlocal map_number
             self.check_writable(view)
             if not self.is_placed(view, map_number):
                 map_number = yield from self.place_again(view, map_number, effort)
@@ -223,12 +225,7 @@ class Pushing(Deciding):
             if not effort.touched and any(answer.verdict is Verdict.REFUSE for answer in answers.values()):
                 raise NothingDone(f"refused, nothing was written: {effort.trouble}")
             if so_far.refusals and effort.note(answers) and (contradicting := so_far.contradicting(view)):
-                askew = yield from self.find_askew(view)
-                doubt = describe_askew((yield from Begin(view)).askew)
-                if askew or not (doubt or asked_again):
-                    asked_again = not askew  # once: the clock may have been set right meanwhile
-                    so_far.ask_again(contradicting)
-                    return {**answers, **(askew or dict.fromkeys(contradicting, ASKEW))}
+                return {**answers, **(yield from self._judge_clocks(view, so_far, contradicting))}
             return answers
 
         try:
@@ -244,13 +241,24 @@ class Pushing(Deciding):
             place: outcome for place, outcome in known.items() if place not in so_far.tombstones
         }
         exceptional |= {
-            (at, position): Late() if count == len(so_far.covered) else InDoubt(doubt)
+            (at, position): Late() if count == len(so_far.covered) else InDoubt(so_far.doubt)
             for at, count in refused_by.items()
             for position in range(puts[at].size)
         }
         if so_far.tombstones:
             exceptional |= yield from self._push_again(queue, puts, so_far, known, map_number)
         return Pushes(so_far.copies, exceptional)
+
+    def _judge_clocks(self, view: View, so_far: _Round, contradicting: Set[ServerId]) -> Operation[Answers]:
+        """Return answers by which servers that contradict each other count as failed: those to evict for their clocks,
+        or, once, those to ask again, because a clock may have been set right meanwhile; none to end in doubt."""
+        askew = yield from self.find_askew(view)
+        so_far.doubt = describe_askew((yield from Begin(view)).askew)
+        if not askew and (so_far.doubt or so_far.asked_again):
+            return {}
+        so_far.asked_again = not askew
+        so_far.ask_again(contradicting)
+        return askew or dict.fromkeys(contradicting, ASKEW)
 
     def missing(self, view: View, covered: Set[tuple[ServerId, Life]]) -> Mapping[ServerId, Life]:
         """Return the servers of the view whose answer a plain push still lacks; ``covered`` have answered OK."""
