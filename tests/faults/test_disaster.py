@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import shutil
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager, suppress
 from typing import Any
 
@@ -237,20 +238,25 @@ async def test_servers_that_are_not_named_come_back_by_force_alone() -> None:
             assert await drain(cluster) == list(range(100))
 
 
+def dying_after(enrolled: int) -> Callable[..., Operation[Answer]]:
+    """In place of ``enrol``: the client dies when this number of servers has its next generation."""
+    count = itertools.count(1)
+
+    def enrol_some(*arguments: Any, **named: Any) -> Operation[Answer]:
+        answer = yield from enrol(*arguments, **named)
+        if next(count) == enrolled:
+            raise NotNow("it dies")
+        return answer
+
+    return enrol_some
+
+
 @pytest.mark.parametrize("enrolled", [1, 2, 3])
 async def test_a_refounding_that_was_left_in_the_middle_is_repeated(
     enrolled: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It dies when some servers have their next generation, or all, and the register is not written."""
-    namespace, hub, count = new_namespace(), Hub(), 0
-
-    def enrol_some(*arguments: Any, **named: Any) -> Operation[Answer]:
-        nonlocal count
-        answer = yield from enrol(*arguments, **named)
-        if (count := count + 1) == enrolled:
-            raise NotNow("it dies")
-        return answer
-
+    namespace, hub, enrol_some = new_namespace(), Hub(), dying_after(enrolled)
     async with servers_with_disks() as servers:
         async with in_process(servers, namespace, Hub()) as cluster:
             await cluster.queue(QUEUE).push_many(range(100))
@@ -398,15 +404,7 @@ async def test_a_server_that_has_seen_more_is_named_as_well(servers: local.Serve
 async def test_a_view_over_one_that_went_back_was_left_in_the_middle(
     enrolled: int, servers: local.Servers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    namespace, hub, count = new_namespace(), Hub(), 0
-
-    def enrol_some(*arguments: Any, **named: Any) -> Operation[Answer]:
-        nonlocal count
-        answer = yield from enrol(*arguments, **named)
-        if (count := count + 1) == enrolled:
-            raise NotNow("it dies")
-        return answer
-
+    namespace, hub, enrol_some = new_namespace(), Hub(), dying_after(enrolled)
     async with gone_back(servers, namespace, hub) as running:
         names, epoch = ["redis-1", "redis-2", "redis-3"], running.view.epoch
         monkeypatch.setattr("zkrq.protocol.refounding.enrol", enrol_some)
