@@ -48,8 +48,7 @@ CLOCK_STEPS = (-3600, -200, -20, 20, 200, 3600)
 
 CLOCK_LATE_MAX = 30
 """Seconds that items may be late, and by which the clock of a server that decides when items are due is set at most.
-More would leave items behind that are due long after the run: what is delayed or retried while the clock is ahead, and
-what was claimed before it was set back and is released meanwhile."""
+More would leave items behind that are due long after the run: what is delayed or retried while the clock is ahead."""
 
 
 class Lane(enum.Enum):

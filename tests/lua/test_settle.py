@@ -70,6 +70,31 @@ def test_released_item_stands_where_it_stood(server: OneServer) -> None:
     assert server.claim("bob").ids == ["a", "b"]
 
 
+@pytest.mark.parametrize("moment", ["shared", "own"])
+@pytest.mark.parametrize("end", ["release", "fence"])
+def test_claim_made_before_the_clock_was_set_back_ends_with_a_ready_item(
+    server: OneServer, moment: str, end: str
+) -> None:
+    """It was due when it was claimed; the item may not wait until the clock has caught up."""
+    claim = held(server)
+    if moment == "own":
+        server.settle(claim.settle("nack", 0))
+        claim = server.claim("ann").only
+    hour_us = 3_600_000_000
+    server.change("a", lambda bundle: bundle._replace(
+        due_us=bundle.due_us + hour_us,
+        own={position: own._replace(moment_us=own.moment_us + hour_us) for position, own in bundle.own.items()},
+    ))  # fmt: skip
+    if end == "release":
+        server.settle(claim.settle("release"))
+    else:
+        server.fence("ann")
+    assert server.contents().homes("a") == {"ready"}
+    again = server.claim("bob").only
+    assert again.record.failures == claim.record.failures
+    assert server.contents().faults == []
+
+
 def test_release_takes_the_delivery_back(server: OneServer) -> None:
     claim = held(server)
     assert server.settle(claim.settle("release")).decided["a"].record.attempts == 0

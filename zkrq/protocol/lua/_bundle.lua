@@ -222,12 +222,18 @@ do
   end
 end
 
--- Queue the items of a run again, in their places: with their bundle, or each at its own moment.
+-- Queue claimed items of a run again, in their places: with their bundle, or each at its own moment.  They were due, so a
+-- moment that is still to come is of before this server's clock was set back.
 local function requeue(r, from, to, row)
   set(r, from, to, QUEUED, row)
+  r.due = math.min(r.due, now_us)
   if r.own == '' then return end
   for position = from, to do
-    if own_of(r, position) then set(r, position, position, REQUEUED) end
+    local moment, failures = own_of(r, position)
+    if moment then
+      set(r, position, position, REQUEUED)
+      if moment > now_us then set_own(r, position, now_us, failures) end
+    end
   end
 end
 
