@@ -141,6 +141,10 @@ def joined(payload: bytes | Sequence[bytes]) -> bytes:
     return join([payload] if isinstance(payload, bytes) else payload)
 
 
+LONG_AGO_US = -1e12
+"""When records of tests were decided: their moments are around 0, and nothing is decided later than now."""
+
+
 def packed_item(
     version: Version,
     state: State,
@@ -165,6 +169,7 @@ def packed_item(
             priority=priority,
             pushed_at_ms=pushed_at_ms,
             due_us=0 if state is State.CLAIMED else due_us,
+            clock_us=LONG_AGO_US,
             soonest_us=due_us if state is State.CLAIMED else 0,
             rows=[row_of(token, lease_ms, due_us)] if token else (),
             own={0: Own(due_us, failures)} if failures or state is State.DEAD else {},

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.lua.one_server import Applied, Decided, OneServer, Put, Settlement, packed_item, put_and_claim
-from zkrq.protocol.records import State, Version
+from zkrq.protocol.records import State, Version, unpack
 
 VERBS = {"ack": State.GONE, "nack": State.QUEUED, "release": State.QUEUED, "bury": State.DEAD, "extend": State.CLAIMED}
 
@@ -70,6 +70,19 @@ def test_released_item_stands_where_it_stood(server: OneServer) -> None:
     assert server.claim("bob").ids == ["a", "b"]
 
 
+HOUR_US = 3_600_000_000
+
+
+def set_back(server: OneServer) -> None:
+    """The clock is set back by an hour, as the item's record tells."""
+    server.change("a", lambda bundle: bundle._replace(
+        due_us=bundle.due_us + HOUR_US,
+        clock_us=bundle.clock_us + HOUR_US,
+        expires_us=bundle.expires_us and bundle.expires_us + HOUR_US,
+        own={position: own._replace(moment_us=own.moment_us + HOUR_US) for position, own in bundle.own.items()},
+    ))  # fmt: skip
+
+
 @pytest.mark.parametrize("moment", ["shared", "own"])
 @pytest.mark.parametrize("end", ["release", "fence"])
 def test_claim_made_before_the_clock_was_set_back_ends_with_a_ready_item(
@@ -80,11 +93,7 @@ def test_claim_made_before_the_clock_was_set_back_ends_with_a_ready_item(
     if moment == "own":
         server.settle(claim.settle("nack", 0))
         claim = server.claim("ann").only
-    hour_us = 3_600_000_000
-    server.change("a", lambda bundle: bundle._replace(
-        due_us=bundle.due_us + hour_us,
-        own={position: own._replace(moment_us=own.moment_us + hour_us) for position, own in bundle.own.items()},
-    ))  # fmt: skip
+    set_back(server)
     if end == "release":
         server.settle(claim.settle("release"))
     else:
@@ -93,6 +102,20 @@ def test_claim_made_before_the_clock_was_set_back_ends_with_a_ready_item(
     again = server.claim("bob").only
     assert again.record.failures == claim.record.failures
     assert server.contents().faults == []
+
+
+def test_what_is_decided_after_the_clock_was_set_back_keeps_the_time_that_is_left(server: OneServer) -> None:
+    server.push(Put("a", ttl_ms=60_000))
+    set_back(server)
+    left_us = unpack(server.claim("ann").only.packed).expires_us - server.now_us()
+    assert 0 < left_us <= 60_000_000
+
+
+def test_a_copy_made_after_the_clock_was_set_back_is_not_due_later(server: OneServer) -> None:
+    """Another server may be brought back from this one, and lead."""
+    server.push(Put("a"))
+    set_back(server)
+    assert server.read("a")["a"].left_ms <= 0
 
 
 def test_release_takes_the_delivery_back(server: OneServer) -> None:

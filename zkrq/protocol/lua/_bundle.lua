@@ -222,18 +222,12 @@ do
   end
 end
 
--- Queue claimed items of a run again, in their places: with their bundle, or each at its own moment.  They were due, so a
--- moment that is still to come is of before this server's clock was set back.
+-- Queue the items of a run again, in their places: with their bundle, or each at its own moment.
 local function requeue(r, from, to, row)
   set(r, from, to, QUEUED, row)
-  r.due = math.min(r.due, now_us)
   if r.own == '' then return end
   for position = from, to do
-    local moment, failures = own_of(r, position)
-    if moment then
-      set(r, position, position, REQUEUED)
-      if moment > now_us then set_own(r, position, now_us, failures) end
-    end
+    if own_of(r, position) then set(r, position, position, REQUEUED) end
   end
 end
 
@@ -311,8 +305,7 @@ do
   local MEND_STEP = 65536 -- what a decision about a damaged record adds to its n: above all that was decided of it before
 
   -- Convert all moments of a record to this server's clock.
-  local function rebase(r)
-    local shift = r.shift
+  local function rebase(r, shift)
     r.due = r.due + shift
     if r.soonest > 0 then r.soonest = r.soonest + shift end
     if r.rows ~= '' then
@@ -342,7 +335,8 @@ do
   function touch(r)
     change(r)
     if r.decided then return end
-    if r.shift ~= 0 then rebase(r) end
+    local shift = shift_of(r)
+    if shift ~= 0 then rebase(r, shift) end
     r.decided, r.epoch, r.n, r.clock = true, epoch, r.n + (order.damaged[r.bundle] and MEND_STEP or 1), now_us
   end
 end

@@ -21,7 +21,7 @@ local function copies_of(bundles, from_us)
       local whole = has_payload and redis.call('HGET', payloads, r.bundle) or false
       if whole and not is_readable(whole, true) then unreadable[#unreadable + 1], whole = r.bundle, false end
       found[n + 1], found[n + 2] = r.bundle, string.sub(r.packed, SHIFT_BYTES + 1)
-      found[n + 3], found[n + 4] = texts, string.format('%.0f', r.shift - from_us)
+      found[n + 3], found[n + 4] = texts, string.format('%.0f', shift_of(r) - from_us)
       found[n + 5] = whole
       n = n + 5
     end

@@ -171,6 +171,12 @@ local function write_tail(key, expires_us, ttl_us)
   return string.char(#key) .. key .. struct.pack('<dd', expires_us, ttl_us)
 end
 
+-- Return what to add to the moments of a record to have them by this clock.  A record that was decided here, or arrived, in
+-- the future is of before this clock was set back: then its moments count from now.
+local function shift_of(r)
+  return math.min(r.shift, now_us - r.clock)
+end
+
 local function newer(a, b)
   return a.epoch > b.epoch or (a.epoch == b.epoch and a.n > b.n)
 end
