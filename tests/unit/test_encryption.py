@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from itertools import pairwise
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -12,6 +13,9 @@ from hypothesis import strategies as st
 import zkrq
 import zkrq.testing
 from tests.harness import drain, take
+from zkrq.base.codecs import Place
+from zkrq.base.ids import new_id
+from zkrq.client.queue import push_encoded
 from zkrq.typed import Encrypted, new_key
 
 OLD, NEW = new_key(), new_key()
@@ -91,3 +95,100 @@ async def test_a_queue_of_encrypted_items() -> None:
         assert (await take(queue)).item == SECRET
         await queue.push_many([1, 2, 3])
         assert await drain(cluster, "secrets") == [1, 2, 3]
+
+
+# -- bound to their place ----------------------------------------------------------------------------------------------
+
+HERE = Place("shop", "orders", "r1")
+
+
+def codec(**options: Any) -> Encrypted[Any]:
+    return Encrypted(zkrq.JSON, [OLD], **options)
+
+
+@pytest.mark.parametrize(
+    ("place", "reason"),
+    [
+        (Place("shop", "orders", "r2"), "for queue orders of shop, id r1, .* pushed under another id"),
+        (Place("shop", "payouts", "r1"), r"if you moved it, give accept_from=\['shop/orders'\]"),
+        (Place("shop2", "orders", "r1"), "for queue orders of shop, id r1, and somebody copied it here"),
+        (Place("shop", "topic orders"), "somebody copied it here"),
+        (None, "give the codec to that queue"),
+    ],
+    ids=repr,
+)
+def test_bytes_are_worth_nothing_in_another_place(place: Place | None, reason: str) -> None:
+    encrypted = codec().at(HERE).encode(SECRET)
+    assert codec().at(HERE).decode(encrypted) == SECRET
+    with pytest.raises(zkrq.CodecError, match=reason):
+        (codec() if place is None else codec().at(place)).decode(encrypted)
+
+
+def test_an_id_that_zkrq_made_is_not_bound_to() -> None:
+    """An import gives such an item another id."""
+    encrypted = codec().at(HERE._replace(id=new_id())).encode(SECRET)
+    for id in ("", new_id(), "imported:1"):
+        assert codec().at(HERE._replace(id=id)).decode(encrypted) == SECRET
+
+
+@pytest.mark.parametrize("accepted", ["orders", "shop/orders"])
+def test_what_an_operator_moved_is_accepted_under_any_id(accepted: str) -> None:
+    encrypted = codec().at(HERE).encode(SECRET)
+    there = codec(accept_from=[accepted]).at(Place("shop", "payouts", "moved:orders:r1:0"))
+    assert there.decode(encrypted) == SECRET
+    if accepted == "orders":  # of this cluster only
+        with pytest.raises(zkrq.CodecError):
+            there.at(Place("shop2", "payouts")).decode(encrypted)
+    with pytest.raises(zkrq.CodecError, match="somebody copied it here"):
+        there.decode(codec().at(HERE._replace(queue="refunds")).encode(SECRET))
+    with pytest.raises(zkrq.ConfigError, match="accept_from: a list"):
+        codec(accept_from=accepted)
+
+
+def test_items_of_the_former_format_are_read_until_that_is_switched_off() -> None:
+    former = codec().encode(SECRET)
+    assert codec().at(HERE).decode(former) == SECRET
+    assert codec(accept_unplaced=False).decode(former) == SECRET  # of an outbox
+    with pytest.raises(zkrq.CodecError, match="accept_unplaced"):
+        codec(accept_unplaced=False).at(HERE).decode(former)
+
+
+@given(st.data())
+def test_any_changed_byte_of_the_place_is_noticed(data: st.DataObject) -> None:
+    encrypted = bytearray(codec().at(HERE).encode(SECRET))
+    place = data.draw(st.integers(0, len(encrypted) - 1))
+    encrypted[place] ^= data.draw(st.integers(1, 255))
+    with pytest.raises(zkrq.CodecError):
+        codec().at(HERE).decode(bytes(encrypted))
+
+
+@pytest.mark.anyio
+async def test_who_reaches_the_servers_can_copy_no_encrypted_item() -> None:
+    """Into another queue, or under another id; its own id stays good, wherever the item is read."""
+    async with zkrq.testing.cluster() as cluster:
+        refunds = cluster.queue("refunds", codec=codec())
+        await refunds.push(SECRET, id="r1", headers={"by": "ann"})
+        stolen = await refunds.get("r1")
+        assert stolen
+        assert stolen.item == SECRET
+        assert [item.item async for item in refunds.find(header=("by", "ann"))] == [SECRET]
+        claim = await take(refunds)
+        assert claim.item == SECRET
+        await claim.ack()
+        payouts = cluster.queue("payouts", codec=codec())
+        for queue, id in ((payouts, "r1"), (refunds, "r2")):
+            await push_encoded(queue, stolen.payload, id=id, priority=0)
+            assert await queue.pop_many(1, timeout=0.2) == []
+            letter = await queue.get(id)
+            assert letter
+            assert letter.state == "dead"
+            assert "somebody copied it here" in (letter.reason or "")
+
+
+@pytest.mark.anyio
+async def test_a_message_of_one_topic_cannot_be_sent_to_another() -> None:
+    async with zkrq.testing.cluster() as cluster, cluster.listen("prices", codec=codec()) as prices:
+        stolen = codec().at(Place(cluster.namespace, "topic rates")).encode("stolen")
+        await cluster.broadcast("prices", stolen, codec=zkrq.RAW)
+        await cluster.broadcast("prices", "good", codec=codec())
+        assert await anext(prices) == "good"

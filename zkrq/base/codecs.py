@@ -8,7 +8,7 @@ import math
 import re
 from collections.abc import Callable, Iterable, Sequence
 from itertools import islice
-from typing import Any, Protocol, TypeVar, cast
+from typing import Any, NamedTuple, Protocol, TypeVar, cast
 
 from zkrq.base.errors import CodecError
 
@@ -28,6 +28,38 @@ class Codec(Protocol[T]):
     def encode(self, item: T, /) -> bytes: ...
 
     def decode(self, data: bytes, /) -> T: ...
+
+
+class Place(NamedTuple):
+    """Where an item is stored.  ``queue``: its name, or ``topic`` and a topic's.  ``id``: empty for all items there."""
+
+    cluster: str
+    queue: str
+    id: str = ""
+
+
+class PlacedCodec(Protocol[T]):
+    """Is a ``Codec`` whose bytes cannot be decoded in another place.  ``zkrq_place``: None for any."""
+
+    zkrq_place: Place | None
+
+    def at(self, place: Place) -> Codec[T]: ...
+
+
+def codec_at(codec: Codec[T], place: Place) -> Codec[T]:
+    """Return the codec of a queue or a topic."""
+    return cast("PlacedCodec[T]", codec).at(place) if hasattr(codec, "zkrq_place") else codec
+
+
+def place_of(codec: Codec[Any]) -> Place | None:
+    """Return the place of a codec that has one."""
+    return getattr(codec, "zkrq_place", None)
+
+
+def codec_of_item(codec: Codec[T], id: str) -> Codec[T]:
+    """Return the codec of an item, from that of its queue."""
+    place = place_of(codec)
+    return codec if place is None else codec_at(codec, place._replace(id=id))
 
 
 class _Json:

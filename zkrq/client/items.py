@@ -8,6 +8,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Generic, Literal, NamedTuple, TypeVar, get_args
 
 from zkrq.base import clock
+from zkrq.base.codecs import codec_of_item
 from zkrq.base.errors import ConfigError
 from zkrq.base.errors import split as split_reason
 from zkrq.protocol.calls import Copied, EndedRow, item_id, read_notes
@@ -129,7 +130,7 @@ def _item(id: str, record: ItemRecord, note: str, since: float, payload: bytes, 
     reason, traceback = split_reason(note)
     return Item(
         id=id,
-        item=_decoded(content, codec),
+        item=_decoded(content, codec_of_item(codec, id)),
         payload=content,
         state=state,
         priority=record.priority,

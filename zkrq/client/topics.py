@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar
 from weakref import finalize
 
 from zkrq.base.checks import check_name
+from zkrq.base.codecs import Place, codec_at
 from zkrq.base.errors import Closed, CodecError, ConfigError, PayloadTooLarge, message_of, text_of
 from zkrq.base.events import SubscriptionSilent
 from zkrq.replication.subscriptions import Subscriptions
@@ -48,6 +49,7 @@ _log = logging.getLogger("zkrq.topics")
 async def broadcast(shard: Shard, namespace: str, topic: str, message: T, codec: Codec[T]) -> int:
     """Publish a message; see ``Cluster.broadcast``."""
     check_name("the topic", topic)
+    codec = codec_at(codec, _place(namespace, topic))
     try:
         payload = codec.encode(message)
     except KeyboardInterrupt:
@@ -60,6 +62,10 @@ async def broadcast(shard: Shard, namespace: str, topic: str, message: T, codec:
     if count < 0:
         raise ConfigError(f"nothing was sent: {_right(namespace)}")
     return count
+
+
+def _place(namespace: str, topic: str) -> Place:
+    return Place(namespace, f"topic {topic}")
 
 
 class _Inbox:
@@ -116,7 +122,7 @@ class Listener(Generic[T]):
     def __init__(self, shard: Shard, tasks: Tasks, namespace: str, topic: str, codec: Codec[T]) -> None:
         """``topic`` is checked here; nothing is asked of a server yet."""
         self._topic = check_name("the topic", topic)
-        self._codec = codec
+        self._codec = codec_at(codec, _place(namespace, topic))
         self._shard = shard
         self._tasks = tasks
         self._inbox = _Inbox(namespace, topic, shard.events)

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from zkrq.base.codecs import Place, codec_at
 from zkrq.base.limits import DeadLetters, Declared
 from zkrq.base.retry import Retry
 
@@ -39,11 +40,11 @@ class QueueContext:
     declared_dead: Callable[[str], None]
     declare_limits: Callable[[Declared], Awaitable[None]]
     declaration: Once | None = None
+    codec: Codec[Any] = field(init=False)
+    """What encodes and decodes the items."""
 
-    @property
-    def codec(self) -> Codec[Any]:
-        """What encodes and decodes the items."""
-        return self.settings.codec
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "codec", codec_at(self.settings.codec, Place(self.cluster, self.queue)))
 
     @property
     def retry(self) -> Retry:

@@ -26,6 +26,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING, Generic, NamedTuple, Protocol, TypeVar
 
 from zkrq.base.alarm import NEXT_TURN, Alarm
+from zkrq.base.codecs import codec_of_item, place_of
 from zkrq.base.errors import ClaimLost, CodecError, ConfigError, Unavailable, ZkrqError, message_of, text_of
 from zkrq.base.events import DeadLettersDropped, ItemsGivenUp
 from zkrq.base.log import Log
@@ -493,7 +494,8 @@ class Supplier(Generic[T]):
         # Between the answer and the leases nothing awaits: from the next line on a cancellation finds a lease to
         # lose.
         cancelled = self._leases.admit()
-        decode, claims, size = self._context.codec.decode, list[Claim[T]](), 0
+        codec, claims, size = self._context.codec, list[Claim[T]](), 0
+        decode, is_placed = codec.decode, place_of(codec) is not None
         handed = iter(decided.reply.handed)
         records, superseded = dict(decided.records), decided.superseded
         grants: dict[bytes, Grant] = {}
@@ -515,7 +517,7 @@ class Supplier(Generic[T]):
                 try:
                     if not payload.startswith(NO_HEADERS):
                         content, headers = split_payload(payload)
-                    item = decode(content)
+                    item = codec_of_item(codec, grant.id_of(position)).decode(content) if is_placed else decode(content)
                 except KeyboardInterrupt:
                     raise
                 except BaseException as error:  # of any codec

@@ -19,6 +19,7 @@ from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar, cast
 
 from zkrq.base import clock
+from zkrq.base.codecs import codec_of_item
 from zkrq.base.errors import (
     Closed,
     CodecError,
@@ -108,7 +109,7 @@ class Pusher(Generic[T]):
             options = options.among(self._groups)
         if options.group is not None or options.replaces or options.key_window_ms:
             self._check(options.feature)
-        payload = self._encode(item, options.headers) if encoded is None else NO_HEADERS + encoded
+        payload = self._encode(item, options.headers, id) if encoded is None else NO_HEADERS + encoded
         if id is None:
             call = Push("", 0, payload, options)
         else:
@@ -219,9 +220,9 @@ class Pusher(Generic[T]):
         """Encode an item, without its headers.  Raises ``CodecError``, ``PayloadTooLarge``."""
         return self._encode(item, {})[len(NO_HEADERS) :]
 
-    def _encode(self, item: T, headers: Headers) -> bytes:
+    def _encode(self, item: T, headers: Headers, id: str | None = None) -> bytes:
         try:
-            payload = self._codec.encode(item)
+            payload = (self._codec if id is None else codec_of_item(self._codec, id)).encode(item)
         except CodecError:
             raise
         except KeyboardInterrupt:
