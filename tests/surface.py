@@ -43,6 +43,10 @@ MODULES = (
 """Every module that users import."""
 
 
+NO_PARAMETERS = {"self", "unknown"}
+"""Parameters that users do not give: ``unknown`` has what they misspelt."""
+
+
 def surface() -> str:
     """Return the list: one line for each name."""
     lines: list[str] = []
@@ -98,7 +102,9 @@ def _signature(thing: object) -> str:
     except (TypeError, ValueError):
         return "(...)"
     empty = inspect.Parameter.empty
-    parameters = [each.replace(annotation=empty) for each in signature.parameters.values() if each.name != "self"]
+    parameters = [
+        each.replace(annotation=empty) for each in signature.parameters.values() if each.name not in NO_PARAMETERS
+    ]
     text = str(signature.replace(parameters=parameters, return_annotation=empty))
     return re.sub(r"<(?:function|class|object|<)?.*? at 0x\w+>+|<class '([\w.]+)'>", lambda m: m[1] or "...", text)
 

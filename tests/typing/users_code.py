@@ -37,6 +37,8 @@ async def use(cluster: zkrq.Cluster) -> None:
     await emails.push({"to": 1})  # pyright: ignore[reportArgumentType]
     await raw.push("text")  # pyright: ignore[reportArgumentType]
     await emails.push({"to": "ann"}, "id")  # pyright: ignore[reportCallIssue]
+    await emails.push({"to": "ann"}, dealy=1)  # pyright: ignore[reportCallIssue]
+    await emails.push_many([], countdown=1)  # pyright: ignore[reportCallIssue]
 
     async for claim in declared.pop():
         assert_type(claim, zkrq.Claim[Email])

@@ -9,11 +9,13 @@ from typing import Any, Generic, TypeAlias, TypeVar, cast
 from zkrq.base.checks import Duration, check_count, check_duration, check_kind, check_rate_in, in_seconds
 from zkrq.base.codecs import JSON, Codec
 from zkrq.base.errors import CodecError, ConfigError, PayloadTooLarge, text_of
+from zkrq.base.meant import names_fields
 
 DEAD_LETTERS_MAX = 100_000
 """Dead letters that a queue keeps by default."""
 
 
+@names_fields("zkrq.DeadLetters")
 @dataclass(frozen=True, slots=True)
 class DeadLetters:
     """Limits of a queue's dead letters: their number, and their age in seconds; None: no limit.  The oldest are removed
@@ -115,6 +117,7 @@ RATE_SECONDS = 0.1, 3600.0
 """Shortest and longest time of a rate, in seconds."""
 
 
+@names_fields("zkrq.Limits")
 @dataclass(frozen=True, slots=True)
 class Limits:
     """Limits of a queue over all workers and processes.  ``Limits()`` removes the limits that a queue has.
@@ -155,6 +158,7 @@ class Limits:
         return Limits(*_read(settings))
 
 
+@names_fields("zkrq.Groups")
 @dataclass(frozen=True, slots=True)
 class Groups:
     """Put every item of a queue into a group: items that are pushed without a ``group`` form one group.

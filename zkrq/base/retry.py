@@ -15,6 +15,7 @@ from typing import Any
 
 from zkrq.base.checks import Duration, check_duration
 from zkrq.base.errors import ConfigError, leaves_of, message_of, reason_of, text_of
+from zkrq.base.meant import names_fields
 from zkrq.base.pauses import doubled
 
 Backoff = Callable[[int, float], float]
@@ -207,6 +208,7 @@ class GiveUp:
     reason: str
 
 
+@names_fields("zkrq.Retry")
 @dataclass(frozen=True, slots=True)
 class Retry:
     """Policy of a queue: at most ``max_attempts`` deliveries (None: no limit), ``backoff`` between them.

@@ -16,6 +16,7 @@ from zkrq.base.checks import check_count, check_duration, check_kind, check_leas
 from zkrq.base.codecs import JSON, Codec
 from zkrq.base.errors import ConfigError
 from zkrq.base.limits import DeadLetters, Declared, Groups, History, Limits, Results
+from zkrq.base.meant import unknown_option
 from zkrq.base.retry import Retry
 from zkrq.protocol.clocks import PUT_WINDOW
 from zkrq.protocol.levels import SPOKEN
@@ -160,7 +161,7 @@ class QueueSettings:
     def updated(self, options: Mapping[str, Any]) -> Self:
         """Return these settings with others for the options that are given.  Raises ``TypeError`` for unknown ones."""
         if unknown := options.keys() - _NAMES:
-            raise TypeError(f"a queue has no option {min(unknown)!r}, only {', '.join(sorted(_NAMES))}")
+            raise unknown_option("a queue", min(unknown), _NAMES)
         return replace(self, **_given(options))
 
     def difference(self, options: Mapping[str, Any]) -> str | None:

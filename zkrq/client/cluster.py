@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar, Unpack, overload
 from zkrq.base.checks import Duration, check_id, check_name
 from zkrq.base.codecs import JSON
 from zkrq.base.errors import ConfigError
+from zkrq.base.meant import unknown_method
 from zkrq.base.settings import AS_DECLARED, QueueOptions, Settings
 from zkrq.base.tasks import together
 from zkrq.client.addresses import RedisServers, check_shard, name_servers
@@ -73,6 +74,11 @@ class Cluster:
 
     def _opened(self) -> Cluster | None:
         return self
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any:
+            raise unknown_method(self, name, "queue(...).")
 
     def __repr__(self) -> str:
         opened = self._client.is_open

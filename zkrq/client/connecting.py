@@ -10,6 +10,7 @@ from zkrq import local
 from zkrq.base.checks import Duration, check_count, check_kind, in_seconds
 from zkrq.base.credentials import Credentials, Source
 from zkrq.base.errors import ConfigError
+from zkrq.base.meant import names_options
 from zkrq.base.settings import DEFAULTS, Settings
 from zkrq.base.tls import TLS
 from zkrq.client.addresses import RedisServers, RedisShards, ZooKeeperServers, join_hosts, name_shards
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from zkrq.protocol.view import View
 
 
+@names_options("zkrq.connect()")
 def connect(
     redis: RedisServers | RedisShards | None = None,
     zookeeper: ZooKeeperServers | None = None,

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar, Unpack
 
 from zkrq.base.checks import Duration, Headers, check_count, check_duration, check_items
 from zkrq.base.errors import OutcomeUnknown, Receipt, Receipts
 from zkrq.base.loop import running_loop
+from zkrq.base.meant import HOMES, NoOptions, unknown_method_of_queue, unknown_option
 from zkrq.client.administration import Administration
 from zkrq.consuming.batch import ack_together, check_batch, keep_results
 from zkrq.consuming.claims import lease_of
@@ -24,6 +25,9 @@ if TYPE_CHECKING:
     from zkrq.working.handlers import Handler
 
 T = TypeVar("T")
+
+OF_MANY = ("at", "delay", "group", "headers", "priority", "ttl")
+"""Options of ``push_many``."""
 
 POP_MANY_MAX = 1_000
 """Claims that one ``pop_many`` may ask for."""
@@ -42,6 +46,11 @@ class Queue(Administration[T]):
     def __repr__(self) -> str:
         return f"<Queue {self.name!r} holding {self.held}>"
 
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any:
+            raise unknown_method_of_queue(self, name)
+
     # -- push --------------------------------------------------------------------------------------------------------
 
     async def push(
@@ -58,6 +67,7 @@ class Queue(Administration[T]):
         ttl: Duration | None = None,
         headers: Headers | None = None,
         group: str | None = None,
+        **unknown: Unpack[NoOptions],
     ) -> Receipt:
         """Put one item into the queue.  When this returns, every in-sync server holds it.
 
@@ -83,6 +93,8 @@ class Queue(Administration[T]):
         """
         if running_loop() is not self._own_loop.loop:
             raise self._own_loop.elsewhere()
+        if unknown:
+            raise unknown_option("push()", min(unknown), HOMES["push()"])
         if self._declaration:
             await self._declare()
         seen = None
@@ -117,6 +129,7 @@ class Queue(Administration[T]):
         ttl: Duration | None = None,
         headers: Headers | None = None,
         group: str | None = None,
+        **unknown: Unpack[NoOptions],
     ) -> Receipts:
         """Put many items into the queue, in order; return one receipt each.
 
@@ -134,6 +147,8 @@ class Queue(Administration[T]):
         Raises as ``push`` does, ``ConfigError`` also for a mapping or a text in place of the items.
         """
         self._own_loop.check()
+        if unknown:
+            raise unknown_option("push_many()", min(unknown), OF_MANY)
         check_items(items)
         if self._declaration:
             await self._declare()

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar, Unpack, overload
 
 from zkrq.base.checks import check_name
 from zkrq.base.codecs import JSON
+from zkrq.base.meant import unknown_method
 from zkrq.base.settings import AS_DECLARED, QUEUE_DEFAULTS, QueueOptions
 from zkrq.client import cluster
 from zkrq.sync.blocking import blocking, with_arguments_of
@@ -40,6 +41,11 @@ class Cluster:
 
     def __init__(self, portal: Portal) -> None:
         self._portal = portal
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any:
+            raise unknown_method(self, name, "queue(...).")
 
     def _call(self, act: Callable[[cluster.Cluster], Awaitable[R]]) -> R:
         return self._portal.call(act)

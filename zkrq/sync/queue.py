@@ -8,6 +8,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, Unpack
 
 from zkrq.base.errors import Receipt, Receipts, ZkrqError
+from zkrq.base.meant import NoOptions, unknown_method_of_queue
 from zkrq.client import queue
 from zkrq.sync.batch import Batch
 from zkrq.sync.blocking import blocking
@@ -45,6 +46,11 @@ class Queue(Generic[T]):
     def __repr__(self) -> str:
         return f"<Queue {self.name!r} for threads>"
 
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any:
+            raise unknown_method_of_queue(self, name)
+
     def _call(self, act: Callable[[queue.Queue[T]], Awaitable[R]]) -> R:
         return self._portal.call(lambda cluster: act(self._find(cluster)))
 
@@ -62,6 +68,7 @@ class Queue(Generic[T]):
         ttl: Duration | None = None,
         headers: Headers | None = None,
         group: str | None = None,
+        **unknown: Unpack[NoOptions],
     ) -> Receipts:
         """Put many items into the queue, in order; return one receipt each.
 
@@ -76,7 +83,7 @@ class Queue(Generic[T]):
                 nonlocal is_ordered
                 is_ordered = queue._pusher.is_ordered  # pyright: ignore[reportPrivateUsage]
                 return queue.push_many(
-                    some, delay=delay, at=at, priority=priority, ttl=ttl, headers=headers, group=group
+                    some, delay=delay, at=at, priority=priority, ttl=ttl, headers=headers, group=group, **unknown
                 )
 
             return self._call(act)

@@ -25,6 +25,10 @@ BatchHandler: TypeAlias = Callable[[list[T]], object] | Callable[[list[T], Batch
 parameters without a default.  Otherwise as ``Handler``."""
 
 
+OF_ARQ = "ctx"
+"""Name of the first parameter that arq and SAQ give to each handler: here it would be the item."""
+
+
 def read_handler(handler: Callable[..., object]) -> tuple[Callable[[Claim[Any]], object], bool]:
     """Return a function that calls it with a claim, and whether to use a thread.  Raises ``ConfigError``."""
     in_thread = _runs_in_thread(handler)
@@ -88,6 +92,11 @@ def _takes_claim(handler: Callable[..., object], wanted: str = "the item, or the
         signature = inspect.signature(handler)
     except (TypeError, ValueError):  # written in C
         return False
+    if next(iter(signature.parameters), "") == OF_ARQ:
+        raise ConfigError(
+            f"{name_of(handler)}{signature}: a handler gets {wanted}, and no {OF_ARQ} as in arq and SAQ: remove that "
+            "parameter, or rename it if it is the item"
+        )
     for arguments in ((None,), (None, None)):
         try:
             signature.bind(*arguments)

@@ -35,6 +35,7 @@ import anyio
 from zkrq.base.checks import Duration, check_count, check_duration
 from zkrq.base.errors import Closed, ConfigError, Unavailable, ZkrqError
 from zkrq.base.log import Log
+from zkrq.base.meant import names_options
 from zkrq.base.tasks import on_loop, see_through, wait_ended
 from zkrq.consuming.batch import check_batch
 from zkrq.consuming.claims import Claim, lease_of
@@ -111,6 +112,7 @@ class Worker:
     hook may be ``async``; one that raises is logged and changes nothing.
     """
 
+    @names_options("zkrq.Worker")
     def __init__(
         self,
         *,
@@ -153,6 +155,7 @@ class Worker:
         **options: Unpack[HandlerOptions],
     ) -> Self: ...
 
+    @names_options("Worker.add()")
     def add(
         self,
         queue: Source[T],
