@@ -15,6 +15,7 @@ from anyio.streams.buffered import BufferedByteReceiveStream
 
 import zkrq
 from tests.harness import new_namespace, over_zookeeper
+from tests.snippets import snippet
 from zkrq import local
 
 pytestmark = pytest.mark.anyio
@@ -27,8 +28,34 @@ SETTINGS = """
 SECRET_KEY = "of a test"
 INSTALLED_APPS = ["shop"]
 DATABASES = {"default": {"ENGINE": "django.db.backends.sqlite3", "NAME": "shop.db"}}
+ROOT_URLCONF = "shop.urls"
 DEFAULT_AUTO_FIELD = "django.db.models.AutoField"
 """
+
+URLS = """
+from django.urls import path
+
+from shop.views import buy
+
+urlpatterns = [path("buy", buy)]
+"""
+
+IMPORTS_OF_TESTS = """
+from shop.jobs import send
+from shop.models import Order
+"""
+
+RUN_TESTS = """
+import django
+from django.test.runner import DiscoverRunner
+
+django.setup()
+runner = DiscoverRunner()
+count = runner.build_suite(["shop"]).countTestCases()
+print(f"{count} tests, {runner.run_tests(['shop'])} failed")
+"""
+
+TESTS = snippet("testing.md", "from unittest.mock")
 
 MODELS = """
 from django.db import models
@@ -79,6 +106,33 @@ async def environment(servers: local.Servers) -> dict[str, str]:
     }
 
 
+IN_BACKGROUND = """
+import time
+from fastapi.testclient import TestClient
+
+with TestClient(app) as client:
+    before = app.state.emails
+    while app.state.emails is None:
+        time.sleep(0.01)
+    print(before, bool(app.state.emails), client.post("/sign-up", params={"address": "ann@example.org"}).status_code)
+"""
+
+WITHOUT_QUEUE = """
+import builtins, threading
+from fastapi.testclient import TestClient
+
+said = threading.Event()
+shown = print
+
+def print(*words):
+    shown(*words)
+    said.set()
+
+with TestClient(app):
+    said.wait()
+"""
+
+
 async def run(program: str, folder: Path, environment: dict[str, str]) -> str:
     path = os.pathsep.join((str(folder), str(ROOT)))
     with anyio.fail_after(TIMEOUT):
@@ -97,6 +151,18 @@ async def test_fastapi(servers: local.Servers, environment: dict[str, str], tmp_
         assert [item.item async for item in cluster.queue("emails").scan()] == [{"to": "ann@example.org"}]
 
 
+async def test_fastapi_that_starts_without_its_queue(
+    servers: local.Servers, environment: dict[str, str], tmp_path: Path
+) -> None:
+    pytest.importorskip("fastapi")
+    pytest.importorskip("httpx")
+    program = block("lifespan=lifespan") + block("def keep_open") + "app.router.lifespan_context = lifespan\n"
+    assert await run(program + IN_BACKGROUND, tmp_path, environment) == "None True 202\n"
+    environment["ZKRQ_ZOOKEEPER"] = "127.0.0.1:1"
+    environment["ZKRQ_SESSION_TIMEOUT"] = "1"
+    assert "no queue yet: ZooKeeper does not answer" in await run(program + WITHOUT_QUEUE, tmp_path, environment)
+
+
 async def test_django(servers: local.Servers, environment: dict[str, str], tmp_path: Path) -> None:
     pytest.importorskip("django")
     shop = tmp_path / "shop"
@@ -106,7 +172,10 @@ async def test_django(servers: local.Servers, environment: dict[str, str], tmp_p
     (shop / "models.py").write_text(MODELS)
     for name in ("queues", "views", "jobs"):
         (shop / f"{name}.py").write_text(block(f"# shop/{name}.py"))
+    (shop / "urls.py").write_text(URLS)
+    (shop / "tests.py").write_text(IMPORTS_OF_TESTS + TESTS)
     environment |= {"DJANGO_SETTINGS_MODULE": "shop.settings", "PYTHONUNBUFFERED": "1"}
+    assert (await run(RUN_TESTS, tmp_path, environment)).splitlines()[-1] == "2 tests, 0 failed"
     assert await run(REQUEST, tmp_path, environment) == "202\n"
     command = [sys.executable, "-m", "zkrq", "worker", "shop.jobs:worker", "--log-level", "error"]
     environment["PYTHONPATH"] = os.pathsep.join((str(tmp_path), str(ROOT)))

@@ -33,9 +33,11 @@ pytestmark = pytest.mark.anyio
 ELSEWHERE = {
     ("README.md", "# jobs.py"): "test_readme.py",
     ("migrating.md", "# arq"): "a program of arq",
+    ("migrating.md", "# SAQ"): "a program of SAQ",
     ("security.md", "files = zkrq.TLS("): "tests/security/test_tls.py",
     ("frameworks.md", ""): "tests/frameworks/test_page.py",
     ("outbox.md", "from zkrq.outbox.django import push"): "tests/outbox/by_django.py",
+    ("testing.md", "from unittest.mock"): "tests/frameworks/test_page.py",
     ("testing.md", "pytest_plugins"): "tests/unit/test_plugin.py",
     ("testing.md", "@pytest.mark.anyio"): "tests/unit/test_plugin.py",
 }
@@ -446,6 +448,26 @@ async def test_a_job_of_arq_as_a_worker(code: str, cluster: zkrq.testing.TestClu
 
 async def is_empty(queue: zkrq.Queue[Any]) -> bool:
     return not any(await queue.size())
+
+
+@runs("workers.md", "emails = cluster.queue(")
+async def test_retries(code: str, cluster: zkrq.testing.TestCluster) -> None:
+    emails: zkrq.Queue[str] = (await execute(code, zkrq=zkrq, cluster=cluster))["emails"]
+    await emails.push("x")
+    async with zkrq.Worker().add(emails, fails):
+        await cluster.clock.advance(3600)
+    assert (await emails.size()).dead == 1
+
+
+async def fails(item: str) -> None:
+    raise RuntimeError(item)
+
+
+@runs("testing.md", "import httpx")
+async def test_a_test_of_fastapi(code: str, cluster: zkrq.testing.TestCluster) -> None:
+    pytest.importorskip("fastapi")
+    app = (await execute(snippet("frameworks.md", "from contextlib")))["app"]
+    await (await execute(code, app=app, pytest=pytest))["test_sign_up"](cluster)
 
 
 @runs("observability.md", "metrics = zkrq.prometheus.instrument(")
