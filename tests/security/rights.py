@@ -24,6 +24,7 @@ def rule(user: str, password: str, namespace: str) -> list[str]:
         f">{WRITTEN['password']}": f">{password}",
         f"~{{{WRITTEN['namespace']}}}:*": f"~{{{namespace}}}:*",
         f"&{{{WRITTEN['namespace']}}}:wake:*": f"&{{{namespace}}}:wake:*",
+        f"&{{{WRITTEN['namespace']}}}:topic:*": f"&{{{namespace}}}:topic:*",
     }
     assert changed.keys() <= set(words)
     return [user, *(changed.get(word, word) for word in words[1:])]

@@ -103,6 +103,19 @@ async def test_an_added_server_is_reached_by_all(secured: Secured) -> None:
         assert (await two.queue("jobs").push("x")).replicas == 3
 
 
+async def test_a_server_without_tls_is_not_added(secured: Secured) -> None:
+    """Every client that was told to use TLS would not connect to it, and write nothing more."""
+    namespace, (first, *others) = new_namespace(), secured.redis.items()
+    plain = secured.servers.redis_urls[first[0]]
+    async with connect(secured, namespace, redis=dict(others)) as cluster:
+        with pytest.raises(zkrq.ConfigError, match=r"server redis-1 would be used without TLS.*write rediss://"):
+            await cluster.add_server(plain, name=first[0])
+        with pytest.raises(zkrq.ConfigError, match=r"server redis-1 would be used without TLS.*write rediss://"):
+            await cluster.add_shard("more", {first[0]: plain})
+        assert cluster.view.servers.keys() == dict(others).keys()
+        assert list(cluster.shards) == ["main"]
+
+
 # -- mistakes with Redis -----------------------------------------------------------------------------------------------
 
 CLIENTS = {"none": None, "expired": "expired", "of a stranger": "stranger"}

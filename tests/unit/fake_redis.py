@@ -15,7 +15,7 @@ from zkrq.protocol.view import Life, ServerId
 from zkrq.replication.fleet import Fleet
 from zkrq.replication.server import Server
 from zkrq.replication.stream import ErrorReply, Inbox, Receiver
-from zkrq.replication.wire import NoConnection, Wire
+from zkrq.replication.wire import Dial, NoConnection, Wire
 
 INFO = b"redis_version:7.2.0\r\nrun_id:r1\r\nrole:master\r\nmaxmemory_policy:noeviction\r\n"
 ABOUT = {b"INFO": INFO, b"HMGET": [b"g1", b"1", b"a", b"d"], b"SCARD": 0, b"TIME": [b"1", b"0"]}
@@ -122,20 +122,15 @@ class FakeWire:
         self.closed = True
 
 
-def fleet_of(servers: Mapping[str, Redis], *, command_timeout: float) -> Fleet:
+def fleet_of(servers: Mapping[str, Redis], *, command_timeout: float, scheme: str = "redis") -> Fleet:
     """A client's fleet of these servers; other servers that it comes to know answer everything."""
 
-    def make_server(id: ServerId, url: str) -> Server:
+    def make_server(id: ServerId, url: str, dial: Dial | None = None) -> Server:
         redis = servers.get(id) or Redis()
-        return Server(
-            id,
-            url,
-            namespace="n",
-            command_timeout=command_timeout,
-            dial=lambda url, timeout: redis.make_wire,
-        )
+        dial = dial or (lambda url, timeout: redis.make_wire)
+        return Server(id, url, namespace="n", command_timeout=command_timeout, dial=dial)
 
-    return Fleet({ServerId(id): f"redis://{id}" for id in servers}, make_server, namespace="n")
+    return Fleet({ServerId(id): f"{scheme}://{id}" for id in servers}, make_server, namespace="n")
 
 
 async def ask(

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 
 import pytest
 
 from tests.unit.fake_redis import BROKEN, BUSY, COUNTED, LACKING, OK, SILENCE, Redis, ask, fleet_of
 from zkrq.protocol.calls import Count
-from zkrq.protocol.replies import Answer, Status
+from zkrq.protocol.replies import Answer, Status, Verdict, denial
 from zkrq.protocol.view import Life, ServerId, View
 from zkrq.replication.fleet import Fleet
 from zkrq.replication.stream import ErrorReply
@@ -23,8 +24,8 @@ Make = Callable[..., Fleet]
 
 @pytest.fixture
 def make() -> Make:
-    def make(**servers: Redis) -> Fleet:
-        return fleet_of(servers, command_timeout=PATIENCE)
+    def make(scheme: str = "redis", **servers: Redis) -> Fleet:
+        return fleet_of(servers, command_timeout=PATIENCE, scheme=scheme)
 
     return make
 
@@ -179,6 +180,36 @@ async def test_the_fleet_follows_the_view(make: Make) -> None:
     fleet.follow(view_of("a", epoch=2), with_c)
     fleet.follow(view_of("a", "c", epoch=3), view_of("a", epoch=2))
     assert fleet.servers[ServerId("c")].url == "redis://c.public", "the name that comes back is another server's"
+    fleet.drop()
+
+
+@pytest.mark.parametrize(
+    "url", ["redis://b", "unix:///b.sock", "http://b", "rediss://b%3Fssl_cert_reqs=none", "", "\udcff"]
+)
+async def test_a_url_of_the_view_that_cannot_be_used_is_one_servers_own(make: Make, url: str) -> None:
+    fleet = make("rediss", a=Redis())
+    view = view_of("a", "b")
+    fleet.follow(replace(view, servers={**view.servers, ServerId("b"): url}), None)
+    answers = await ask(fleet, "a", "b")
+    assert answers["a"].status is Status.OK
+    assert answers["b"].verdict is Verdict.CORRECT
+    assert denial("b", answers["b"]).endswith("give this client its own URL of that server, in redis")
+    fleet.drop()
+
+
+async def test_options_in_the_view_are_told_once_and_not_used(make: Make, caplog: pytest.LogCaptureFixture) -> None:
+    fleet = make("rediss", a=Redis())
+    view = view_of("a", "b", "c")
+    urls = {ServerId("b"): "rediss://b?ssl_cert_reqs=none&password=secret", ServerId("c"): "rediss://c:6380/0"}
+    fleet.follow(replace(view, servers={**view.servers, **urls}), None)
+    fleet.follow(replace(view, epoch=2, servers={**view.servers, **urls}), view)
+    assert {id: server.url for id, server in fleet.servers.items() if id != "a"} == {
+        "b": "rediss://b",
+        "c": "rediss://c:6380/0",
+    }
+    (told,) = [record.getMessage() for record in caplog.records]
+    assert told.endswith("are used of server b's URL in the view: rediss://b?ssl_cert_reqs=none")
+    assert "secret" not in told
     fleet.drop()
 
 

@@ -14,7 +14,16 @@ from tests.every import every
 from zkrq.base.credentials import Source
 from zkrq.base.errors import ConfigError
 from zkrq.base.tls import TLS
-from zkrq.replication.urls import Dialler, address, check_url, dial, redact, with_credentials_of, without_credentials
+from zkrq.replication.urls import (
+    Dialler,
+    Told,
+    address,
+    check_url,
+    dial,
+    redact,
+    with_credentials_of,
+    without_credentials,
+)
 from zkrq.replication.wire import RedisWire
 
 URLS = [
@@ -203,6 +212,96 @@ def test_url_can_be_dialled(url: str) -> None:
 def test_any_way_of_writing_a_url_can_be_dialled(url: str) -> None:
     dial(url, 1.0)
     dial(without_credentials(url), 1.0)
+
+
+# -- as the view has it --------------------------------------------------------------------------------------------
+
+PLACE = {"host", "port", "path", "db", "connection_class"}
+SECRET = "rediss://ann:secret@one"
+DIALS = {False: dial, True: Dialler(tls=TLS())}
+CHECKED = f"{SECRET}?ssl_ca_certs=%2Fca.pem"
+
+
+@every(
+    ("urls", "read", "used"),
+    [
+        ([SECRET], "rediss://two:7/3", "rediss://ann:secret@two:7/3"),
+        ([SECRET], "rediss://two?ssl_cert_reqs=none", "rediss://ann:secret@two"),
+        ([CHECKED], "rediss://two?ssl_ca_certs=/theirs.pem&ssl_check_hostname=no", f"{CHECKED.replace('one', 'two')}"),
+        ([SECRET], "rediss://bob:theirs@two", "rediss://ann:secret@two"),
+        ([SECRET], "rediss://two?password=theirs&username=bob", "rediss://ann:secret@two"),
+        (["redis://:secret@one"], "redis://two?socket_keepalive=no&client_name=x", "redis://:secret@two"),
+        (["unix:///one.sock"], "unix:///two.sock?db=3&username=bob", "unix:///two.sock?db=3"),
+        (["redis://:secret@one"], "rediss://two?ssl_cert_reqs=none", "rediss://:secret@two"),
+        ([SECRET, "redis://two"], "redis://three", "redis://three"),
+        ([f"{SECRET}?password=more", "redis://two"], "redis://three", "redis://three"),
+        ([SECRET, "unix:///one.sock"], "unix:///two.sock", "unix://ann:secret@/two.sock"),
+    ],
+)
+def test_of_a_url_that_is_read_only_the_place_counts(urls: list[str], read: str, used: str) -> None:
+    assert Told(urls).url_for(read) == used
+
+
+@every(
+    ("urls", "has_tls", "read"),
+    [
+        ([SECRET], False, "redis://two"),
+        ([SECRET], False, "unix:///two.sock"),
+        ([SECRET, "unix:///one.sock"], False, "redis://two"),
+        (["unix:///one.sock"], True, "redis://two"),
+    ],
+)
+def test_no_view_makes_a_program_leave_out_tls(urls: list[str], has_tls: bool, read: str) -> None:
+    with pytest.raises(ConfigError, match="this client was told to use TLS"):
+        Told(urls, DIALS[has_tls]).url_for(read)
+
+
+def test_redis_tls_holds_where_the_first_server_has_an_option_of_its_own() -> None:
+    first = "rediss://ann:secret@one?ssl_cert_reqs=none&socket_keepalive=yes"
+    told = Told([first], DIALS[True])
+    assert told.url_for("rediss://two") == "rediss://ann:secret@two?socket_keepalive=yes"
+    assert Told([first], dial).url_for("rediss://two") == first.replace("@one", "@two")
+
+
+@pytest.mark.parametrize("host", ["two%3Fssl_cert_reqs=none", "two%2F0%3Fssl_cert_reqs=none", "bob%40two", "two%23"])
+def test_a_host_that_would_end_its_part_of_the_url_is_refused(host: str) -> None:
+    with pytest.raises(ConfigError, match="no host is called that"):
+        Told([CHECKED]).url_for(f"rediss://{host}")
+
+
+forged_options = st.lists(
+    st.sampled_from(
+        ["ssl_cert_reqs=none", "ssl_ca_certs=/theirs.pem", "ssl_check_hostname=no", "username=bob", "password=theirs"]
+    )
+    | st.sampled_from(
+        ["db=3", "client_name=theirs", "host=theirs", "path=/theirs", "socket_keepalive=no", "protocol=3"]
+    )
+)
+
+
+@st.composite
+def forged_urls(draw: st.DrawFn) -> str:
+    """What anybody may have written into the view."""
+    scheme = draw(st.sampled_from(["redis", "rediss", "unix"]))
+    user = draw(st.sampled_from(["", "bob@", "bob:theirs@", ":theirs@"]))
+    host = draw(hosts | st.text(st.sampled_from("ab./?#@[]%:&=-\\"), max_size=12).map(lambda name: quote(name, "%")))
+    place = f"/{host}" if scheme == "unix" else f"{host}{draw(st.sampled_from(['', ':7', '/3', ':7/3']))}"
+    return f"{scheme}://{user}{place}?{'&'.join(draw(forged_options))}"
+
+
+@given(st.lists(urls() | sockets(), min_size=1, max_size=3), st.booleans(), forged_urls())
+def test_no_url_that_is_read_loosens_what_a_program_was_told(own: list[str], has_tls: bool, read: str) -> None:
+    try:
+        used = reached(Told(own, DIALS[has_tls]).url_for(read))
+    except ConfigError:
+        return
+    theirs, first = reached(without_credentials(read)), reached(own[0])
+    assert {name: used.get(name) for name in PLACE} == {name: theirs.get(name) for name in PLACE}
+    assert {name: value for name, value in used.items() if name not in PLACE}.items() <= first.items()
+    schemes = {url.partition(":")[0] for url in own}
+    if has_tls or "rediss" in schemes:
+        kinds = {reached(url).get("connection_class") for url in [*own, "rediss://one"]}
+        assert used.get("connection_class") in kinds
 
 
 # -- as people are shown it ----------------------------------------------------------------------------------------

@@ -363,6 +363,7 @@ class Cluster:
         client.check_open()
         check_url(url)
         id = ServerId(check_id("a server's name", name) if name is not None else address(url))
+        _check_tls(client, {id: url})
         used = client.shards.find(check_shard(shard))
         for other in client.shards.open.values():
             if other is not used and id in other.view.servers:
@@ -402,7 +403,9 @@ class Cluster:
         ZooKeeper does not answer, ``OutcomeUnknown``.
         """
         self._client.check_open()
-        await self._client.resharding.add(check_shard(name), name_servers(redis), min_replicas)
+        servers = name_servers(redis)
+        _check_tls(self._client, servers)
+        await self._client.resharding.add(check_shard(name), servers, min_replicas)
 
     async def drain_shard(self, name: str) -> None:
         """Push no more plain items to a shard; consumers empty it.  ``shard_sizes`` shows what is left.
@@ -496,3 +499,13 @@ class Cluster:
             return
         self._client.check_open()
         await self._client.resharding.reinstate(check_shard(shard), servers, urls)
+
+
+def _check_tls(client: Client, servers: Mapping[str, str]) -> None:
+    """Raise ``ConfigError`` for a server without TLS where this client was told to use it: clients that were told the
+    same would not connect to that server, and write nothing more."""
+    for name, url in servers.items():
+        if client.shards.told.lacks_tls(url):
+            raise ConfigError(
+                f"server {name} would be used without TLS, which this client was told to use: write rediss://"
+            )

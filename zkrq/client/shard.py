@@ -48,7 +48,7 @@ from zkrq.replication.urls import redact, without_credentials
 if TYPE_CHECKING:
     from zkrq.base.events import Events
     from zkrq.base.settings import Settings
-    from zkrq.replication.wire import Dial
+    from zkrq.replication.urls import Told
 
 NOT_OPEN = (
     "the cluster is not open: enter it first, as in `async with zkrq.connect(...) as cluster`, "
@@ -69,10 +69,10 @@ class Shard:
         settings: Settings,
         *,
         events: Events,
-        dial: Dial,
+        told: Told,
         register: str = VIEW,
     ) -> None:
-        """``register``: the one that its view is in."""
+        """``told``: how servers are connected to.  ``register``: the one that its view is in."""
         self.events: Final = events.of(name)
         events = self.events
         self.name: Final = name
@@ -80,8 +80,9 @@ class Shard:
         self._settings = settings
         namespace = self._namespace = settings.namespace
         tasks = self._tasks = Tasks(f"zkrq {namespace}" + ("" if name == FIRST else f" {name}"))
-        make_server = partial(Server, namespace=namespace, command_timeout=settings.command_timeout, dial=dial)
-        self.fleet: Final = Fleet({ServerId(id): url for id, url in servers.items()}, make_server, namespace=namespace)
+        make_server = partial(Server, namespace=namespace, command_timeout=settings.command_timeout, dial=told.dial)
+        urls = {ServerId(id): url for id, url in servers.items()}
+        self.fleet: Final = Fleet(urls, make_server, namespace=namespace, told=told)
         hold = Looking if settings.only_looks else Membership
         self.membership: Final[Membership] = hold(
             coordinator,

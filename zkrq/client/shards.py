@@ -37,6 +37,7 @@ from zkrq.protocol.shards import (
 )
 from zkrq.protocol.view import ServerId, View
 from zkrq.protocol.view import decode as decode_view
+from zkrq.replication.urls import Told
 
 if TYPE_CHECKING:
     from zkrq.base.events import Events
@@ -107,7 +108,7 @@ class Shards:
         self._settings = settings
         self._namespace = settings.namespace
         self._events = events
-        self._dial = dial
+        self.told: Final = Told([url for servers in given.values() for url in servers.values()], dial)
         self._changed = changed
         self.first: Final = self.make(FIRST, given[FIRST], VIEW, settings)
         self.open: dict[ShardName, Shard] = {FIRST: self.first}
@@ -135,9 +136,7 @@ class Shards:
 
     def make(self, name: ShardName, servers: Mapping[str, str], register: str, settings: Settings) -> Shard:
         """Make a shard, without connecting."""
-        return Shard(
-            name, servers, self._coordinator, settings, events=self._events, dial=self._dial, register=register
-        )
+        return Shard(name, servers, self._coordinator, settings, events=self._events, told=self.told, register=register)
 
     def make_placement(self) -> Placement:
         """Make what places pushes by the map."""
@@ -401,10 +400,15 @@ class Shards:
         except ValueError as error:
             raise ConfigError(f"shard {name} of namespace {self._namespace!r} in ZooKeeper: {error}") from error
         fleet, given = self.first.fleet, self.given.get(name, {})
-        servers: dict[str, str] = {id: given.get(id) or fleet.url_for(url) for id, url in view.servers.items()}
-        return self.make(
-            name, {**further, **servers}, entry.register, replace(self._settings, found=False, min_replicas=None)
-        )
+        servers, refusal = dict(further), ""
+        for id, url in view.servers.items():
+            try:
+                servers[id] = given.get(id) or fleet.url_for(url)
+            except ConfigError as error:  # the shard's fleet follows the view, and has a server that says why
+                refusal = str(error)
+        if not servers:
+            raise ConfigError(f"shard {name}: {refusal}")
+        return self.make(name, servers, entry.register, replace(self._settings, found=False, min_replicas=None))
 
     async def find_closed(self, name: ShardName, entry: Entry, further: Mapping[str, str]) -> Shard:
         """Make a shard of all servers that its view names and that this client was given; it is not open here.

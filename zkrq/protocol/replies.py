@@ -154,6 +154,8 @@ _ERRORS: tuple[tuple[str, Status], ...] = (
 
 _SHOW_ANOTHER = "show one that the server trusts and that has not expired (certfile and keyfile of redis_tls)"
 
+_OWN_URL = "give this client its own URL of that server, in redis"
+
 _FUNCTIONS = "give this client's user the rights +fcall +function|load: zkrq's scripts are functions of a library"
 
 _ENABLE = (
@@ -174,6 +176,8 @@ _NEXT_STEPS: tuple[tuple[str, str], ...] = (
     ("ERR DB index", "correct the database number in this client's URL of that server"),
     ("files of redis_tls", "correct them; they are read for each connection"),
     ("redis_auth", "correct what redis_auth names; it is read for each connection"),
+    ("told to use TLS", _OWN_URL),
+    ("is not a Redis URL", _OWN_URL),
     ("speaks no TLS", "write redis:// instead of rediss:// in this client's URL of that server, or name its TLS port"),
     ("speaks TLS", "write rediss:// instead of redis:// in this client's URL of that server, or name its other port"),
     (

@@ -19,15 +19,15 @@ from zkrq.replication.exchange import Round
 from zkrq.replication.link import ServerError
 from zkrq.replication.request import Asked, Request
 from zkrq.replication.server import Server
-from zkrq.replication.urls import with_credentials_of
-from zkrq.replication.wire import pack_words
+from zkrq.replication.urls import Told, redact, without_credentials
+from zkrq.replication.wire import pack_words, refusing
 
 if TYPE_CHECKING:
     from zkrq.protocol.calls import Call
     from zkrq.protocol.server_info import ServerInfo
 
-MakeServer = Callable[[ServerId, str], Server]
-"""Makes the ``Server`` of a URL, without connecting."""
+MakeServer = Callable[..., Server]
+"""Makes the ``Server`` of an id and a URL, without connecting; ``dial=``: in another way than usual."""
 
 Observer = Callable[[Mapping[ServerId, Life], Mapping[ServerId, Answer]], None]
 """Called with the answers to every call, and the lives that were called."""
@@ -40,11 +40,14 @@ _log = logging.getLogger("zkrq.view")
 class Fleet:
     """Own the ``Server`` of every server id: first the given ones, then those that the view names."""
 
-    def __init__(self, urls: Mapping[ServerId, str], make_server: MakeServer, *, namespace: str) -> None:
+    def __init__(
+        self, urls: Mapping[ServerId, str], make_server: MakeServer, *, namespace: str, told: Told | None = None
+    ) -> None:
+        """``told``: for servers that only the view names, None: as these URLs say."""
         self.servers: Final = {id: make_server(id, url) for id, url in urls.items()}
         """Servers by id; follows the view."""
         self._urls = dict(urls)
-        self._first_url = next(iter(urls.values()))
+        self._told = told or Told([*urls.values()])
         self._make_server = make_server
         self._namespace = namespace
         self._observer: Observer | None = None
@@ -67,8 +70,8 @@ class Fleet:
         self._urls[server] = url
 
     def url_for(self, url: str) -> str:
-        """Return a URL of the view as this client uses it: with the credentials of the first server it was given."""
-        return with_credentials_of(url, self._first_url)
+        """Return a URL of the view as this client uses it; see ``Told.url_for``.  Raises ``ConfigError``."""
+        return self._told.url_for(url)
 
     def follow(self, view: View, old: View | None) -> None:
         """Drop the servers that ``view`` no longer names, and make those that are new in it.
@@ -89,12 +92,16 @@ class Fleet:
             self.servers[id] = self._make(id, view.servers[id])
 
     def _make(self, id: ServerId, url: str) -> Server:
+        if own := self._urls.get(id):
+            return self._make_server(id, own)
         try:
-            return self._make_server(id, self._urls.get(id) or self.url_for(url))
+            used = self.url_for(url)
         except ConfigError as error:
-            extra = {"cluster": self._namespace, "server": id}
-            _log.warning("server %s is tried without credentials: %s", id, error, extra=extra)
-            return self._make_server(id, url)
+            return self._make_server(id, url, dial=refusing(str(error)))
+        if url != without_credentials(url):
+            text = "only scheme, host, port, path and database are used of server %s's URL in the view: %s"
+            _log.warning(text, id, redact(url), extra={"cluster": self._namespace, "server": id})
+        return self._make_server(id, used)
 
     def guest(self, server: ServerId, url: str) -> Fleet:
         """Return a fleet of one server that no view names yet; ``drop`` it after use."""

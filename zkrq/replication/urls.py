@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from ipaddress import IPv6Address
 from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qsl, quote, urlencode, urlsplit
 
 from zkrq.base.errors import ConfigError
-from zkrq.replication.wire import Wire, read_url, wires
+from zkrq.replication.wire import Dial, Wire, read_url, wires
 
 if TYPE_CHECKING:
     from zkrq.base.credentials import Source
@@ -20,7 +21,7 @@ class Dialler:
     """Make wires to Redis servers; a ``Dial``.
 
     ``auth``: for URLs without user and password.  ``tls``: for ``rediss://`` without options of its own; then the
-    password is not sent to a server that is named without encryption, as a forged view might do.
+    password is not sent to a server that is named without encryption.
     """
 
     auth: Source | None = None
@@ -40,6 +41,43 @@ class Dialler:
 
 dial = Dialler()
 """Makes wires from URLs alone."""
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """What this program was told about reaching its servers.  It holds for servers that others have named, too.
+
+    The view names servers that this program was not given.  Of such a URL only scheme, host, port, path and database
+    count; user, password and options are those of this program's first URL.  Anybody who can write the view could
+    otherwise have this program send its password to a server of their own, without the checks that it was told to make.
+
+    ``urls``: those that the program was given.  ``dial``: what connects to them.  If it has ``redis_tls``, that holds
+    also where the first URL has options for TLS, because these are for that one server.
+    """
+
+    urls: Sequence[str]
+    dial: Dial = dial
+
+    @property
+    def has_tls(self) -> bool:
+        """Whether the program was given ``redis_tls``."""
+        return isinstance(self.dial, Dialler) and self.dial.tls is not None
+
+    def url_for(self, url: str) -> str:
+        """Return a URL of the view as this program uses it.
+
+        Raises ``ConfigError`` if it is none, and if it lacks TLS.
+        """
+        public = without_credentials(url)
+        if self.lacks_tls(public):
+            raise ConfigError(f"the view has it at {public}, and this client was told to use TLS")
+        return with_credentials_of(public, self.urls[0], keep_tls=not self.has_tls)
+
+    def lacks_tls(self, url: str) -> bool:
+        """Tell whether this program was told to use TLS, and never to connect in the way of this URL."""
+        schemes = {urlsplit(given).scheme for given in self.urls}
+        encrypts = self.has_tls or "rediss" in schemes
+        return encrypts and urlsplit(url).scheme not in {"rediss", *schemes}
 
 
 def redact(url: str) -> str:
@@ -73,17 +111,20 @@ def without_credentials(url: str) -> str:
     return f"{scheme}://{host}{port}" + ("" if database is None else f"/{database}")
 
 
-def with_credentials_of(url: str, other: str) -> str:
-    """Return the URL with the user and the password of another URL, and with its options if it is of the same kind."""
+def with_credentials_of(url: str, other: str, *, keep_tls: bool = True) -> str:
+    """Return a URL that has neither with the user and the password of another URL, and with its options if it is of the
+    same kind; ``keep_tls``: also with those for TLS."""
     parts, known = urlsplit(url), urlsplit(other)
     credentials, at, _ = known.netloc.rpartition("@")
+    options = [option for option in parse_qsl(known.query) if option[0] != "db"]
+    if parts.scheme != known.scheme:
+        options = [option for option in options if option[0] in ("username", "password")]
     if (known.scheme, parts.scheme) == ("rediss", "redis"):
-        credentials = at = ""  # what is sent encrypted is not sent in the clear because a view says so
-    kept = {"username", "password"} if parts.scheme != known.scheme else {name for name, _ in parse_qsl(known.query)}
-    options = [(name, value) for name, value in parse_qsl(known.query) if name in kept - {"db"}]
-    options += parse_qsl(parts.query)
-    query = f"?{urlencode(options)}" if options else ""
-    return f"{parts.scheme}://{credentials}{at}{parts.netloc}{parts.path}{query}"
+        credentials, at, options = "", "", []  # what is sent encrypted is not sent in the clear because a view says so
+    if not keep_tls:
+        options = [option for option in options if not option[0].startswith("ssl_")]
+    query = urlencode(options + parse_qsl(parts.query))
+    return f"{parts.scheme}://{credentials}{at}{parts.netloc}{parts.path}" + (f"?{query}" if query else "")
 
 
 def address(url: str) -> str:
@@ -109,6 +150,19 @@ def _parts(url: str) -> Mapping[str, Any]:
     except (ValueError, TypeError):
         # Without the parser's words, which may quote a password that is not properly escaped.
         raise ConfigError(f"{redact(url)!r} is not a Redis URL: it cannot be parsed") from None
+    if not _is_host(parts.get("host", "localhost")):
+        raise ConfigError(f"{redact(url)!r} is not a Redis URL: no host is called that")
     if url.startswith("unix://") and "path" not in parts:
         raise ConfigError(f"{redact(url)!r} is not a Redis URL: it names no path")
     return parts
+
+
+def _is_host(text: str) -> bool:
+    """Tell whether a URL can be made of this host again: quoted, it may contain what ends the host in a URL, and begins
+    options there."""
+    if ":" in text:
+        try:
+            return bool(IPv6Address(text))
+        except ValueError:
+            return False
+    return set("/?#@[]\\").isdisjoint(text)

@@ -101,6 +101,33 @@ Dial = Callable[[str, float], Callable[[], Wire]]
 """Makes wires to the server of a URL; the float is the time in seconds that connecting may take."""
 
 
+def refusing(reason: str) -> Dial:
+    """Make wires that are never connected, because this client must not connect, or cannot."""
+    return lambda url, timeout: lambda: _Refused(reason)
+
+
+class _Refused(Wire):
+    """A ``Wire`` to nowhere."""
+
+    def __init__(self, reason: str) -> None:
+        self._answer = Answer(Status.DENIED, (), reason)
+
+    async def prepare(self) -> str:
+        raise NoConnection(self._answer)
+
+    async def connect(self) -> None:
+        raise NoConnection(self._answer)
+
+    async def ask(self, *commands: bytes) -> list[object]:
+        raise NoConnection(self._answer)
+
+    def start(self, receiver: Receiver) -> Callable[[bytes], None]:
+        raise NoConnection(self._answer)
+
+    def close(self) -> None:
+        """There is nothing to close."""
+
+
 class _OverNetwork(Connection):
     """redis-py's connection, to addresses that were resolved before."""
 

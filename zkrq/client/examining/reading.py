@@ -27,7 +27,7 @@ from zkrq.protocol.shards import decode as decode_map
 from zkrq.protocol.view import NoView, ServerId, View
 from zkrq.protocol.view import decode as decode_view
 from zkrq.replication.stream import ErrorReply
-from zkrq.replication.urls import redact, with_credentials_of
+from zkrq.replication.urls import Told, redact
 from zkrq.replication.wire import NoConnection, Wire, pack
 
 if TYPE_CHECKING:
@@ -70,10 +70,9 @@ async def read_facts(given: Given) -> Facts:
         ask_hosts(given.hosts, context, timeout), _read_views(given), _read_servers(given, urls, timeout)
     )
     facts = found._replace(first=FIRST, hosts=tuple(hosts), given=tuple(map(ServerId, given.servers)))
-    first = next(iter(given.servers.values()))
-    known = {id: url for view in facts.views.values() for id, url in view.servers.items() if id not in urls}
-    further = {id: with_credentials_of(url, first) for id, url in known.items()}
-    return facts._replace(servers={**servers, **await _read_servers(given, further, timeout)})
+    further = {id: url for view in facts.views.values() for id, url in view.servers.items() if id not in urls}
+    told = Told([*urls.values()], given.dial)
+    return facts._replace(servers={**servers, **await _read_servers(given, further, timeout, told)})
 
 
 async def _read_views(given: Given) -> Facts:
@@ -119,15 +118,22 @@ def _why(error: ValueError) -> tuple[str, str]:
     return str(error), "restore ZooKeeper's data; without it, see docs/disaster.md"
 
 
-async def _read_servers(given: Given, urls: Mapping[ServerId, str], timeout: float) -> dict[ServerId, ServerFacts]:
-    found = await asyncio.gather(*(_read_server(given, id, url, timeout) for id, url in urls.items()))
+async def _read_servers(
+    given: Given, urls: Mapping[ServerId, str], timeout: float, told: Told | None = None
+) -> dict[ServerId, ServerFacts]:
+    """Read these servers; ``told``: the URLs are of a view."""
+    found = await asyncio.gather(*(_read_server(given, id, url, timeout, told) for id, url in urls.items()))
     return {facts.id: facts for facts in found}
 
 
-async def _read_server(given: Given, id: ServerId, url: str, timeout: float) -> ServerFacts:
+async def _read_server(given: Given, id: ServerId, url: str, timeout: float, told: Told | None) -> ServerFacts:
     """Read one server.  What it refuses, or that it does not answer, is a fact like any other."""
     facts = ServerFacts(id, redact(url))
-    wire = given.dial(url, timeout)()
+    try:
+        used = told.url_for(url) if told else url
+    except ConfigError as error:
+        return replace(facts, refusal=Answer(Status.DENIED, (), str(error)))
+    wire = given.dial(used, timeout)()
     try:
         async with asyncio.timeout(2 * timeout):
             await wire.prepare()
