@@ -69,6 +69,26 @@ async def test_workers_are_asked_and_told(stage: Stage, app: Celery) -> None:
         assert (await replies(asking.ping, 1)).keys() == {"celery@one"}
 
 
+async def test_another_deployment_controls_no_worker(stage: Stage, app: Celery) -> None:
+    """Staging in another database of the same servers, with a chroot of its own and the same namespace."""
+    servers = stage.servers
+    redis = {name: f"{url}/1" for name, url in servers.redis_urls.items()}
+    zookeeper = f"{servers.zookeeper_hosts}/staging"
+    options = {"redis": redis, "zookeeper": zookeeper, "namespace": stage.namespace}
+    await zkrq.found(redis, zookeeper, namespace=stage.namespace)
+    staging = Celery("staging", broker=BROKER_URL, broker_transport_options=options)
+    try:
+        async with stage.worker([*COMMAND, "-n", "celery@production"], "production") as worker:
+            asking = app.control.inspect(timeout=2.0)
+            assert (await replies(asking.ping, 1)).keys() == {"celery@production"}
+            assert not await asyncio.to_thread(staging.control.inspect(timeout=2.0).ping)
+            await asyncio.to_thread(staging.control.shutdown)
+            assert (await replies(asking.ping, 1)).keys() == {"celery@production"}
+            assert worker.poll() is None
+    finally:
+        staging.pool.force_close_all()
+
+
 async def test_a_task_that_is_revoked_before_it_begins_does_not_run(stage: Stage, app: Celery) -> None:
     async with stage.worker([*COMMAND, "-n", "celery@one"], "one"):
         await replies(app.control.inspect(timeout=2.0).ping, 1)

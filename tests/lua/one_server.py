@@ -42,6 +42,7 @@ from zkrq.protocol.scripts import SCRIPTS, Script, assemble, read_files
 NAMESPACE = "t"
 QUEUE = "q"
 GENERATION = "g1"
+DEPLOYMENT = "d"
 ANSWER_TIMEOUT = 20.0
 WINDOW_MS = 300_000
 LEASE_MS = 60_000
@@ -673,7 +674,7 @@ class OneServer(Connection):
         return self.ask(cast("calls.Call[R]", replace(cast("Any", call), **given)), **how)
 
     def enrol(self, generation: str = GENERATION, expected: str = "", **options: Argument) -> None:
-        call = calls.Enrol(expected, "redis-1", "d", time.time_ns() // 1000, WINDOW_MS, holding=False)
+        call = calls.Enrol(expected, "redis-1", DEPLOYMENT, time.time_ns() // 1000, WINDOW_MS, holding=False)
         self._ask(call, {"generation": generation, **options})
 
     def seal(self, epoch: int, generation: str = GENERATION) -> None:

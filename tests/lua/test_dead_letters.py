@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from tests.lua.one_server import Applied, OneServer, Put, entry_of, packed_item, put_and_claim
+from tests.lua.one_server import DEPLOYMENT, Applied, OneServer, Put, entry_of, packed_item, put_and_claim
 from zkrq.protocol.records import Own, State, Version
 
 LONG_MS = 60_000
@@ -434,6 +434,14 @@ def test_holder_is_told(server: OneServer, owner: str) -> None:
         server.cancel(*claims.ids)
         assert [holder.heard(), holder.heard()] == [f"{server.key('claimed')} {owner}/17 {id}" for id in ("a", "i d")]
         assert other.told_nothing()
+
+
+def test_holder_is_told_in_its_deployment_alone(server: OneServer) -> None:
+    put_and_claim(server, "a")
+    with server.listen(f"{{t}}:wake:{DEPLOYMENT}:ann") as ann, server.listen(channel("ann")) as elsewhere:
+        server.cancel("a")
+        assert ann.heard() == f"{server.key('claimed')} ann/1 a"
+        assert elsewhere.told_nothing()
 
 
 def test_nobody_is_told_of_what_nobody_holds(server: OneServer) -> None:

@@ -222,8 +222,7 @@ class Shard:
 
     def _follow(self, view: View) -> None:
         """Adapt this client to a newer view."""
-        self.wakeups.listen_only_to(frozenset(view.receivers))
-        self.wakeups.wake_all()
+        self.wakeups.follow(view)
         self.repairer.view_changed(view)
         self.probe.view_changed()
 

@@ -10,6 +10,8 @@ import asyncio
 import logging
 import secrets
 from collections import OrderedDict, deque
+from collections.abc import Callable
+from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar
 from weakref import finalize
@@ -18,6 +20,7 @@ from zkrq.base.checks import check_name
 from zkrq.base.codecs import Place, codec_at
 from zkrq.base.errors import Closed, CodecError, ConfigError, PayloadTooLarge, message_of, text_of
 from zkrq.base.events import SubscriptionSilent
+from zkrq.protocol.keys import topic_channel
 from zkrq.replication.subscriptions import Subscriptions
 
 if TYPE_CHECKING:
@@ -128,12 +131,13 @@ class Listener(Generic[T]):
         self._inbox = _Inbox(namespace, topic, shard.events)
         self._subscriptions = Subscriptions(
             shard.fleet.servers,
-            f"{{{namespace}}}:topic:{topic}",
+            "",
             self._inbox.hear,
             namespace=namespace,
             tasks=tasks,
             troubled=self._inbox.report,
         )
+        self._channel = partial(topic_channel, namespace, topic=topic)
         self._task: asyncio.Task[Any] | None = None
 
     def __repr__(self) -> str:
@@ -144,10 +148,10 @@ class Listener(Generic[T]):
         if self._inbox.closed:
             raise Closed(f"the listener to topic {self._topic} is closed: make another one by listen()")
         if self._task is None:
-            follow = _follow(self._shard, self._subscriptions, self._inbox)
+            follow = _follow(self._shard, self._subscriptions, self._inbox, self._channel)
             self._task = self._tasks.start(follow, f"follow topic {self._topic}")
             finalize(self, self._task.cancel)
-        await _subscribe(self._shard, self._subscriptions)
+        await _subscribe(self._shard, self._subscriptions, self._channel)
         return self
 
     async def __aexit__(
@@ -185,18 +189,21 @@ class Listener(Generic[T]):
             await inbox.arrived.wait()
 
 
-async def _subscribe(shard: Shard, subscriptions: Subscriptions) -> None:
-    receivers = frozenset(shard.view.receivers)
+async def _subscribe(shard: Shard, subscriptions: Subscriptions, channel: Callable[..., str]) -> None:
+    """Listen on every server of the view; ``channel``: of the topic, in a deployment."""
+    wanted, receivers = channel(deployment=shard.view.deployment), frozenset(shard.view.receivers)
+    if wanted != subscriptions.channel:
+        subscriptions.change_channel(wanted)
     subscriptions.listen_only_to(receivers)
     await asyncio.gather(*map(subscriptions.listen, receivers))
 
 
-async def _follow(shard: Shard, subscriptions: Subscriptions, inbox: _Inbox) -> None:
+async def _follow(shard: Shard, subscriptions: Subscriptions, inbox: _Inbox, channel: Callable[..., str]) -> None:
     """Listen to the servers of each view, until cancelled.  Refers to no listener, which may be dropped."""
     try:
         while True:
             await asyncio.sleep(FOLLOW_SECONDS)  # the listener has subscribed
-            await _subscribe(shard, subscriptions)
+            await _subscribe(shard, subscriptions, channel)
     except Closed:
         pass
     finally:

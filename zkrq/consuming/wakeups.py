@@ -14,12 +14,13 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
 from zkrq.base.events import Events, SubscriptionSilent, WakeupsRefused
-from zkrq.protocol.keys import key
+from zkrq.protocol.keys import key, wake_channel
+from zkrq.protocol.levels import FIRST_LEVEL
 from zkrq.replication.subscriptions import Subscriptions
 
 if TYPE_CHECKING:
     from zkrq.base.tasks import Tasks
-    from zkrq.protocol.view import ServerId
+    from zkrq.protocol.view import ServerId, View
     from zkrq.replication.server import Server
 
 
@@ -29,12 +30,14 @@ class Wakeups:
     def __init__(self, servers: Mapping[ServerId, Server], *, namespace: str, tasks: Tasks, events: Events) -> None:
         self._namespace = namespace
         self._events = events
+        self._deployment = ""
+        self._owner = secrets.token_hex(8)  # until there is one
         self._waiting: dict[bytes, Callable[[bool], None]] = {}
         self._cancelled: dict[bytes, Callable[[str, str], None]] = {}
         self._ended: dict[bytes, tuple[Callable[[str], None], Callable[[], None]]] = {}
         self._subscriptions = Subscriptions(
             servers,
-            _channel(namespace, secrets.token_hex(8)),
+            wake_channel(namespace, "", self._owner),
             self._heard,
             namespace=namespace,
             tasks=tasks,
@@ -42,7 +45,6 @@ class Wakeups:
             troubled=self._report,
         )
         self.listen = self._subscriptions.listen
-        self.listen_only_to = self._subscriptions.listen_only_to
 
     @property
     def channel(self) -> str:
@@ -77,7 +79,18 @@ class Wakeups:
 
     def answer_to(self, owner: str) -> None:
         """Listen on the channel of this owner id, under which the scripts find the holder of a claim."""
-        channel = _channel(self._namespace, owner)
+        self._owner = owner
+        self._change_channel()
+
+    def follow(self, view: View) -> None:
+        """Listen only to the servers of this view, in its deployment, and make every queue send a request."""
+        self._deployment = view.deployment if view.level > FIRST_LEVEL else ""
+        self._change_channel()
+        self._subscriptions.listen_only_to(frozenset(view.receivers))
+        self.wake_all()
+
+    def _change_channel(self) -> None:
+        channel = wake_channel(self._namespace, self._deployment, self._owner)
         # A new owner id has a new channel, and the subscriptions on the old one end: messages for the dead owner
         # would otherwise wake this process for claims that are no longer its own.
         if channel != self.channel:
@@ -97,7 +110,7 @@ class Wakeups:
             missed()
 
     def _with_right(self, reason: str) -> str:
-        return f"{reason} (this client's user needs the right to the channels {_channel(self._namespace, '*')})"
+        return f"{reason} (this client's user needs the right to the channels {wake_channel(self._namespace, '', '*')})"
 
     def _report(self, server: ServerId, reason: str, is_silent: bool) -> None:
         refused = WakeupsRefused(self._namespace, server, self._with_right(reason))
@@ -115,7 +128,3 @@ class Wakeups:
         claims, request, id = (*message.split(b" ", 2), b"", b"")[:3]
         if claims in self._cancelled:
             self._cancelled[claims](request.decode(), id.decode())
-
-
-def _channel(namespace: str, name: str) -> str:
-    return f"{{{namespace}}}:wake:{name}"

@@ -211,10 +211,11 @@ class Attempts:
 
         Raises ``NothingDone``, though a server may have published it.
         """
-        call, counts = Broadcast(topic, message), [-1]
+        counts = [-1]
 
         def attempt(view: View) -> Operation[Answers]:
             yield CheckTime()
+            call = Broadcast(f"{view.deployment}:{topic}", message)
             answers: Answers = yield Ask(view.epoch, view.receivers, call)
             done = {id: answer for id, answer in answers.items() if answer.status is Status.OK}
             counts.extend(call.read(answer.body) for answer in done.values())

@@ -33,11 +33,17 @@ reports         hash   item -> what the holder of its claim has reported of its 
 aside           hash   bundle -> all that was stored of it, damaged, and why it was set aside (``lua/_damage.lua``);
                        nothing removes it but an operator, a deletion, or a good copy that turns up
 =============== ====== ===============================================================================
+
+Channels: ``{namespace}:topic:<deployment>:<topic>`` and ``{namespace}:wake:<deployment>:<owner>``.  They name the
+deployment because Redis' channels are the same in every database of a server.
 """
 
 from __future__ import annotations
 
 from zkrq.protocol.scripts import SCRIPTS
+
+_WAKE_DIGITS = 8
+"""Characters of the deployment in the name of a wake-up channel; an owner id is hardly ever given twice anyway."""
 
 _SERVER_KEYS = frozenset({"server", "queues"})
 
@@ -47,6 +53,20 @@ def key(namespace: str, queue: str, name: str) -> str:
     if name in _SERVER_KEYS:
         return f"{{{namespace}}}:{name}"
     return f"{{{namespace}}}:q:{queue}:{name}"
+
+
+def topic_channel(namespace: str, deployment: str, topic: str) -> str:
+    """Return the channel of a topic."""
+    return f"{{{namespace}}}:topic:{deployment}:{topic}"
+
+
+def wake_channel(namespace: str, deployment: str, owner: str) -> str:
+    """Return the channel of an owner id, as short as it can be because each claim request may name it.
+
+    ``deployment``: empty at level 1, where the channel is that of the release before.
+    """
+    place = f"{deployment[:_WAKE_DIGITS]}:" if deployment else ""
+    return f"{{{namespace}}}:wake:{place}{owner}"
 
 
 def script_keys(namespace: str, queue: str, script: str) -> tuple[str, ...]:

@@ -21,7 +21,10 @@ class Seal(Call[None]):
 
 @dataclass(frozen=True, slots=True)
 class Broadcast(Call[int]):
-    """Publish a message to the present listeners of a topic; return their number, -1 if this user may not publish."""
+    """Publish a message to the present listeners of a topic; return their number, -1 if this user may not publish.
+
+    ``topic``: deployment, colon, topic.
+    """
 
     script: ClassVar[str] = "broadcast"
     topic: str

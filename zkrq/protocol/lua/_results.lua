@@ -104,7 +104,7 @@ do
 
   local AWAITED_MAX = 10000 -- items that callers wait for, of one queue; callers for others learn of the end when they ask again
   local AWAITED_MEMORY_MS = 60000 -- fields are dropped together, after this time, if there are as many as may be
-  local CHANNELS_MAX = 1000 -- bytes of the names of the channels of one item
+  local CHANNELS_MAX = 1300 -- bytes of the names of the channels of one item
 
   local function field_of(entry)
     return 'awaited ' .. entry

@@ -1,6 +1,6 @@
 #!lua flags=allow-oom
 -- purpose: decide that an owner is dead: refuse it from now on and requeue its claims, one page per call.  It may have
--- been woken for items that it never took, so its channel is removed, and at the end another waiter is woken.
+-- been woken for items that it never took, so its channels are removed, and at the end another waiter is woken.
 -- cursor: 0 to begin, then the result of the last call, until that is 0.
 -- The owner stays listed (owners.lua) until retire.lua, so that a fence left in the middle is found and repeated.
 -- KEYS: server records payloads ready scheduled members groups claimed holdings dead recent tombstones keys expiring notes fenced_owners lead waiting
@@ -10,7 +10,7 @@
 -- reply: STALE epoch
 local function operation(owner, cursor)
   fence_owner(owner)
-  redis.call('ZREM', waiting, channel_of(owner))
+  redis.call('ZREM', waiting, channels_of(owner))
   local next_cursor, held, stale = claims_page(owner, cursor)
   for _, r in ipairs(held) do
     touch(r)
