@@ -151,6 +151,12 @@ async def test_rights_that_are_missing(own: local.Servers, namespace: str) -> No
     assert finding.about == ("redis-1", "redis-2", "redis-3")
     assert "(lrange, zadd, hset, function|load, sadd, publish)" in finding.text
     assert "+function|load" in finding.text
+    for server in own.redis:
+        await command(server, "ACL", "SETUSER", *rule("doctor-3", "p", namespace, strict=True))
+    finding = await only(own, namespace, redis_auth=("doctor-3", "p"))
+    assert finding.gravity.value == "warning", "it may be meant so"
+    assert "an administrator loads zkrq's library" in finding.text
+    assert "+function|load" not in finding.text
     assert [await command(server, "KEYS", f"{{{namespace}}}*") for server in own.redis] == before
 
 

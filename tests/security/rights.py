@@ -4,21 +4,24 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from typing import Any
 
 from tests.harness import command
 from zkrq import local
 
 PAGE = Path(__file__).parents[2] / "docs" / "security.md"
 
-WRITTEN = {"user": "shop", "password": "a-long-random-password", "namespace": "shop"}
+WRITTEN: dict[str, Any] = {"user": "shop", "password": "a-long-random-password", "namespace": "shop"}
 """What a reader of the page replaces."""
 
 
-def rule(user: str, password: str, namespace: str) -> list[str]:
-    """The words after ``ACL SETUSER``, for another user, password and namespace."""
-    found = re.search(r"^ {4}ACL SETUSER ((?:.+\\\n)*.+)$", PAGE.read_text(), re.MULTILINE)
-    assert found, "the page has no line to copy"
-    words = found[1].replace("\\\n", " ").split()
+def rule(user: str, password: str, namespace: str, *, strict: bool = False) -> list[str]:
+    """The words after ``ACL SETUSER``, for another user, password and namespace.
+
+    ``strict``: of the line for servers whose users do not trust each other.
+    """
+    loose, stricter = re.findall(r"^ {4}ACL SETUSER (\w+ reset (?:.+\\\n)*.+)$", PAGE.read_text(), re.MULTILINE)
+    words: list[str] = (stricter if strict else loose).replace("\\\n", " ").split()
     assert words[0] == WRITTEN["user"]
     changed = {
         f">{WRITTEN['password']}": f">{password}",

@@ -31,6 +31,9 @@ from zkrq import local
 from zkrq.client.cluster import Cluster
 from zkrq.protocol import scripts
 from zkrq.protocol.server_info import questions
+from zkrq.replication.stream import ErrorReply
+from zkrq.replication.urls import dial
+from zkrq.replication.wire import pack
 
 LUA = Path(scripts.__file__).parent / "lua"
 USER, PASSWORD = "least", "p4ssw0rd-of-the-least"
@@ -125,18 +128,34 @@ async def test_everything_works_with_these_rights(
     assert not [event for event in told if isinstance(event, zkrq.WakeupsRefused | zkrq.ServerUnusableHere)]
 
 
+@pytest.fixture
+async def libraries(servers: local.Servers) -> AsyncGenerator[None]:
+    """Afterwards the servers have zkrq's library as it should be, whatever a test has made of it."""
+    yield
+    await rights.each(servers, "FUNCTION", "LOAD", "REPLACE", scripts.LIBRARY.text)
+
+
+def test_the_two_lines_differ_by_the_right_to_load_functions() -> None:
+    loose, strict = rights.rule(**rights.WRITTEN), rights.rule(**rights.WRITTEN, strict=True)
+    assert [word for word in loose if word != "+function|load"] == strict
+
+
 @pytest.mark.anyio
-async def test_a_library_that_an_administrator_has_loaded_is_enough(servers: local.Servers) -> None:
-    """Then nobody else needs the right to load functions, which would be called by all users."""
+async def test_a_library_that_an_administrator_has_loaded_is_enough(servers: local.Servers, libraries: None) -> None:
+    """The price: a server that comes back without it stays out of sync until it has been loaded again."""
     namespace, user = new_namespace(), "calls-only"
-    rule = [word for word in rights.rule(user, PASSWORD, namespace) if word != "+function|load"]
+    rule = rights.rule(user, PASSWORD, namespace, strict=True)
     await rights.each(servers, "ACL", "SETUSER", *rule)
+    first = servers.redis[0]
+    first.config["user"] = " ".join(word for word in rule if word != "reset")
     try:
         for server in servers.redis:
             assert not (await command(server, "FUNCTION", "FLUSH")).startswith(b"-")
         reaching = {server.name: f"redis://{user}:{PASSWORD}@{server.address}" for server in servers.redis}
         options: dict[str, Any] = {"namespace": namespace, "found": True, "session_timeout": SESSION_TIMEOUT}
-        with pytest.raises(zkrq.ConfigError, match=r"function\|load.*the rights \+fcall \+function\|load"):
+        with pytest.raises(
+            zkrq.ConfigError, match=r"function\|load.*the rights \+fcall \+function\|load.*administrator"
+        ):
             async with zkrq.connect(reaching, servers.zookeeper_hosts, **options):
                 pass
         await rights.each(servers, "FUNCTION", "LOAD", scripts.LIBRARY.text)
@@ -144,8 +163,69 @@ async def test_a_library_that_an_administrator_has_loaded_is_enough(servers: loc
             queue = cluster.queue("called")
             await queue.push("x")
             await (await take(queue)).ack()
+            await first.restart(wipe=True)
+            await queue.push("without it")
+            await until(lambda: any("function|load" in text for text in cluster.health().warnings))
+            assert first.name not in cluster.view.members
+            assert not (await command(first, "FUNCTION", "LOAD", scripts.LIBRARY.text)).startswith(b"-")
+            await until(lambda: first.name in cluster.view.members)
     finally:
+        first.config.pop("user", None)
         await rights.each(servers, "ACL", "DELUSER", user)
+
+
+def spying(library: str) -> str:
+    """zkrq's library, which does the same, keeps what every caller passes to it, and gives that to anybody who asks."""
+    begin, call = "local HASH", "callback = function(KEYS, ARGV) return"
+    keeping = call.replace("return", "stolen[#stolen + 1] = table.concat(ARGV, ' ') return")
+    changed = library.replace(begin, f"local stolen = {{}} {begin}", 1).replace(call, keeping)
+    return f"{changed}\nredis.register_function('all_that_was_stolen', function() return stolen end)\n"
+
+
+async def as_user(server: local.LocalRedis, user: str, *words: str) -> object:
+    """The reply to one command under the rights of a user."""
+    wire = dial(f"redis://{user}:{PASSWORD}@{server.address}", HANG)()
+    await wire.prepare()
+    await wire.connect()
+    try:
+        (reply,) = await wire.ask(pack(words))
+        return reply
+    finally:
+        wire.close()
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("strict", [False, True], ids=["trusting", "strict"])
+async def test_who_may_load_functions_reads_the_items_of_every_namespace(
+    servers: local.Servers, libraries: None, strict: bool
+) -> None:
+    """While both are at work, by replacing the library; the stricter line of the page keeps a user from that."""
+    namespaces = {"victim": new_namespace(), "thief": new_namespace()}
+    await rights.each(servers, "FUNCTION", "LOAD", "REPLACE", scripts.LIBRARY.text)
+    for user, namespace in namespaces.items():
+        await rights.each(servers, "ACL", "SETUSER", *rights.rule(user, PASSWORD, namespace, strict=strict))
+    try:
+        reaching = {server.name: f"redis://victim:{PASSWORD}@{server.address}" for server in servers.redis}
+        options: dict[str, Any] = {"found": True, "session_timeout": SESSION_TIMEOUT}
+        async with zkrq.connect(
+            reaching, servers.zookeeper_hosts, namespace=namespaces["victim"], **options
+        ) as cluster:
+            await cluster.queue("letters").push("before")
+            replaced = [
+                await as_user(server, "thief", "FUNCTION", "LOAD", "REPLACE", spying(scripts.LIBRARY.text))
+                for server in servers.redis
+            ]
+            await cluster.queue("letters").push("a private letter")
+        stolen = [await as_user(server, "thief", "FCALL", "all_that_was_stolen", "0") for server in servers.redis]
+        if strict:
+            assert all(isinstance(reply, ErrorReply) and "NOPERM" in reply.text for reply in replaced)
+            assert all(isinstance(reply, ErrorReply) and "Function not found" in reply.text for reply in stolen)
+        else:
+            assert {*replaced} == {scripts.LIBRARY.name.encode()}
+            assert all("a private letter" in str(reply) for reply in stolen)
+    finally:
+        for user in namespaces:
+            await rights.each(servers, "ACL", "DELUSER", user)
 
 
 async def items(cluster: Cluster) -> None:
@@ -177,6 +257,9 @@ async def items(cluster: Cluster) -> None:
     for claim in await queue.pop_many(2, timeout=HANG):
         await claim.bury("once more")
     await queue.discard()
+    async with cluster.listen("topic") as listener:
+        assert await cluster.broadcast("topic", "heard") == 1
+        assert await anext(listener) == "heard"
     few = cluster.queue("few", dead_letters=zkrq.DeadLetters(max_count=2, max_age=timedelta(days=1), expired=True))
     await few.push_many(range(5))
     for claim in await few.pop_many(5, timeout=HANG):

@@ -160,7 +160,12 @@ def test_what_lies_with_one_client_never_evicts(status: Status) -> None:
         ("one:6379 speaks no TLS", "write redis://"),
         ("one:6379 refuses this client's certificate, or misses one: alert", "show one that the server trusts"),
         ("NOPERM User u has no permissions to run the 'fcall' command", "+fcall +function|load"),
-        ("NOPERM this user has no permissions to run the 'function|load' command", "+fcall +function|load"),
+        ("NOPERM this user has no permissions to run the 'function|load' command", "have an administrator load"),
+        (
+            "'http://b' is not a Redis URL: redis://, rediss:// or unix:// expected",
+            "its own URL of that server, in redis",
+        ),
+        ("the view has it at redis://b, and this client was told to use TLS", "its own URL of that server, in redis"),
         ("it is Redis 6.2.14, and zkrq needs Redis 7 or later, or Valkey", "upgrade that server"),
         ("redis_auth cannot be read: no such file", "correct what redis_auth names"),
         ("[X509: KEY_VALUES_MISMATCH] key values mismatch", "its options or its certificates"),

@@ -156,7 +156,10 @@ _SHOW_ANOTHER = "show one that the server trusts and that has not expired (certf
 
 _OWN_URL = "give this client its own URL of that server, in redis"
 
-_FUNCTIONS = "give this client's user the rights +fcall +function|load: zkrq's scripts are functions of a library"
+_FUNCTIONS = (
+    "give this client's user the rights +fcall +function|load, or only +fcall and have an administrator load zkrq's "
+    "library of functions (docs/security.md says which is right)"
+)
 
 _ENABLE = (
     "have that server take this command (rename-command in redis.conf, or the settings of a managed service): "

@@ -187,7 +187,13 @@ _DISK_FIELDS = ("aof_last_write_status", "aof_last_bgrewrite_status", "rdb_last_
 
 
 def _rights(server: ServerFacts, facts: Facts) -> Iterator[Finding]:
-    if server.lacking:
+    if server.lacking == ("function|load",):
+        what = (
+            "this client's user may not load functions, so an administrator loads zkrq's library, also when it is lost"
+        )
+        step = "nothing, if that is intended: see the rights of a Redis user in docs/security.md"
+        yield Finding(Gravity.WARNING, "rights", (server.id,), what, step)
+    elif server.lacking:
         rights = " ".join(f"+{name}" for name in server.lacking)
         what = f"this client's user lacks rights ({', '.join(server.lacking)})"
         step = f"`ACL SETUSER` it with {rights}, and the keys and channels of docs/security.md"
