@@ -148,7 +148,8 @@ class Recurring(Generic[T]):
         failures = 0
         while self._stored and stored.entry.declared:
             try:
-                await stored.store.declare(stored.entry)
+                # What ZooKeeper has lost begins where this process was, so no moment of meanwhile is left out.
+                await stored.store.declare(replace(stored.entry, since=self.last or self._plan.clock()))
                 stored.begun = stored.store.begun
                 break
             except (NotLetIn, Unavailable) as error:

@@ -58,8 +58,9 @@ class StoredSchedule:
 
     ``when``, ``offset``, ``zone``, ``catch_up``, ``priority``: as for ``Cluster.every``.  ``payload``: the item,
     encoded; None if the code that declares the schedule makes it.  ``paused``: whether nothing is pushed until
-    ``resume``.  ``since``: moments up to this one are not pushed, because the schedule was added, changed or resumed
-    then; None: no such bound.  ``mark``: of the declaration in code, empty for a schedule that was added at run time.
+    ``resume``.  ``since``: moments up to this one are not pushed, because the schedule was added, first declared,
+    changed or resumed then; None: no such bound.  ``mark``: of the declaration in code, empty for a schedule that was
+    added at run time.
     """
 
     queue: str
@@ -210,11 +211,17 @@ class Timetable:
         return replace(self, entries=entries, unknown_of=unknown_of, unreadable=unreadable)
 
     def declared(self, entry: StoredSchedule) -> Timetable:
-        """Store what code declares, unless the schedule was made of the same declaration; a pause holds."""
+        """Store what code declares, unless the schedule was made of the same declaration; a pause holds.
+
+        ``entry.since``: the present, from which on a new schedule, or one with other moments, is pushed.
+        """
         old = self.entries.get(entry.key)
         if old is None:
             return self._with(entry)
-        return self if old.mark == entry.mark else self._with(replace(entry, paused=old.paused, since=old.since))
+        if old.mark == entry.mark:
+            return self
+        is_as_before = (old.when, old.offset, old.zone) == (entry.when, entry.offset, entry.zone)
+        return self._with(replace(entry, paused=old.paused, since=old.since if is_as_before else entry.since))
 
     def _with(self, entry: StoredSchedule) -> Timetable:
         unreadable = self._unreadable_but(entry.key)
