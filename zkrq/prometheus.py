@@ -25,7 +25,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from zkrq.base.errors import ConfigError, ZkrqError
-from zkrq.base.events import ClaimsLost, DeadLettersDropped, Event, LoopBlocked, ServerEvicted, event_types
+from zkrq.base.events import ClaimsLost, DeadLettersDropped, Event, LoopBlocked, MomentsLost, ServerEvicted, event_types
 from zkrq.base.loop import running_loop
 from zkrq.base.version import __version__
 from zkrq.client.flow import Flow, Passed
@@ -104,6 +104,7 @@ COUNTERS: Final = {
     "handler_errors": _Counted("Handlers of this process that ended with an exception.", ("queue",)),
     "claims_lost": _Counted("Claims of this process that were lost before they were settled.", ("queue",)),
     "dead_letters_dropped": _Counted("Dead letters beyond the queue's limits that this process removed.", ("queue",)),
+    "moments_lost": _Counted("Moments of schedules that were not pushed, as this process has found.", ("queue",)),
     "events": _Counted("Events of this client, by type.", ("event",)),
     "evictions": _Counted("Servers that this client evicted from the view.", ("server",)),
     "event_loop_blocked_seconds": _Counted(
@@ -217,6 +218,8 @@ class Metrics(Observer, Collector):
                 self._count("claims_lost", self._label(queue), by=len(ids))
             case DeadLettersDropped(queue=queue, items=items):
                 self._count("dead_letters_dropped", self._label(queue), by=items)
+            case MomentsLost(queue=queue, count=count):
+                self._count("moments_lost", self._label(queue), by=count)
             case LoopBlocked(seconds=seconds):
                 self._count("event_loop_blocked_seconds", by=seconds)
             case _:
@@ -272,7 +275,7 @@ class Metrics(Observer, Collector):
             if len(self._labels) >= MAX_QUEUES:
                 return OTHER
             label = self._labels[queue] = queue
-            for name in ("handler_errors", "claims_lost", "dead_letters_dropped"):
+            for name in ("handler_errors", "claims_lost", "dead_letters_dropped", "moments_lost"):
                 self._count(name, label, by=0)  # so that the first one is a change from zero
             self._count("pushes", label, "pushed", by=0)
         return label

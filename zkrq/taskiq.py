@@ -33,7 +33,7 @@ from zkrq.base.errors import ClaimLost, Closed, ConfigError, NoResult, ZkrqError
 from zkrq.base.limits import Results
 from zkrq.base.settings import QUEUE_DEFAULTS, QueueOptions
 from zkrq.client.connecting import connect
-from zkrq.client.moments import MAX_CATCH_UP, Period, id_of, latest
+from zkrq.client.moments import ID_CATCH_UP, Period, id_of, latest
 from zkrq.client.queue import Queue, check_pop
 from zkrq.client.scheduling import keep
 from zkrq.client.stored import StoredResult, StoredResults
@@ -339,7 +339,7 @@ class ZkrqScheduleSource(LabelScheduleSource):
         """Let the push name the moment.  Raises ``ScheduledTaskCancelledError`` for a time that is long past."""
         present = datetime.now(UTC)
         moment = _aware(task.time) if task.time else present.replace(second=0, microsecond=0)  # cron: once a minute
-        if present - moment > timedelta(seconds=MAX_CATCH_UP):
+        if present - moment > timedelta(seconds=ID_CATCH_UP):
             raise ScheduledTaskCancelledError
         _appointment.set(_Appointment(task.schedule_id, id_of(task.schedule_id, moment)))
 
@@ -521,7 +521,7 @@ def _interval(task: ScheduledTask) -> timedelta:
 def _moments(task: ScheduledTask, present: datetime) -> Iterator[ScheduledTask]:
     """Yield a schedule's last moment, if it is not long past, and those of the next time, at least one."""
     period = Period(round(_interval(task) / timedelta(milliseconds=1)), 0)
-    moment = latest(period, present - timedelta(seconds=MAX_CATCH_UP), present) or period.after(present)
+    moment = latest(period, present - timedelta(seconds=ID_CATCH_UP), present) or period.after(present)
     while True:
         id = f"{task.schedule_id}@{moment.isoformat()}"
         yield task.model_copy(update={"interval": None, "time": moment, "schedule_id": id})

@@ -14,6 +14,7 @@ import zkrq
 from tests.harness import HANG, in_process, new_namespace, settled, until
 from tests.load import Load
 from zkrq import local
+from zkrq.client.moments import to_ms
 from zkrq.coordination.memory import Hub
 from zkrq.protocol.view import ServerId
 
@@ -120,3 +121,28 @@ async def test_a_slow_event_loop_is_not_a_servers_silence(servers: local.Servers
             await settled(lambda: is_everywhere(cluster.queue("jobs")))
         finally:
             blocked = False
+
+
+async def test_moments_of_a_schedule_come_while_a_server_hangs(servers: local.Servers) -> None:
+    """The push of one that hangs keeps no other from being pushed when it comes; each is there once."""
+    namespace, hub, hanging = new_namespace(), Hub(), servers.redis[1]
+    options: dict[str, Any] = {"command_timeout": COMMAND_TIMEOUT, "operation_timeout": HANG}
+    async with (
+        in_process(servers, namespace, hub, **options) as one,
+        in_process(servers, namespace, hub, **options) as two,
+    ):
+        every = [each.every(0.1, each.queue("jobs"), to_ms, name="tick") for each in (one, two)]
+        await until(lambda: all(each.last for each in every))
+        hanging.pause()
+        pushes = [each._pushes for each in every]  # pyright: ignore[reportPrivateUsage]
+        await until(lambda: all(len(each) >= 5 for each in pushes))
+        stuck = {moment for each in pushes for moment in each}
+        hanging.resume()
+        got = list[int]()
+        async with asyncio.timeout(HANG):
+            async for claim in one.queue("jobs").pop():
+                got.append(claim.item)
+                await claim.ack()
+                if stuck <= set(got):
+                    break
+        assert len(got) == len(set(got))

@@ -22,7 +22,7 @@ from anyio.streams.text import TextReceiveStream
 import zkrq
 from tests.behaviour.helpers import bury
 from tests.harness import command as ask
-from tests.harness import new_namespace, over_zookeeper, take
+from tests.harness import new_namespace, over_zookeeper, settled, take
 from zkrq import local
 
 pytestmark = pytest.mark.anyio
@@ -529,9 +529,13 @@ async def test_schedules(shell: Shell, servers: local.Servers) -> None:
         "offset": 0.0,
         "zone": None,
         "catch_up": 240.0,
+        "missed": "last",
         "priority": 2,
         "paused": False,
         "declared": False,
+        "last": None,
+        "last_loss": None,
+        "losses": 0,
         "item": {"kind": "daily"},
     }
     code, out, err = await shell.run(*added)
@@ -549,14 +553,25 @@ async def test_schedules(shell: Shell, servers: local.Servers) -> None:
     ):
         await shell.value("schedules", "resume", "jobs", "nightly")
         assert (await take(cluster.queue("jobs"))).item == 7
+
+        async def has_last() -> bool:
+            return (await cluster.schedules().list())[0].last is not None
+
+        await settled(has_last)
         running.terminate()
         assert await running.wait() == 0
+    (value,) = await shell.value("schedules", "list")
+    code, out, _ = await shell.run("schedules", "list")
+    assert (code, f"; last {value['last']}; " in out) == (0, True)
+    (value,) = await shell.value("schedules", "change", "jobs", "nightly", "--catch-up", "1200", "--missed", "all")
+    assert (value["catch_up"], value["missed"]) == (1200, "all")
     assert await shell.run("schedules", "remove", "jobs", "nightly") == (0, "removed\n", "")
     assert await shell.run("schedules", "list") == (0, "", "")
     for wrong, says in (
         (("pause", "jobs", "nightly"), "there is no schedule 'nightly' of queue 'jobs'"),
         (("add", "jobs", "nightly", "0.01", "1"), "the period is 0.01 s"),
         (("add", "jobs", "nightly", "60", "{"), "the item is not JSON"),
+        (("add", "jobs", "nightly", "60", "1", "--missed", "some"), "must be one of 'all', 'last', 'none'"),
     ):
         code, out, err = await shell.run("schedules", *wrong)
         assert (code, out) == (2, "")

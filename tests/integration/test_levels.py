@@ -53,6 +53,9 @@ FEATURES: dict[str, Callable[[zkrq.Cluster], Awaitable[object]]] = {
     ),
     "history": lambda cluster: cluster.queue("q").set_history(10),
     "history as an option": lambda cluster: cluster.queue("kept", history=10).push("a"),
+    "catch_up of a schedule": lambda cluster: cluster.schedules().add(
+        cluster.queue("q"), f"nightly {cluster.level}", 3600, "a", catch_up=241
+    ),
     "key_window": lambda cluster: cluster.queue("q").push("a", key="k", key_window=60),
     "replace": lambda cluster: cluster.queue("q").push("a", key="k", replace=True),
 }

@@ -19,9 +19,10 @@ from tests.harness import HANG, in_process, new_namespace, settled, take, until
 from zkrq import local
 from zkrq.base.tasks import Tasks
 from zkrq.client.cluster import Cluster
-from zkrq.client.moments import read_schedule
-from zkrq.client.schedules import Schedules, now
+from zkrq.client.moments import from_ms, read_schedule, to_ms, walk
+from zkrq.client.schedules import Schedules, now, terms_of
 from zkrq.coordination.memory import Hub
+from zkrq.protocol.recurring import decide
 
 pytestmark = pytest.mark.anyio
 
@@ -116,13 +117,14 @@ async def _is_ready(queue: zkrq.Queue[Any], count: int) -> bool:
 
 
 async def test_what_is_too_late_is_left_out(cluster: Cluster, tasks: Tasks) -> None:
-    handle = Schedules(tasks).declare(read_schedule(100), cluster.queue("reports"), 1, catch_up=10)
-    moment = datetime.fromisoformat("2026-05-01T12:00:00+00:00")
-    assert handle._due(moment + timedelta(seconds=9)) == moment  # pyright: ignore[reportPrivateUsage]
-    assert handle._due(moment + timedelta(seconds=11)) is None  # pyright: ignore[reportPrivateUsage]
-    for bad in (0, 250):
+    moment, schedule = datetime.fromisoformat("2026-05-01T12:00:00+00:00"), read_schedule(100)
+    for late, pushed in ((9, [moment]), (11, [])):
+        present = moment + timedelta(seconds=late)
+        due, _ = walk(schedule, to_ms(present) - 60_000, to_ms(present), 10)
+        assert [from_ms(each) for each in decide(due, to_ms(present), terms_of(10, "last")).pushed] == pushed
+    for bad in (0, 604_801):
         with pytest.raises(zkrq.ConfigError, match="catch_up"):
-            Schedules(tasks).declare(read_schedule(100), cluster.queue("reports"), 1, catch_up=bad)
+            Schedules(tasks).declare(schedule, cluster.queue("reports"), 1, catch_up=bad)
 
 
 async def test_a_push_that_fails_is_tried_again(

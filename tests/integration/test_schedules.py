@@ -233,7 +233,9 @@ async def test_bad_arguments_change_nothing(pair: Pair, cluster: Cluster) -> Non
         ("already", schedules.add(queue, "nightly", 60, 1)),
         ("at least", schedules.add(queue, "other", 0.01, 1)),
         ("zone", schedules.add(queue, "other", 60, 1, zone="Europe/Berlin")),
-        ("catch_up", schedules.add(queue, "other", 60, 1, catch_up=1000)),
+        ("catch_up", schedules.add(queue, "other", 60, 1, catch_up=604_801)),
+        ("at most 10,080 are remembered: give at most 5040 s", schedules.add(queue, "other", 0.5, 1, catch_up=5_041)),
+        ("'all', 'last', 'none'", schedules.add(queue, "other", 60, 1, missed="some")),  # pyright: ignore[reportArgumentType]
         ("priority", schedules.add(queue, "other", 60, 1, priority=10)),
         ("name", schedules.add(queue, " ", 60, 1)),
         ("no schedule 'weekly' of queue 'reports'; that queue has: 'nightly'", schedules.pause(queue, "weekly")),

@@ -23,9 +23,12 @@ from tests.serving import Serving, refused, serving
 from zkrq import local
 from zkrq.client import client
 from zkrq.client.cursors import Cursor
+from zkrq.client.inner import client_of
+from zkrq.client.timetable import Key
 from zkrq.coordination.memory import Hub
 from zkrq.protocol.calls import Decision
 from zkrq.protocol.deciding import Decided
+from zkrq.protocol.recurring import Progress
 from zkrq.replication.replicas import Replicas
 from zkrq.serve import api, guard, holding
 
@@ -762,6 +765,10 @@ async def test_groups_of_a_queue_are_limited(stage: Stage) -> None:
     assert (await client.get(path)).json()["concurrency"] == 7, "what is not named stays"
 
 
+async def _has_last(stage: Stage, path: str) -> bool:
+    return (await stage.http.client.get(path)).json()["last"] is not None
+
+
 async def test_schedules(stage: Stage) -> None:
     """Two queues may have a schedule of one name; a repeated request changes nothing."""
     client, path = stage.http.client, f"/v1/queues/{stage.name}/schedules/every%20night"
@@ -777,8 +784,12 @@ async def test_schedules(stage: Stage) -> None:
         "offset": 0.0,
         "zone": None,
         "catch_up": 240.0,
+        "missed": "last",
         "paused": False,
         "declared": False,
+        "last": None,
+        "last_loss": None,
+        "losses": 0,
     }
     paused = (await client.post(f"{path}/pause")).json()
     assert (paused["paused"], paused["next"]) == (True, None)
@@ -788,6 +799,7 @@ async def test_schedules(stage: Stage) -> None:
     assert not (await client.post(f"{path}/resume")).json()["paused"]
     assert (await stage.http.claim(stage.name))["base64"] == "/wA=", "this server pushes what is due"
     assert (await client.get(path)).json()["when"] == 0.2
+    await settled(lambda: _has_last(stage, path))
     assert (await client.delete(path)).json() == {"removed": True}
     assert (await client.delete(path)).json() == {"removed": False}
     for call in (client.get(path), client.post(f"{path}/pause"), client.post(f"{path}/resume")):
@@ -809,6 +821,12 @@ async def test_the_page_of_schedules(stage: Stage) -> None:
     page = (await client.get("/schedules")).text
     assert "&lt;night&gt;" in page
     assert "<b>" not in page
+    assert "badge bad" not in page
+    progress = Progress(1_772_000_000_000, 1_771_900_000_000, 1_772_000_000_000, losses=3)
+    await client_of(stage.cluster).moment_store.advance({Key(stage.name, "<night>"): progress})
+    page = (await client.get("/schedules")).text
+    assert '<span class="badge bad">3</span> ' in page
+    assert page.count("2026-02-2") == 2, "the last moment, and the last that was lost"
     for verb, paused in (("pause", True), ("resume", False)):
         reply = await client.post(f"/schedules/{verb}", data=fields, follow_redirects=True)
         assert reply.status_code == 200

@@ -25,6 +25,7 @@ from zkrq import local
 from zkrq.base.errors import ConfigError
 from zkrq.client import consumers, timetable_form, upgrading
 from zkrq.client.inner import client_of
+from zkrq.client.moment_store import MOMENTS
 from zkrq.client.schedule_store import SCHEDULES
 from zkrq.client.timetable import StoredSchedule, Timetable
 from zkrq.coordination.coordinator import VIEW, Versioned, latest
@@ -327,3 +328,20 @@ async def test_a_home_that_cannot_be_read_stops_its_queue_alone(servers: local.S
         assert await read_home(coordinator, "good") == (None, -1)
         write(hub, register_of("good"), b"views/b-1 nonce")
         assert (await read_home(coordinator, "good"))[0] == "views/b-1"
+
+
+@pytest.mark.parametrize("data", TEXTS, ids=lambda data: f"{data!r:.20}")
+async def test_moments_that_cannot_be_read(
+    servers: local.Servers, data: bytes, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Schedules are listed and push, as if nothing were stored of their moments."""
+    async with pair(servers) as (hub, cluster, _):
+        write(hub, MOMENTS, data)
+        schedules, queue = cluster.schedules(), cluster.queue("jobs")
+        added = await schedules.add(queue, "good", 0.3, "item")
+        async with schedules.run(), cluster.every(0.3, queue, "by code", name="declared"):
+            assert {(await take(queue)).item, (await take(queue)).item} == {"item", "by code"}
+        assert [each.last for each in await schedules.list()] == [None, None]
+        assert await schedules.get("jobs", "good") == added
+        await schedules.remove("jobs", "good")
+    assert "does not hold moments of schedules" in caplog.text

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import re
 from dataclasses import fields
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
@@ -59,6 +60,7 @@ def test_every_event_is_a_sentence_for_people() -> None:
     for type in event_types():
         values: dict[str, Any] = {"int": 1234, "float": 3.0097736309999163, "bool": True, "str": "name"}
         values |= {"float | None": 3.0097736309999163, "tuple[str, ...]": ("redis-1", "redis-2")}
+        values |= {"datetime": datetime(2026, 3, 1, tzinfo=UTC), "tuple[datetime, ...]": ()}
         event = type(*[values[str(each.type)] for each in fields(type) if each.name != "shard"])
         assert not re.search(r"[A-Z]\w+\(|\w=|\.\d\d|[\[{']|None", str(event)), str(event)
         assert type.__name__ in repr(event)

@@ -6,6 +6,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from datetime import datetime
 from typing import Final
 
 from zkrq.protocol.shards import FIRST, ShardName
@@ -329,6 +330,33 @@ class ScheduleChanged(Event):
             f"schedule {self.name} of queue {self.queue} is {self.after} now, as the code of this client declares it; "
             f"before: {self.before}"
         )
+
+
+@dataclass(frozen=True, slots=True)
+class MomentsLost(Event):
+    """Moments of a schedule were not pushed, as far as is known: ``count`` of them, from ``first`` to ``last``.
+
+    ``moments``: the latest of them, at most 1,000.  ``reason`` says why: too late for the ``catch_up`` of the schedule,
+    left out because of its ``missed``, or the push failed for good.  Reported about half a minute after that was found,
+    by one of the processes that run the schedule, and not if another one has pushed the moment, or the servers know its
+    item.  A process that died right after a push, before it could store that, may have pushed one that is reported
+    more than ten minutes later.  Seldom two processes report the same.
+    """
+
+    queue: str
+    name: str
+    count: int
+    first: datetime
+    last: datetime
+    moments: tuple[datetime, ...]
+    reason: str
+
+    def _sentence(self) -> str:
+        span = (
+            f"{self.first.isoformat()}" if self.count == 1 else f"{self.first.isoformat()} to {self.last.isoformat()}"
+        )
+        what = f"{self.count:,} moment(s) of schedule {self.name} of queue {self.queue} were not pushed, {span}"
+        return f"{what}: {self.reason}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,6 +13,7 @@ import anyio
 from zkrq.base.errors import ConfigError
 from zkrq.cli.command import QUEUE, Command, Flag, Line, Lines, look_at, open_cluster
 from zkrq.cli.forms import CODEC, form_of, raw_queue
+from zkrq.client.timetable import as_told
 from zkrq.process.program import run_until_signal
 
 if TYPE_CHECKING:
@@ -29,15 +30,8 @@ def read_when(text: str) -> float | str:
 
 
 def schedule_value(entry: StoredSchedule) -> dict[str, object]:
-    """Return a schedule as a value for ``--json``; ``next``: its next moment, None while it is paused."""
-    moment = entry.upcoming
-    return {
-        **{name: getattr(entry, name) for name in ("queue", "name", "when", "offset", "zone", "catch_up", "priority")},
-        "paused": entry.paused,
-        "declared": entry.declared,
-        "item": _item(entry.payload),
-        "next": moment and moment.isoformat(),
-    }
+    """Return a schedule as a value for ``--json``."""
+    return as_told(entry) | {"item": _item(entry.payload)}
 
 
 def _item(payload: bytes | None) -> object:
@@ -53,7 +47,10 @@ def _line(entry: StoredSchedule) -> Line:
     value = schedule_value(entry)
     state = "paused" if entry.paused else f"next {value['next'] or 'not known here'}"
     item = "item made by the code" if entry.payload is None else f"item {json.dumps(value['item'])}"
-    text = f"{entry.queue}  {entry.name}  {entry}; {state}; {item}{'; declared in code' if entry.declared else ''}"
+    last = f"; last {value['last']}" if entry.last else ""
+    lost = f"; {entry.losses:,} lost, the last one {value['last_loss']}" if entry.losses else ""
+    declared = "; declared in code" if entry.declared else ""
+    text = f"{entry.queue}  {entry.name}  {entry}; {state}{last}{lost}; {item}{declared}"
     return Line(text, value)
 
 
@@ -64,7 +61,7 @@ async def _list(args: Namespace) -> Lines:
 
 
 def _options(args: Namespace) -> dict[str, Any]:
-    options = {name: getattr(args, name) for name in ("offset", "zone", "catch_up", "priority")}
+    options = {name: getattr(args, name) for name in ("offset", "zone", "catch_up", "missed", "priority")}
     return {name: value for name, value in options.items() if value is not None}
 
 
@@ -140,7 +137,8 @@ def _run(args: Namespace) -> int:
 _OPTIONS = (
     Flag("offset", "after each multiple of the period", float, None, "SECONDS"),
     Flag("zone", "the time zone of a cron expression, such as Europe/Berlin; default: UTC", str, None, "NAME"),
-    Flag("catch-up", "by which a missed moment may be late, 1 to 240", float, None, "SECONDS"),
+    Flag("catch-up", "by which a moment may be pushed late, 1 to 604800; default: 240", float, None, "SECONDS"),
+    Flag("missed", "of several that are due: all, last or none; default: last", str, None, "WHICH"),
     Flag("priority", "0 to 9, higher first", int, None, "N"),
     CODEC,
 )

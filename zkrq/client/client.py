@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar
@@ -27,6 +27,9 @@ from zkrq.base.tasks import Once, Tasks, on_loop, see_through
 from zkrq.client.declaring import declare_limits
 from zkrq.client.everywhere import Everywhere
 from zkrq.client.health import Health, ServerHealth, lost_redundancy
+from zkrq.client.moment_reports import MomentReports
+from zkrq.client.moment_store import MomentStore
+from zkrq.client.moments import ID_CATCH_UP, check_catch_up
 from zkrq.client.parts import QueueParts, QueueShard
 from zkrq.client.resharding import Resharding
 from zkrq.client.results import make_queue
@@ -50,6 +53,7 @@ from zkrq.protocol.shards import ShardState, overtaken
 from zkrq.replication.batching import InFlightLimit
 
 if TYPE_CHECKING:
+    from zkrq.base.checks import Duration
     from zkrq.base.limits import Declared
     from zkrq.client.queue import Queue
     from zkrq.protocol.view import ServerId
@@ -65,6 +69,9 @@ CLOSE_TIMEOUT = 5.0
 
 Claims that are left then come back when the session has ended.
 """
+
+MOMENTS_TIMEOUT = 2.0
+"""Seconds that closing spends on storing up to when moments of schedules are done."""
 
 _log = logging.getLogger("zkrq")
 
@@ -108,7 +115,9 @@ class Client:
         self.identity.slots_changed = self._introduce_again
         self.upgrading: Final = Upgrading(self.shards, coordinator, settings, self.events, self.identity)
         self.schedule_store: Final = ScheduleStore(coordinator, self.tasks, self.events, namespace, self._check_level)
-        self.schedules: Final = Schedules(self.tasks, self.schedule_store)
+        self.moment_store: Final = MomentStore(coordinator)
+        reports = MomentReports(self.tasks, self.events, namespace, self.moment_store, self._check_own_clock)
+        self.schedules: Final = Schedules(self.tasks, self.schedule_store, reports)
         self.queues: Final = dict[str, OpenQueue]()
         self._declared = dict[str, QueueSettings]()
         """Settings of queues that were dropped."""
@@ -220,6 +229,8 @@ class Client:
         for parts in every:
             parts.stop()
         try:
+            with anyio.move_on_after(MOMENTS_TIMEOUT), suppress(ZkrqError):
+                await self.schedules.aclose()
             with anyio.move_on_after(CLOSE_TIMEOUT):
                 await asyncio.gather(*(parts.aclose() for parts in every))
                 shards = self.shards.open.values()
@@ -445,6 +456,14 @@ class Client:
                 self.consumers_changed()
             case SessionState.CONNECTING | SessionState.CLOSED:
                 pass
+
+    def check_lateness(self, catch_up: Duration) -> None:
+        """Raise ``ConfigError`` if a schedule may not have this ``catch_up``, which may be wrong or need a level."""
+        if check_catch_up(catch_up) > ID_CATCH_UP:
+            self.shards.placement.check(Feature.CATCH_UP)
+
+    async def _check_own_clock(self) -> None:
+        await self.shard.check_own_clock()
 
     def _introduce_again(self) -> None:
         """Say anew what this client is, in a new session or with other slots."""

@@ -18,7 +18,7 @@ from zkrq.client.addresses import RedisServers, check_shard, name_servers
 from zkrq.client.client import Client
 from zkrq.client.consumers import Consumer, count_claims, describe_consumer
 from zkrq.client.inspection import Sizes, Statistics, read_all_statistics, read_statistics
-from zkrq.client.moments import MAX_CATCH_UP, read_schedule
+from zkrq.client.moments import CATCH_UP, read_schedule
 from zkrq.client.queue import Queue, check_pop
 from zkrq.client.scheduling import StoredSchedules
 from zkrq.client.topics import Listener, broadcast
@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from zkrq.consuming.observing import Observer
     from zkrq.coordination.coordinator import Coordinator
     from zkrq.protocol.levels import ClientInfo
+    from zkrq.protocol.recurring import Missed
     from zkrq.replication.replicas import Replicas
     from zkrq.replication.wire import Dial
 
@@ -190,7 +191,8 @@ class Cluster:
         name: str | None = None,
         offset: Duration = 0.0,
         zone: tzinfo | str | None = None,
-        catch_up: Duration = MAX_CATCH_UP,
+        catch_up: Duration = CATCH_UP,
+        missed: Missed = "last",
         priority: int = 0,
     ) -> Recurring[T]:
         """Push ``item``, or the result of ``item(moment)``, at every moment: once, no matter how many processes declare
@@ -200,14 +202,22 @@ class Cluster:
         ``cron``; in the time zone ``zone``, which may be a name such as "Europe/Berlin", None: UTC). ``name``
         identifies the schedule, None: derived from the schedule and the item; every process must declare the same.
         One with a name is stored, so operators can pause and change it; see ``schedules`` for what holds then.
-        ``item(moment)`` must return the same in every process: use the moment, not the clock or random numbers. After a
-        sleep the last missed moment is pushed late, if it is at most ``catch_up`` seconds old (1 to 240). Ends with the
-        cluster, with ``cancel()``, or with ``async with``.
-        Raises ``ConfigError`` for bad arguments.
+        ``item(moment)`` must return the same in every process: use the moment, not the clock or random numbers.
+
+        ``catch_up``: seconds by which a moment may be pushed late, 1 to 604,800 (a week), default 240.  More than 240
+        needs a ``name`` if moments are to count in which no process was there, and gives every item a key of its
+        moment.  ``missed``: of several moments that are due, because no process was there to push them or this one was
+        asleep, "all" are pushed, the "last" one, or with "none" only those that are less than 10 seconds late.
+        Moments that are not pushed are reported as ``MomentsLost``.
+
+        Ends with the cluster, with ``cancel()``, or with ``async with``.
+        Raises ``ConfigError`` for bad arguments, and for a ``catch_up`` of more than 240 below level 2.
         """
         self._client.check_open()
+        self._client.check_lateness(catch_up)
+        schedule = read_schedule(when, offset=offset, zone=zone)
         return self._client.schedules.declare(
-            read_schedule(when, offset=offset, zone=zone), queue, item, name=name, catch_up=catch_up, priority=priority
+            schedule, queue, item, name=name, catch_up=catch_up, missed=missed, priority=priority
         )
 
     def schedules(self) -> StoredSchedules:

@@ -3,8 +3,11 @@
 The id of such an item is made of the schedule's name and the moment.  So the item exists once, however many processes
 push it, and no process has to be elected.  The id carries its moment as other ids carry the time at which they were
 made.  The servers refuse it when it comes too late (see ``ids.py``), and they remember removed items for longer than
-that.  So a process that was asleep cannot repeat a moment whose item is done (the receipt says ``done``); hence the
-bound of ``catch_up``.
+that.  So a process that was asleep cannot repeat a moment whose item is done (the receipt says ``done``).
+
+A schedule whose ``catch_up`` is longer than such an id is accepted (``ID_CATCH_UP``) pushes every item under a key of
+its moment, with a window that is longer than ``catch_up``: whatever becomes of the item, no second one of that moment
+is accepted.  A moment that is too late for its id is pushed under another id.
 """
 
 from __future__ import annotations
@@ -13,19 +16,33 @@ import hashlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta, tzinfo
+from itertools import islice, pairwise
 from typing import Protocol
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from zkrq.base.checks import Duration, check_duration, check_moment
 from zkrq.base.errors import ConfigError
-from zkrq.base.ids import MARK
+from zkrq.base.ids import MARK, id_of_copy
 from zkrq.protocol.clocks import PUT_WINDOW
+from zkrq.protocol.recurring import MISSED, Missed, Row
 
 MIN_PERIOD = 0.1
 """Least number of seconds between two moments."""
 
-MIN_CATCH_UP, MAX_CATCH_UP = 1.0, PUT_WINDOW - 60
-"""Bounds of the seconds by which a moment may be late; later, servers whose clocks are ahead would refuse the push."""
+ID_CATCH_UP = PUT_WINDOW - 60
+"""Seconds by which a moment may be late under its id; later, servers whose clocks are ahead would refuse the push."""
+
+MIN_CATCH_UP, CATCH_UP, MAX_CATCH_UP = 1.0, ID_CATCH_UP, 7 * 86_400.0
+"""Bounds of the seconds by which a moment may be late, and in between the default."""
+
+WINDOW_MORE = 2 * PUT_WINDOW
+"""Seconds by which the window of a moment's key outlasts ``catch_up``: clocks differ, and pushes are in flight."""
+
+CATCH_UP_MOMENTS = 10_080
+"""Moments that a ``catch_up`` of more than ``ID_CATCH_UP`` spans at most: those of a week, once a minute."""
+
+PATTERN = 70
+"""Moments of a cron expression by which it is judged how close together they come."""
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -35,6 +52,15 @@ class Schedule(Protocol):
 
     def after(self, moment: datetime, /) -> datetime:
         """Return the first one that is later than this."""
+        ...
+
+    @property
+    def closest(self) -> float:
+        """Least number of seconds between two moments, as far as is known without a look at all of them."""
+        ...
+
+    def row(self, after: int, until: int, /) -> Row | None:
+        """Return the moments after one and up to another, in milliseconds; None: none, or they have to be walked."""
         ...
 
 
@@ -53,6 +79,16 @@ class Period:
         since_ms = (moment - EPOCH) // timedelta(milliseconds=1) - self.offset_ms
         count = since_ms // self.period_ms + 1
         return EPOCH + timedelta(milliseconds=count * self.period_ms + self.offset_ms)
+
+    @property
+    def closest(self) -> float:
+        return self.period_ms / 1000
+
+    def row(self, after: int, until: int, /) -> Row | None:
+        first, last = ((edge - self.offset_ms) // self.period_ms for edge in (after, until))
+        if last <= first:
+            return None
+        return Row((first + 1) * self.period_ms + self.offset_ms, last * self.period_ms + self.offset_ms, last - first)
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +109,14 @@ class Cron:
             if found.astimezone(UTC) > start:
                 return found
         raise ConfigError(f"{self.expression!r} has no moment within 50 years")
+
+    @property
+    def closest(self) -> float:
+        first = list(islice(_cronsim(self.expression, EPOCH), PATTERN))
+        return min((later - earlier).total_seconds() for earlier, later in pairwise(first))
+
+    def row(self, after: int, until: int, /) -> Row | None:
+        return None
 
 
 def _cronsim(expression: str, start: datetime) -> Iterator[datetime]:
@@ -143,15 +187,62 @@ def latest(schedule: Schedule, after: datetime, until: datetime) -> datetime | N
     return found
 
 
+def walk(schedule: Schedule, after: int, until: int, most: int) -> tuple[list[int], bool]:
+    """Return the first moments after one and up to another, at most ``most``, and whether there are more."""
+    found: list[int] = []
+    moment, end = from_ms(after), from_ms(until)
+    while (moment := schedule.after(moment)) <= end:
+        if len(found) == most:
+            return found, True
+        found.append(to_ms(moment))
+    return found, False
+
+
+def to_ms(moment: datetime) -> int:
+    """Return the milliseconds since 1970."""
+    return (moment - EPOCH) // timedelta(milliseconds=1)
+
+
+def from_ms(ms: int) -> datetime:
+    """Return the moment that is these milliseconds after 1970 began, in UTC."""
+    return EPOCH + timedelta(milliseconds=ms)
+
+
 def id_of(name: str, moment: datetime) -> str:
     """Make the id of a schedule's item, in the format of ``ids.py``, so that it carries the moment."""
     digest = hashlib.sha256(name.encode()).hexdigest()
-    return f"{MARK}{(moment - EPOCH) // timedelta(milliseconds=1):011x}-{digest[:8]}-{digest[8:24]}"
+    return f"{MARK}{to_ms(moment):011x}-{digest[:8]}-{digest[8:24]}"
+
+
+def key_of(name: str, moment: datetime) -> str:
+    """Make the key of a schedule's item, which is also its id where it is too late for ``id_of``."""
+    return id_of_copy("schedule", name, moment.astimezone(UTC).isoformat())
 
 
 def check_catch_up(seconds: Duration) -> float:
     """Return the seconds by which a moment may be late.  Raises ``ConfigError``."""
     late = check_duration("catch_up", seconds)
     if not MIN_CATCH_UP <= late <= MAX_CATCH_UP:
-        raise ConfigError(f"catch_up is {late:g} s: must be {MIN_CATCH_UP:g} to {MAX_CATCH_UP:g} s")
+        raise ConfigError(f"catch_up is {late:g} s: must be {MIN_CATCH_UP:g} to {MAX_CATCH_UP:g} s, which is a week")
     return late
+
+
+def check_span(schedule: Schedule, catch_up: float) -> None:
+    """Raise ``ConfigError`` if more moments are within ``catch_up`` than the servers are to remember the keys of."""
+    if catch_up <= ID_CATCH_UP:
+        return
+    count = catch_up / schedule.closest
+    if count > CATCH_UP_MOMENTS:
+        most = max(ID_CATCH_UP, CATCH_UP_MOMENTS * schedule.closest)
+        raise ConfigError(
+            f"catch_up is {catch_up:g} s, in which {count:,.0f} moments may come ({schedule}), and at most "
+            f"{CATCH_UP_MOMENTS:,} are remembered: give at most {most:g} s"
+        )
+
+
+def check_missed(missed: str) -> Missed:
+    """Return which missed moments are pushed late.  Raises ``ConfigError``."""
+    for known in MISSED:
+        if missed == known:
+            return known
+    raise ConfigError(f"missed is {missed!r:.80}: must be one of {', '.join(map(repr, MISSED))}")

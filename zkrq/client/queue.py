@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, TypeVar, Unpack
 
-from zkrq.base.checks import Duration, Headers, check_count, check_duration, check_items
+from zkrq.base.checks import Duration, Headers, PushOptions, check_count, check_duration, check_items
 from zkrq.base.errors import OutcomeUnknown, Receipt, Receipts
 from zkrq.base.loop import running_loop
 from zkrq.base.meant import HOMES, NoOptions, unknown_method_of_queue, unknown_option
@@ -274,12 +274,14 @@ def encode_with(queue: Queue[T], item: T) -> bytes:
     return parts_of(queue).pusher.encode(item)
 
 
-async def push_encoded(queue: Queue[Any], payload: bytes, *, id: str, priority: int) -> Receipt:
+async def push_encoded(queue: Queue[Any], payload: bytes, **options: Unpack[PushOptions]) -> Receipt:
     """Push an item that is encoded already, whatever codec this process has for the queue; otherwise as ``push``."""
     parts = parts_of(queue)
     parts.context.own_loop.check()
     if parts.context.declaration:
         await parts.context.declaration.done()
-    options = read_options(None, None, priority, None, None, None, None)
-    _, pushed = parts.pusher.begin(None, id, options, payload)
+    read = read_options(None, None, options.get("priority", 0), options.get("key"), None, None, None)
+    if (window := options.get("key_window")) is not None:
+        read = among_its_key(read, False, window)
+    _, pushed = parts.pusher.begin(None, options.get("id"), read, payload)
     return await pushed

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from asyncio import Event
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeVar, Unpack, cast
 
@@ -13,8 +13,9 @@ from zkrq.base.checks import Duration, check_id, check_name
 from zkrq.base.clock import now
 from zkrq.base.errors import ConfigError
 from zkrq.base.tasks import wait_set
+from zkrq.client.moments import CATCH_UP
 from zkrq.client.queue import Queue, encode_with
-from zkrq.client.timetable import Key, ScheduleOptions, StoredSchedule, Timetable, checked
+from zkrq.client.timetable import Key, ScheduleOptions, StoredSchedule, Timetable, checked, with_progress
 
 if TYPE_CHECKING:
     from zkrq.client.client import Client
@@ -45,7 +46,9 @@ class StoredSchedules:
     processes.  One that is removed here comes back when a process that declares it starts; so pause it, or remove it
     from the code first.
 
-    Changes reach the processes within a second.  One without ZooKeeper goes on with what it knows.
+    Changes reach the processes within a second.  One without ZooKeeper goes on with what it knows.  Of each schedule
+    is stored up to when its moments are done: what passed while no process was there is pushed late, or reported as
+    lost (``MomentsLost``).
 
     Every call raises ``Unavailable`` without ZooKeeper: a change may have been made, and may be repeated.  It raises
     ``ConfigError`` for bad arguments and for a schedule that there is not: nothing was changed.
@@ -61,12 +64,14 @@ class StoredSchedules:
     async def list(self) -> Sequence[StoredSchedule]:
         """Return all of them, by queue and name."""
         self._client.check_open()
-        return sorted((await self._client.schedule_store.read()).entries.values(), key=lambda entry: entry.key)
+        entries = (await self._client.schedule_store.read()).entries.values()
+        return sorted(await self._with_progress(*entries), key=lambda entry: entry.key)
 
     async def get(self, queue: Queue[Any] | str, name: str) -> StoredSchedule | None:
         """Return one of them, None if there is none of that name."""
         key = self._key(queue, name)
-        return (await self._client.schedule_store.read()).entries.get(key)
+        entry = (await self._client.schedule_store.read()).entries.get(key)
+        return entry and (await self._with_progress(entry))[0]
 
     async def add(
         self,
@@ -82,15 +87,16 @@ class StoredSchedules:
 
         ``replace``: in the place of one of that name, if there is one, whose pause holds; repeated it changes nothing.
 
-        ``when``: seconds or a cron expression; ``offset``, ``zone`` (by name), ``catch_up`` and ``priority`` as for
-        ``Cluster.every``.  Raises ``ConfigError`` if the queue has a schedule of that name and ``replace`` is false,
-        ``CodecError``, ``PayloadTooLarge`` for an item of more than 16 KiB.
+        ``when``: seconds or a cron expression; ``offset``, ``zone`` (by name), ``catch_up``, ``missed`` and
+        ``priority`` as for ``Cluster.every``.  Raises ``ConfigError`` if the queue has a schedule of that name and
+        ``replace`` is false, ``CodecError``, ``PayloadTooLarge`` for an item of more than 16 KiB.
         """
         key = self._key(queue, name)
         at = now()
         given: dict[str, Any] = {"when": when, **options}
         made = StoredSchedule(*key, **given, payload=encode_with(queue, item), since=at)
         entry = checked(made)
+        self._client.check_lateness(entry.catch_up)
         return await self._change(key, lambda table: table.added(entry, replacing=replace))
 
     async def change(
@@ -116,6 +122,7 @@ class StoredSchedules:
         if not changes:
             raise ConfigError(f"{key}: say what is to be changed; nothing was changed")
         at = now()
+        self._client.check_lateness(options.get("catch_up", CATCH_UP))
         return await self._change(key, lambda table: table.changed(key, changes, at))
 
     async def pause(self, queue: Queue[Any] | str, name: str) -> StoredSchedule:
@@ -140,6 +147,8 @@ class StoredSchedules:
             return after
 
         await self._client.schedule_store.change(remove)
+        with suppress(ConfigError):  # one that cannot be read says nothing of any schedule
+            await self._client.moment_store.forget(key)
 
     @asynccontextmanager
     async def run(self, *, queue: Callable[[str], Queue[Any]] | None = None) -> AsyncGenerator[None]:
@@ -164,7 +173,16 @@ class StoredSchedules:
 
     async def _change(self, key: Key, change: Callable[[Timetable], Timetable]) -> StoredSchedule:
         _, after = await self._client.schedule_store.change(change)
-        return after.entries[key]
+        return (await self._with_progress(after.entries[key]))[0]
+
+    async def _with_progress(self, *entries: StoredSchedule) -> Sequence[StoredSchedule]:
+        """Return these with what is stored of their moments, if that can be read."""
+        try:
+            known = await self._client.moment_store.read()
+        except ConfigError as error:
+            _log.error("last moments of schedules are not known: %s", error, extra={"cluster": self._client.namespace})
+            return entries
+        return [with_progress(each, known[each.key]) if each.key in known else each for each in entries]
 
 
 async def keep(schedules: StoredSchedules, entry: StoredSchedule) -> None:

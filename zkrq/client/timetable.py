@@ -17,14 +17,27 @@ import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
-from typing import Any, NamedTuple, TypedDict, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, TypedDict, cast
 from zoneinfo import ZoneInfo
 
 from zkrq.base.checks import Duration, check_count, check_id, check_name
 from zkrq.base.clock import now
 from zkrq.base.errors import ConfigError, PayloadTooLarge
-from zkrq.client.moments import MAX_CATCH_UP, Cron, Period, Schedule, check_catch_up, read_schedule
+from zkrq.client.moments import (
+    CATCH_UP,
+    Cron,
+    Period,
+    Schedule,
+    check_catch_up,
+    check_missed,
+    check_span,
+    from_ms,
+    read_schedule,
+)
 from zkrq.protocol.records import PRIORITIES
+
+if TYPE_CHECKING:
+    from zkrq.protocol.recurring import Missed, Progress
 
 SCHEDULES_MAX = 1_000
 """Schedules that a namespace stores."""
@@ -39,6 +52,7 @@ class ScheduleOptions(TypedDict, total=False):
     offset: Duration
     zone: str | None
     catch_up: Duration
+    missed: Missed
     priority: int
 
 
@@ -56,11 +70,14 @@ class Key(NamedTuple):
 class StoredSchedule:
     """A schedule that a namespace stores.
 
-    ``when``, ``offset``, ``zone``, ``catch_up``, ``priority``: as for ``Cluster.every``.  ``payload``: the item,
-    encoded; None if the code that declares the schedule makes it.  ``paused``: whether nothing is pushed until
+    ``when``, ``offset``, ``zone``, ``catch_up``, ``missed``, ``priority``: as for ``Cluster.every``.  ``payload``: the
+    item, encoded; None if the code that declares the schedule makes it.  ``paused``: whether nothing is pushed until
     ``resume``.  ``since``: moments up to this one are not pushed, because the schedule was added, first declared,
     changed or resumed then; None: no such bound.  ``mark``: of the declaration in code, empty for a schedule that was
     added at run time.
+
+    ``last``: the last moment that was pushed.  ``last_loss``: the last one that was not (event ``MomentsLost``), and
+    ``losses``: how many were not.  The processes that push store these within seconds.
     """
 
     queue: str
@@ -68,12 +85,16 @@ class StoredSchedule:
     when: float | str
     offset: float = 0.0
     zone: str | None = None
-    catch_up: float = MAX_CATCH_UP
+    catch_up: float = CATCH_UP
+    missed: Missed = "last"
     priority: int = 0
     payload: bytes | None = None
     paused: bool = False
     since: datetime | None = None
     mark: str = field(default="", repr=False)
+    last: datetime | None = field(default=None, compare=False)
+    last_loss: datetime | None = field(default=None, compare=False)
+    losses: int = field(default=0, compare=False)
 
     @property
     def key(self) -> Key:
@@ -126,7 +147,29 @@ def checked(entry: StoredSchedule) -> StoredSchedule:
     moments = moments_of(entry.schedule)
     if moments is None:
         raise ConfigError(f"{entry.key} cannot be stored: give its zone by name, such as 'Europe/Berlin'")
-    return replace(entry, **moments, catch_up=check_catch_up(entry.catch_up))
+    catch_up = check_catch_up(entry.catch_up)
+    check_span(entry.schedule, catch_up)
+    return replace(entry, **moments, catch_up=catch_up, missed=check_missed(entry.missed))
+
+
+def with_progress(entry: StoredSchedule, progress: Progress) -> StoredSchedule:
+    """Return the same schedule with what is stored of its moments."""
+    last, lost = (None if ms is None else from_ms(ms) for ms in (progress.last, progress.lost))
+    return replace(entry, last=last, last_loss=lost, losses=progress.losses)
+
+
+def as_told(entry: StoredSchedule) -> dict[str, object]:
+    """Return a schedule by name as lists in JSON show it, without its item.
+
+    ``next``: its next moment, None while it is paused; ``last``, ``last_loss``: the last that was pushed, and lost.
+    """
+    plain = ("queue", "name", "when", "offset", "zone", "catch_up", "missed", "priority", "paused", "declared")
+    moments = {"next": entry.upcoming, "last": entry.last, "last_loss": entry.last_loss}
+    return {
+        **{name: getattr(entry, name) for name in plain},
+        **{name: moment and moment.isoformat() for name, moment in moments.items()},
+        "losses": entry.losses,
+    }
 
 
 def moments_of(schedule: Schedule) -> dict[str, Any] | None:
@@ -144,7 +187,7 @@ def moments_of(schedule: Schedule) -> dict[str, Any] | None:
 
 def mark_of(entry: StoredSchedule) -> str:
     """Return the mark of a declaration in code: another one if anything of it is changed."""
-    said = repr((entry.when, entry.offset, entry.zone, entry.catch_up, entry.priority, entry.payload))
+    said = repr((entry.when, entry.offset, entry.zone, entry.catch_up, entry.missed, entry.priority, entry.payload))
     return hashlib.sha256(said.encode()).hexdigest()[:16]
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from zkrq.base.checks import check_count, check_duration, check_id, check_name
 from zkrq.base.errors import ConfigError
-from zkrq.client.moments import EPOCH, check_catch_up
+from zkrq.client.moments import EPOCH, check_catch_up, check_missed
 from zkrq.client.timetable import Key, StoredSchedule, Timetable
 from zkrq.protocol.records import PRIORITIES
 from zkrq.protocol.znodes import read_object, text
@@ -24,7 +24,7 @@ FORMAT = 1
 SINCE_MAX = datetime(9000, 1, 1, tzinfo=UTC)
 """Moment from which on a schedule's ``since`` cannot be read: moments after it might be none of Python's."""
 
-_PLAIN = ("queue", "name", "when", "offset", "zone", "catch_up", "priority", "paused", "mark")
+_PLAIN = ("queue", "name", "when", "offset", "zone", "catch_up", "missed", "priority", "paused", "mark")
 _FIELDS = (*_PLAIN, "payload", "since")
 
 
@@ -93,6 +93,7 @@ def _from_json(value: dict[str, Any]) -> StoredSchedule:
         offset=check_duration("offset", value["offset"]),
         zone=None if zone is None else text(zone),
         catch_up=check_catch_up(value["catch_up"]),
+        missed=check_missed(text(value.get("missed", "last"))),
         priority=check_count("priority", value["priority"], least=PRIORITIES.start, most=PRIORITIES.stop - 1),
         paused=bool(value["paused"]),
         mark=text(value["mark"]),

@@ -13,7 +13,9 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
 from zkrq.base.checks import MAX_ID, check_id
 from zkrq.base.errors import ConfigError
-from zkrq.client.moments import MAX_CATCH_UP, MIN_CATCH_UP, MIN_PERIOD
+from zkrq.client.moments import CATCH_UP, MAX_CATCH_UP, MIN_CATCH_UP, MIN_PERIOD
+from zkrq.client.timetable import as_told
+from zkrq.protocol.recurring import Missed  # noqa: TC001 (pydantic reads it)
 from zkrq.serve.api import MISSING, PROBLEMS
 from zkrq.serve.bodies import Payload, QueueName, as_json
 from zkrq.serve.problems import BadSchedule, NoSuchSchedule
@@ -47,7 +49,12 @@ class PutSchedule(Payload):
         None, description="The time zone of a cron expression, such as `Europe/Berlin`; left out: UTC."
     )
     catch_up: Annotated[float, Field(ge=MIN_CATCH_UP, le=MAX_CATCH_UP, allow_inf_nan=False)] = Field(
-        MAX_CATCH_UP, description="Seconds by which a missed moment may be late; left out: 240."
+        CATCH_UP, description="Seconds by which a moment may be pushed late, at most a week; left out: 240."
+    )
+    missed: Missed = Field(
+        "last",
+        description="Which of several moments that are due are pushed: all, the last, or none that is 10 seconds late; "
+        "left out: `last`.",
     )
     priority: Annotated[int, Field(ge=0, le=9)] = Field(
         0, description="Of the items; higher is delivered first; left out: 0."
@@ -65,10 +72,14 @@ class Schedule(BaseModel):
     offset: float
     zone: str | None
     catch_up: float
+    missed: Missed
     priority: int
     paused: bool = Field(description="Whether nothing is pushed until it is resumed.")
     declared: bool = Field(description="Whether code declares it; then the processes of that code push its items.")
     next: datetime | None = Field(description="Its next moment; null while it is paused.")
+    last: datetime | None = Field(description="The last moment that was pushed; null: none was.")
+    last_loss: datetime | None = Field(description="The last moment that was lost: not pushed; null: none was.")
+    losses: int = Field(description="How many moments were lost.")
     item: Any = Field(None, description="The item, if its bytes are JSON; null if the code makes it.")
     base64: str | None = Field(None, description="Otherwise: its bytes in base64.")
 
@@ -87,13 +98,7 @@ class Removed(BaseModel):
 
 def told(entry: StoredSchedule) -> dict[str, object]:
     """Return a schedule as the API shows it; see ``Schedule``."""
-    moment = entry.upcoming
-    known: dict[str, object] = {
-        **{name: getattr(entry, name) for name in ("queue", "name", "when", "offset", "zone", "catch_up", "priority")},
-        "paused": entry.paused,
-        "declared": entry.declared,
-        "next": moment and moment.isoformat(),
-    }
+    known = as_told(entry)
     if entry.payload is None:
         return known | {"item": None}
     try:
@@ -143,6 +148,7 @@ class ScheduleApi:
             "offset": body.offset,
             "zone": body.zone,
             "catch_up": body.catch_up,
+            "missed": body.missed,
             "priority": body.priority,
         }
         try:
