@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 from tests.simulation.code import load_before
-from tests.simulation.faults import ALONE, CLIENT, FAULTS, LEAP, MAPS, NETWORK, OWN, SERVER, SHARDS
+from tests.simulation.faults import ALONE, AWAY, CLIENT, FAULTS, LEAP, MAPS, NETWORK, OWN, SERVER, SHARDS
 from tests.simulation.scenario import run_seed
 from tests.simulation.variants import broken
 
 GROUPS = {
-    "all": (*FAULTS, *ALONE, *LEAP),
+    "all": (*FAULTS, *ALONE, *LEAP, *AWAY),
     "none": (),
     "network": tuple(NETWORK),
     "server": tuple(SERVER),
@@ -23,7 +23,7 @@ GROUPS = {
 def chosen(faults: str) -> set[str]:
     """The faults of a comma-separated list of names and groups."""
     names = {name for word in faults.split(",") for name in GROUPS.get(word, (word,))}
-    known = (*FAULTS, *ALONE, *LEAP, *SHARDS, *MAPS)
+    known = (*FAULTS, *ALONE, *LEAP, *AWAY, *SHARDS, *MAPS)
     if unknown := names.difference(known):
         raise SystemExit(f"no such fault: {', '.join(sorted(unknown))}; there are {', '.join(known)}")
     return names

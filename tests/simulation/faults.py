@@ -20,7 +20,9 @@ from tests.simulation.sharding import SimShard
 from tests.simulation.wire import Break, Path
 from tests.simulation.world import CALL_LIMIT, COMMAND_TIMEOUT, SESSION_TIMEOUT, Client, World
 from zkrq import ConfigError, Limits
+from zkrq.base.clock import now
 from zkrq.client.cluster import Cluster
+from zkrq.protocol.clocks import PUT_WINDOW
 from zkrq.protocol.shards import ShardState
 from zkrq.protocol.view import View
 
@@ -599,6 +601,34 @@ async def leap(world: World, chance: random.Random) -> None:
     world.leaping = False
 
 
+# -- everything ------------------------------------------------------------------------------------------------------
+
+AWAY_SECONDS = (PUT_WINDOW * 1.1, PUT_WINDOW * 1.5)
+"""Longer than a push may be late."""
+
+
+async def away(world: World, chance: random.Random) -> None:
+    """All servers and all clients are away for minutes; they are back with what was on their disks."""
+    servers = [world.servers[name] for name in world.servers if world.shard_of(name).view]
+    is_fit = servers and all(may_harm(world, server.name, loses_data=False) for server in servers)
+    if world.found.away or not is_fit:
+        return
+    world.trace.count("away")
+    world.found.away = True
+    for client in world.clients:
+        if client.is_alive:
+            world.drop(client)
+    down = [server for server in servers if server.status is not ProcessState.DOWN]
+    for server in down:
+        server.kill()
+    await asyncio.sleep(chance.uniform(*AWAY_SECONDS))
+    for server in down:
+        if server.status is ProcessState.DOWN:
+            server.start(server.redis.dump())
+    world.trace.note("everything is back")
+    world.away_until = now()
+
+
 # -- operators -------------------------------------------------------------------------------------------------------
 
 JOIN_SECONDS = 400.0
@@ -824,5 +854,8 @@ ALONE: Mapping[str, Fault] = {"hang": hang, "closed": closed, "drag": drag}
 
 LEAP: Mapping[str, Fault] = {"leap": leap}
 """The same, drawn by itself."""
+
+AWAY: Mapping[str, Fault] = {"away": away}
+"""Drawn by itself, where pushes recur."""
 
 FAULTS: Mapping[str, Fault] = {**NETWORK, **SERVER, **CLIENT, **OWN, **OPERATOR, **OTHERS}

@@ -21,6 +21,8 @@ class Findings:
         """Nothing has gone wrong so far: then reading is exact as well."""
         self.leapt = 0.0
         """Seconds by which clocks of servers were wrong by far, all together."""
+        self.away = False
+        """Whether everything was away for minutes: longer than results are kept."""
         self.clocks_set = False
         """Whether the clock of some server was set."""
         self.unnoticed = 0.0

@@ -26,6 +26,7 @@ from tests.simulation.trace import Trace
 from zkrq import Claim, EndedItem, Limits, QueueFull, Receipt, Result, ResultState
 from zkrq.base.checks import Duration, in_seconds
 from zkrq.client.items import Item as SeenItem
+from zkrq.client.moments import key_of
 from zkrq.consuming.claims import lease_of
 from zkrq.consuming.lease import Lease
 from zkrq.consuming.leases import Leases
@@ -204,6 +205,11 @@ Standing = list[tuple[Item, int]]
 """Items that are certainly live at a moment, and how many removals of each had been begun."""
 
 
+def label_at(moment: datetime) -> str:
+    """The label of the item of a moment."""
+    return f"at {moment.isoformat()}"
+
+
 def id_at(bundle: bytes, record: Bundle, position: int) -> str:
     """The id of an item of a bundle."""
     return bundle.decode() if record.is_alone else item_id(bundle.decode(), position)
@@ -300,6 +306,10 @@ class Ledger:
         self.open_discards = 0
         self.discards_begun = 0
         """Such calls that may happen yet: to what dies meanwhile as well."""
+        self.schedule, self.has_keyed_moments = "", False
+        """The schedule that pushes into it, and whether each of its items has a key."""
+        self.moments_lost = set[datetime]()
+        """Moments of the schedule that were told as lost."""
         self.items: dict[str, Item] = {}
         self.by_id: dict[str, Item] = {}
         self.found = found
@@ -350,10 +360,11 @@ class Ledger:
 
     def recurring(self, moment: datetime) -> str:
         """The item that is pushed at a moment, by any process: any of these pushes may happen, from now on."""
-        label = f"at {moment.isoformat()}"
+        label = label_at(moment)
         item = self.items.get(label)
         if item is None:
-            item = self.new_item(label, group=self.default_group)
+            key = key_of(self.schedule, moment) if self.has_keyed_moments else ""
+            item = self.new_item(label, group=self.default_group, key=key)
             item.begun_at = self._loop.now
             item.open_calls += 1
             self.excess += 1
@@ -361,6 +372,15 @@ class Ledger:
         item.open_pushes += 1
         self._may_be_reborn(item)
         return label
+
+    def check_moments(self, moments: Iterable[datetime]) -> None:
+        """Each of these moments, of which it is stored that they are done, was pushed, or told as lost."""
+        for moment in moments:
+            self.counts["moments checked"] += 1
+            item = self.items.get(label_at(moment))
+            was_pushed = item and (item.deliveries or item.removals_begun or item.deletions)
+            if not was_pushed and moment not in self.moments_lost:
+                self.violation(f"lost in silence: the moment {moment.isoformat()} of a schedule")
 
     def name(self, item: Item, id: str) -> None:
         """The id of an item is known now."""
@@ -680,6 +700,8 @@ class Ledger:
             self.violation(f"the history says that {item.label} took {ended.took} s of {ended.owner}")
 
     def _check_result(self, item: Item) -> None:
+        if self.found.away:
+            return
         if item.told and item.result and not item.returns and item.told != (ResultState.DONE, item.result[0]):
             self.violation(f"result lost: {item.label} is {item.told}, and its ack has left {item.result}")
 

@@ -31,6 +31,9 @@ from tests.simulation.world import CALL_LIMIT, Client, Lane, World
 from zkrq import Cancellation, Queue, Receipt
 from zkrq import Item as QueuedItem
 from zkrq.base import clock
+from zkrq.client.inner import client_of
+from zkrq.client.moments import from_ms, to_ms, walk
+from zkrq.client.timetable import Key
 from zkrq.protocol.shards import ShardState
 
 MAPS_SHARE = 0.15
@@ -41,6 +44,18 @@ ALONE_SHARE = 0.15
 
 LEAP_SHARE = 0.08
 """Share of seeds in which a clock is wrong."""
+
+AWAY_SHARE = 0.2
+"""Share of seeds, of those in which pushes recur, in which everything is away for minutes."""
+
+SETTLE_SECONDS = 120.0
+"""Within so long after everything was back, moments that passed meanwhile are pushed, or told as lost."""
+
+CLOCKS_APART = 130.0
+"""Seconds by which clocks of clients differ at most, which are set by a fault."""
+
+MOMENTS_MAX = 10_000
+"""More moments than a seed has."""
 
 HALF = 0.5
 
@@ -193,6 +208,8 @@ class _Scenario:
         self._draw_alone([fault for name, fault in all_faults.ALONE.items() if name in enabled])
         if "leap" in enabled:
             self._draw_leap()
+        if "away" in enabled:
+            self._draw_away()
         self._faults += of_shards if not self._faults else [fault for fault in of_shards for _ in range(2)]
         self._draw_maps(enabled)
         world.only_shards_go = bool(of_shards) and set(self._faults) <= {all_faults.shard_away}
@@ -238,6 +255,14 @@ class _Scenario:
             self._faults = [*self._faults, all_faults.leap]
             world.only = None
 
+    def _draw_away(self) -> None:
+        """Have everything be away at the same time, and nothing else go wrong, where pushes recur."""
+        world, chance = self._world, self._world.chance_for("away")
+        recurs = any(lane.setting.every for lane in world.lanes)
+        if world.rolling or not recurs or (self._faults and chance.random() > AWAY_SHARE):
+            return
+        self._faults, world.only = [all_faults.away], None
+
     def _swarm(self, faults: list[Fault]) -> list[Fault]:
         """Some of the faults: a run that has few kinds has more of each, and of what they do together (swarm testing:
         Groce et al., 2012)."""
@@ -273,6 +298,8 @@ class _Scenario:
         self._heal()
         world.trace.note("-- everything is mended")
         await asyncio.sleep(HEAL_SECONDS)
+        if world.away_until is not None:
+            await asyncio.sleep(SETTLE_SECONDS)
         await self._end_workers()
         looking.cancel()
         world.trace.note("-- draining")
@@ -530,6 +557,7 @@ class _Audit:
     async def check(self) -> None:
         """Everything was delivered, and nothing is left."""
         await self.drain()
+        await self._check_moments()
         for item in self._ledger.missing(self._drained):
             self._ledger.violation(f"lost: {item.label} ({', '.join(item.ids) or 'never delivered'})")
         if (declared := self._lane.setting.declared_groups) and declared.settings:
@@ -541,6 +569,25 @@ class _Audit:
         await self._check_letters()
         await self._check_history()
         await self._check_keys()
+
+    async def _check_moments(self) -> None:
+        """Each moment that is stored as done was pushed, or told as lost; and those are done in which all was away."""
+        world, lane = self._world, self._lane
+        if not lane.setting.every or world.rolling:
+            return
+        assert self._auditor.cluster
+        client = client_of(self._auditor.cluster)
+        entry = (await client.schedule_store.read()).entries.get(Key(lane.name, lane.schedule))
+        progress = (await client.moment_store.read()).get(Key(lane.name, lane.schedule))
+        if entry is None or entry.since is None:
+            return
+        done = entry.since if progress is None else from_ms(progress.done)
+        if world.away_until is not None and lane.setting.max_size is None:  # a full queue may delay a moment
+            until = world.away_until - timedelta(seconds=CLOCKS_APART)
+            if done < until:
+                self._ledger.violation(f"moments of a schedule are done until {done}, and not until {until}")
+        moments, _ = walk(entry.schedule, to_ms(entry.since), to_ms(done), MOMENTS_MAX)
+        self._ledger.check_moments(map(from_ms, moments))
 
     async def _check_history(self) -> None:
         """What the history says is what became of the items."""

@@ -9,6 +9,7 @@ from typing import NamedTuple
 from tests.simulation.servers import Pace
 from zkrq import DeadLetters, Groups, Limits
 from zkrq.protocol.clocks import CLOCK_BOUND
+from zkrq.protocol.recurring import MISSED, Missed
 
 _POLICIES = (
     None,
@@ -38,6 +39,10 @@ class Setting:
     deletes: bool = False
     every: float = 0.0
     """Seconds between two pushes that recur, 0: none do."""
+    catch_up: float = 240.0
+    """Seconds by which such a push may be late."""
+    missed: Missed = "last"
+    """Which of several that are due are made."""
     limits: Limits | None = None
     replacing: float = 0.0
     together: int = 6
@@ -97,6 +102,11 @@ class Setting:
     def keeps_expired(self) -> bool:
         """Whether what has expired becomes a dead letter."""
         return self.dead_letters is not None and self.dead_letters.expired
+
+
+def draw_lateness(drawn: Setting, chance: random.Random) -> Setting:
+    """The same with how late a push that recurs may be.  The keys of such pushes are forgotten within a day."""
+    return replace(drawn, catch_up=chance.choice((30.0, 240.0, 500.0)), missed=chance.choice(MISSED))
 
 
 FREE = Pace()

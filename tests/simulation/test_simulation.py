@@ -216,14 +216,14 @@ def test_two_releases_share_a_namespace_over_many_seeds() -> None:
     assert not (found := complain(reports, "--versions")), found
 
 
-ALONE = {"hang": (2, 12), "closed": (2, 6), "drag": (1,), "leap": (1, 2, 3)}
+ALONE = {"hang": (2, 12), "closed": (2, 6), "drag": (1,), "leap": (1, 2, 3), "away": (3,)}
 """Seeds with one kind of fault, of which it is known exactly what may come."""
 
 
 @pytest.mark.parametrize(("fault", "seeds"), ALONE.items())
 def test_what_is_nobodys_end(fault: str, seeds: Sequence[int]) -> None:
     """A server that hangs fails no call, nor does one whose clock is wrong; one that lets nobody in halts nobody; a
-    slow event loop evicts no server."""
+    slow event loop evicts no server; no moment is lost in silence while everything is away."""
     reports = simulate(_only(seeds), "--jobs=1", f"--faults={fault}")
     assert len(reports) == len(seeds)
     assert not (found := complain(reports)), found

@@ -22,6 +22,7 @@ from zkrq.protocol import attempts, witness
 from zkrq.protocol.calls import Apply, Call, PushPlain, Records
 from zkrq.protocol.levels import Feature
 from zkrq.protocol.records import State, states_of
+from zkrq.protocol.recurring import Course, Loss
 from zkrq.protocol.replies import VERDICTS, Answer, Status, Verdict
 from zkrq.protocol.scripts import SCRIPTS, assemble, read_files
 from zkrq.protocol.steps import Answers, Ask
@@ -352,6 +353,15 @@ def _without_turns(seconds: float, held: object = None) -> asyncio.Timeout:
     return asyncio.timeout(seconds)
 
 
+def a_moment_is_left_out_in_silence() -> AbstractContextManager[object]:
+    """What a process does not push is reported before it counts as done."""
+
+    def lose(course: Course, moment: int, loss: Loss, now: float) -> None:
+        course.drop(moment)
+
+    return patch.object(Course, "lose", lose)
+
+
 class Variant(NamedTuple):
     """What breaks zkrq, the faults that bring it to light soonest, and the seed from which on it is looked for: shortly
     before the one that finds it.  ``versions``: among clients of two releases."""
@@ -403,6 +413,7 @@ VARIANTS: Mapping[str, Variant] = {
         Variant(who_has_no_room_is_evicted, "closed", first=7),
         Variant(who_is_turned_away_is_a_witness, "closed", first=7),
         Variant(turns_of_connecting_are_silence, "drag"),
+        Variant(a_moment_is_left_out_in_silence, "away", first=3),
         Variant(a_wrong_clock_stays, "leap", first=1),
     )
 }

@@ -6,6 +6,7 @@ import asyncio
 import random
 from collections.abc import Callable, Coroutine, Iterable, Sequence
 from dataclasses import asdict, dataclass
+from datetime import datetime
 from typing import Any, Generic, TypeVar, cast
 
 from tests.simulation import rolling, setting, sharding
@@ -25,7 +26,9 @@ from zkrq import (
     Closed,
     ConfigError,
     DeadLetters,
+    Event,
     Limits,
+    MomentsLost,
     NotEnoughReplicas,
     OutcomeUnknown,
     Queue,
@@ -35,6 +38,7 @@ from zkrq import (
     ZkrqError,
 )
 from zkrq.client.cluster import Cluster
+from zkrq.client.moments import ID_CATCH_UP
 from zkrq.protocol.shards import FIRST
 from zkrq.protocol.view import View
 
@@ -88,6 +92,11 @@ class Lane:
     setting: Setting
     ledger: Ledger
 
+    @property
+    def schedule(self) -> str:
+        """The name of the schedule that every process declares."""
+        return f"every {self.name}"
+
 
 class Client:
     """A process with a cluster; ``cluster`` is None while it has none open."""
@@ -133,11 +142,18 @@ class Client:
             description=f"{self.name} {self.opened}",
             command_timeout=COMMAND_TIMEOUT,
             operation_timeout=OPERATION_TIMEOUT,
+            on_event=self._note,
         )
         urls = {name: f"redis://{name}" for name in world.known_servers}
         dial = world.network.dial(world.servers, self.process, self.code)
         given = {shard.name: world.urls(shard) for shard in world.shards[1:] if world.plan and world.plan.given}
         return self.code.make_cluster(urls, self.coordinator, settings, dial=dial, shards=given), self.coordinator
+
+    def _note(self, event: Event) -> None:
+        for lane in self.world.lanes:
+            if isinstance(event, MomentsLost) and event.queue == lane.name:
+                lane.ledger.moments_lost.update(event.moments)
+                self.world.found.counts["moments lost"] += event.count
 
     @property
     def at_latest_level(self) -> bool:
@@ -159,7 +175,10 @@ class Client:
         """Have pushes recur; every process declares the same."""
         for lane in self.world.lanes if self.takes_part and not self.stopping else ():
             if lane.setting.every and (queue := self.queue(lane)):
-                cluster.every(lane.setting.every, queue, lane.ledger.recurring, name=f"every {lane.name}")
+                lateness: dict[str, Any] = {}
+                if self.world.rolling is None:
+                    lateness = {"catch_up": lane.setting.catch_up, "missed": lane.setting.missed}
+                cluster.every(lane.setting.every, queue, lane.ledger.recurring, name=lane.schedule, **lateness)
 
     async def close(self) -> None:
         cluster, self.cluster = self.cluster, None
@@ -330,6 +349,8 @@ class World:
         """Whether nothing happens except that the shard map changes, and no shard is removed: no push may fail."""
         self.is_forced = False
         """Whether somebody was to remove a shard by force: pushes that are repeated then may end as they must not."""
+        self.away_until: datetime | None = None
+        """When everything was back, after it had been away for longer than a push may be late."""
         self.leaping = False
         """Whether the clock of a server is wrong, by far."""
         self.stepped = 0.0
@@ -354,11 +375,15 @@ class World:
         sharded = self.plan is not None
         if self.rolling:
             drawn = drawn.of_all_releases
+        elif drawn.every:
+            drawn = setting.draw_lateness(drawn, self.chance_for(f"lateness in {name}"))
         ledger = Ledger(self.loop, self.hub, self.trace, self.found, max_size=drawn.max_size, sharded=sharded)
         ledger.limits, ledger.group_limit = drawn.limits or Limits(), 1 if drawn.ordered else drawn.group_limit
         ledger.ordered, ledger.group_rate = drawn.ordered, drawn.group_rate
         ledger.default_group = "" if drawn.all_grouped else None
-        return Lane(name, drawn, ledger)
+        lane = Lane(name, drawn, ledger)
+        ledger.schedule, ledger.has_keyed_moments = lane.schedule, drawn.catch_up > ID_CATCH_UP
+        return lane
 
     @property
     def queue(self) -> str:
