@@ -103,6 +103,18 @@ def test_what_tells_nothing_needs_no_token() -> None:
     ]
 
 
+@every("path", ["/static/a/style.css", "/static/../v1/queues", "/statics", "/login/x", "/livezz", "/readyz/", ""])
+def test_what_only_begins_like_an_open_path_needs_a_token(path: str) -> None:
+    """Also because resolving a path of thousands of folders is work."""
+    assert status(CLOSED, path=path) == 401
+
+
+def test_a_name_that_is_too_long_is_none() -> None:
+    assert status(OPEN, host="127.0.0.1:" + "8" * 300) == 421
+    long = f"http://{'a' * 300}"
+    assert status(CLOSED, "POST", host=long[7:], origin=long, authorization=f"Bearer {TOKEN}") == 403
+
+
 def test_a_session_is_for_a_time_and_for_holders_of_a_token() -> None:
     cookie = make_session(CLOSED, 1000.0)
     assert status(CLOSED, cookie=cookie) == 200

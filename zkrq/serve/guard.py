@@ -10,7 +10,6 @@ import asyncio
 import time
 from collections.abc import AsyncGenerator, Generator
 from contextlib import asynccontextmanager, contextmanager
-from http.cookies import CookieError, SimpleCookie
 
 from starlette.datastructures import MutableHeaders
 from starlette.requests import ClientDisconnect
@@ -29,7 +28,7 @@ from zkrq.serve.problems import (
     headers_of,
     kind_of,
 )
-from zkrq.serve.security import COOKIE, OPEN_PATHS, Asked, Policy, judge
+from zkrq.serve.security import STATIC, Asked, Policy, is_open, judge, session_of
 
 BODY_MAX = 4 << 20
 """Bytes of one request's body."""
@@ -82,7 +81,7 @@ class Guard:
                 headers = MutableHeaders(scope=message)
                 for name, value in HEADERS.items():
                     headers[name] = value
-                headers["Cache-Control"] = "no-cache" if scope["path"].startswith("/static/") else "no-store"
+                headers["Cache-Control"] = "no-cache" if scope["path"].startswith(STATIC) else "no-store"
             await send(message)
 
         asked = _asked(scope)
@@ -119,7 +118,7 @@ class Guard:
 
         Raises ``_Refused``, ``Busy``, ``ClientDisconnect``.
         """
-        most = OPEN_BODY_MAX if asked.path.startswith(OPEN_PATHS) else BODY_MAX
+        most = OPEN_BODY_MAX if is_open(asked.path) else BODY_MAX
         announced = asked.headers.get("content-length", "0")
         if not announced.isdecimal() or int(announced) > most:
             raise _Refused(TOO_LARGE, f"a body has at most {most:,} bytes")
@@ -159,11 +158,7 @@ def _asked(scope: Scope) -> Asked:
     headers: dict[str, str] = {}
     for name, value in scope["headers"]:
         headers.setdefault(name.decode("latin-1").lower(), value.decode("latin-1"))
-    try:
-        morsel = SimpleCookie(headers.get("cookie", "")).get(COOKIE)
-    except CookieError:
-        morsel = None
-    return Asked(scope["method"], scope["path"], headers, morsel.value if morsel else "")
+    return Asked(scope["method"], scope["path"], headers, session_of(headers.get("cookie", "")))
 
 
 def _is_json(content_type: str) -> bool:
