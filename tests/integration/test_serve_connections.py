@@ -6,7 +6,7 @@ import asyncio
 import socket
 import ssl
 from collections.abc import AsyncGenerator, Generator
-from contextlib import ExitStack, closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager, suppress
 from http.client import HTTPConnection
 from pathlib import Path
 from typing import Any
@@ -21,12 +21,18 @@ from tests.serving import Serving, serving
 from zkrq import local
 from zkrq.coordination.memory import Hub
 from zkrq.serve import connections, guard
-from zkrq.serve.connections import CONNECTIONS_MAX, DESCRIPTORS_KEPT, connections_max
+from zkrq.serve.connections import CONNECTIONS_MAX, DESCRIPTORS_KEPT, STRANGERS_SHARE, connections_max
+from zkrq.serve.lines import LINES_MAX
 
 pytestmark = pytest.mark.anyio
 
 MOST = 8
+STRANGERS = MOST // STRANGERS_SHARE
+CLIENTS = MOST - STRANGERS
+TOKEN = "a-long-random-text-that-nobody-guesses"
 REQUEST = b"GET /livez HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n"
+CLAIM = b"POST /v1/queues/emails/claim HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: 0\r\n\r\n"
+LARGE = b"GET /static/htmx-4.0.1.min.js HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n"
 
 
 @pytest.fixture
@@ -139,16 +145,104 @@ async def test_a_connection_without_a_whole_handshake_is_closed(
 
 
 async def test_a_request_that_is_being_answered_keeps_its_place(http: Serving) -> None:
-    waiting = [asyncio.create_task(http.post("/queues/emails/claim", {"wait": 60})) for _ in range(MOST)]
-    requests = http.server._uvicorn.server_state.tasks  # pyright: ignore[reportPrivateUsage]
-    while len(requests) < MOST:
-        await asyncio.sleep(0.01)
+    """A further client is refused; `/livez` has a place."""
+    waiting = await clients_that_wait(http, CLIENTS)
     with strangers(http, 1) as (further,):
+        further.sendall(CLAIM)
         assert (await asyncio.to_thread(further.recv, 12)) == b"HTTP/1.1 503"
+    with strangers(http, 1) as (probe,):
+        probe.sendall(REQUEST)
+        assert (await asyncio.to_thread(probe.recv, 12)) == b"HTTP/1.1 200"
     for task in waiting:
         assert not task.done()
         task.cancel()
     await asyncio.gather(*waiting, return_exceptions=True)
+
+
+async def clients_that_wait(http: Serving, count: int, **headers: str) -> list[asyncio.Task[httpx.Response]]:
+    """Have clients wait for items; each comes when the one before it was let in, because there are few places."""
+    requests = http.server._uvicorn.server_state.tasks  # pyright: ignore[reportPrivateUsage]
+    waiting: list[asyncio.Task[httpx.Response]] = []
+    for number in range(count):
+        waiting.append(asyncio.create_task(http.post("/queues/emails/claim", {"wait": 60}, **headers)))
+        while len(requests) <= number:
+            await asyncio.sleep(0.01)
+    return waiting
+
+
+async def wait_unread(http: Serving, count: int = 1) -> None:
+    """Wait until the server has this many connections that take nothing of their replies."""
+    held: Any = http.server._uvicorn.server_state.connections  # pyright: ignore[reportPrivateUsage]
+    while sum(bool(each.transport.get_write_buffer_size()) for each in held) < count:
+        await asyncio.sleep(0.01)
+
+
+async def test_strangers_who_do_not_read_keep_nobody_out(
+    shared_servers: local.Servers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Those who have a token keep their places and their requests; others, and `/livez`, get the stranger's place."""
+    monkeypatch.setattr(connections, "CONNECTIONS_MAX", MOST)
+    monkeypatch.setattr(guard, "REQUESTS_MAX", CLIENTS)
+    allowed = {"Authorization": f"Bearer {TOKEN}"}
+    async with serving(in_process(shared_servers, new_namespace(), Hub()), tokens=(TOKEN,)) as http:
+        waiting = await clients_that_wait(http, CLIENTS - 1, **allowed)
+        with strangers(http, 3 * MOST) as unread:
+            for each in unread:
+                each.setblocking(False)
+                with suppress(ConnectionError):  # its place may be another's already
+                    await asyncio.get_running_loop().sock_sendall(each, 400 * LARGE)
+            await wait_unread(http, STRANGERS)
+            for _ in range(2):
+                for path in ("/livez", "/v1/queues"):
+                    reply = await http.client.get(path, headers={**allowed, "Connection": "close"})
+                    assert reply.status_code == 200
+        assert not any(task.done() for task in waiting)
+        for task in waiting:
+            task.cancel()
+        await asyncio.gather(*waiting, return_exceptions=True)
+
+
+@pytest.mark.parametrize("ending", [b"", b"GET /livez HTTP/1.1\r\nHost: 127.0.0.1\r\nConnection: close\r\n\r\n"])
+async def test_a_reply_that_is_not_read_has_a_deadline(
+    http: Serving, monkeypatch: pytest.MonkeyPatch, ending: bytes
+) -> None:
+    """Neither the request nor the connection is left, also one that the server would close once all is read."""
+    monkeypatch.setattr(connections, "READ_SECONDS", 0.1)
+    server = http.server._uvicorn.server_state  # pyright: ignore[reportPrivateUsage]
+    with strangers(http, 1) as (unread,):
+        unread.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        unread.setblocking(False)
+        with suppress(ConnectionError):
+            await asyncio.get_running_loop().sock_sendall(unread, 400 * LARGE + ending)
+        async with asyncio.timeout(60):
+            while server.tasks or server.connections:
+                await asyncio.sleep(0.01)
+
+
+async def test_what_strangers_send_writes_few_lines(http: Serving, caplog: pytest.LogCaptureFixture) -> None:
+    """Malformed requests, in their beginning and in a body while it is answered, and requests for other protocols."""
+    chunked = b"POST /login HTTP/1.1\r\nHost: 127.0.0.1\r\nTransfer-Encoding: chunked\r\n"
+    upgrade = b"GET /livez HTTP/1.1\r\nHost: 127.0.0.1\r\nConnection: upgrade\r\nUpgrade: websocket\r\n\r\n"
+    sent = [
+        b"no request\r\n\r\n",
+        chunked + b"\r\nno chunk\r\n",
+        chunked + b"\r\n2000\r\n" + b"x" * 8192 + b"\r\n?\r\n",
+    ]
+    for malformed in sent:
+        for _ in range(2 * LINES_MAX):
+            with strangers(http, 1) as (stranger,):
+                stranger.sendall(malformed)
+                await wait_closed(stranger)
+    with strangers(http, 1) as (stranger,):
+        for _ in range(2 * LINES_MAX):
+            stranger.sendall(upgrade)
+            reply = b""
+            while not reply.endswith(b"alive\n"):
+                reply += await asyncio.to_thread(stranger.recv, 65_536)
+            assert reply.startswith(b"HTTP/1.1 200")
+    lines = [record for record in caplog.records if record.levelname in ("WARNING", "ERROR")]
+    assert len(lines) <= LINES_MAX
+    assert all(line.message.startswith("Invalid HTTP request") for line in lines)
 
 
 async def test_a_client_may_pause_between_requests(http: Serving, monkeypatch: pytest.MonkeyPatch) -> None:

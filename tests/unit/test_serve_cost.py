@@ -15,10 +15,11 @@ from types import FrameType
 from typing import Any, cast
 
 import pytest
-import uvicorn
 
 from tests.every import every
-from zkrq.serve.connections import Connection, Places
+from tests.unit.by_wire import let_in, make_connection
+from zkrq.serve import connections
+from zkrq.serve.connections import Places
 from zkrq.serve.guard import Guard
 from zkrq.serve.security import policy_for, session_of
 
@@ -26,8 +27,7 @@ pytestmark = pytest.mark.anyio
 
 TOKEN = "a-long-random-text-that-nobody-guesses"
 SIZE = 15_000
-"""Bytes of the smaller head.  The other one has twice as many, which is more than uvicorn buffers, and less than what
-one read of a socket brings."""
+"""Bytes of the smaller head.  The other one has twice as many, which is more than a head may have."""
 
 CONSTANT = {"len", "isinstance", "getattr", "hasattr", "setattr", "next", "iter", "type", "repr", "callable"}
 """Functions whose cost does not depend on the length of what they are given, or that are never given a text here."""
@@ -63,58 +63,14 @@ def _length(value: object) -> int:
     return len(cast("bytes", value)) if isinstance(value, str | bytes | bytearray) else 0
 
 
-class Transport(asyncio.Transport):
-    """A connection to a stranger, of which only the reply is kept."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.sent = bytearray()
-        self.is_closed = False
-
-    def get_extra_info(self, name: str, default: Any = None) -> Any:
-        return default
-
-    def write(self, data: Any) -> None:
-        self.sent += data
-
-    def close(self) -> None:
-        self.is_closed = True
-
-    abort = close
-
-    def is_closing(self) -> bool:
-        return self.is_closed
-
-    def pause_reading(self) -> None: ...
-
-    def resume_reading(self) -> None: ...
-
-    def get_write_buffer_size(self) -> int:
-        return 0
-
-    def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None: ...
-
-
-async def let_in(scope: Any, receive: Any, send: Any) -> None:
-    """Stand for everything that is behind the guard."""
-    await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"0")]})
-    await send({"type": "http.response.body", "body": b""})
-
-
 async def cost_of(request: bytes) -> tuple[int, bytes]:
     """Answer a request; return what it cost, and the status."""
-    app = Guard(let_in, policy_for("0.0.0.0", (TOKEN,), ()))
-    config = uvicorn.Config(app, log_config=None, lifespan="off", ws="none", access_log=False)
-    config.load()
-    state = uvicorn.Server(config).server_state
-    transport = Transport()
-    work = Work()
-    with work:
-        connection = Connection(config=config, server_state=state, app_state={}, places=Places(10))
+    connection, transport = make_connection(Guard(let_in, policy_for("0.0.0.0", (TOKEN,), ())), Places(10))
+    with Work() as work:
         connection.connection_made(transport)
         connection.data_received(request)
-        while state.tasks:
-            await asyncio.wait(state.tasks)
+        while not transport.sent or connection.tasks:
+            await asyncio.sleep(0)
     connection.connection_lost(None)
     return work.done, bytes(transport.sent[9:12])
 
@@ -151,11 +107,19 @@ HEADS: Mapping[str, Callable[[int], bytes]] = {
 
 
 @every("kind", sorted(HEADS))
-async def test_what_is_done_before_the_token_is_looked_at_grows_with_the_bytes(kind: str) -> None:
+async def test_what_is_done_before_the_token_is_looked_at_grows_with_the_bytes(
+    monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    monkeypatch.setattr(connections, "PIECE_BYTES", 4 * SIZE)
     await cost_of(HEADS[kind](10))  # what is done the first time alone
     (small, status), (large, _) = [await cost_of(HEADS[kind](size)) for size in (SIZE, 2 * SIZE)]
     assert status in (b"400", b"401", b"403", b"303")
     assert large < 2.2 * small, (small, large)
+
+
+async def test_a_head_that_is_too_large_is_refused_also_if_it_arrives_at_once() -> None:
+    for size, expected in ((15_000, b"401"), (30_000, b"400")):
+        assert (await cost_of(HEADS["nothing"](size)))[1] == expected
 
 
 def test_the_session_is_found_among_cookies() -> None:

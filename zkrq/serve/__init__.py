@@ -20,7 +20,10 @@ showing    replies that all pages consist of
 sessions   browsers let in for a token
 queue_pages  what people see of one queue, and do with its items
 page       what people see, in templates/ and static/
+files      the files of the page
 monitoring probes and metrics
+lines      few lines in the log of what strangers repeat
+connections  places for connections, and time limits for heads and replies
 security   which requests are let in: decisions, without I/O
 guard      every request before it reaches a call: security, bounds on bodies, time and concurrency
 app        all of it as an ASGI application

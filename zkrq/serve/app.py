@@ -10,12 +10,12 @@ from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
-from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp
 
 from zkrq.base.errors import ZkrqError
 from zkrq.base.version import __version__
 from zkrq.serve.api import Api
+from zkrq.serve.files import Files
 from zkrq.serve.guard import Guard
 from zkrq.serve.monitoring import Monitoring
 from zkrq.serve.page import Page
@@ -32,6 +32,7 @@ from zkrq.serve.problems import (
 )
 from zkrq.serve.rendering import HERE
 from zkrq.serve.schedules import ScheduleApi
+from zkrq.serve.security import STATIC
 
 if TYPE_CHECKING:
     from zkrq.client.cluster import Cluster
@@ -72,11 +73,12 @@ def make_app(
         redirect_slashes=False,
         separate_input_output_schemas=False,
     )
+    # First, because paths are compared in this order, and strangers may ask for these.
+    app.add_route(f"{STATIC}{{name}}", Files(HERE / "static").give, include_in_schema=False)
     app.include_router(Api(cluster, queues, holding, stopping).router())
     app.include_router(ScheduleApi(cluster, queues).router())
     app.include_router(Page(cluster, queues, watching, policy).router())
     app.include_router(Monitoring(cluster, stopping, frank=not policy.tokens).router())
-    app.mount("/static", StaticFiles(directory=HERE / "static"))
     app.add_exception_handler(ZkrqError, _on_error)
     app.add_exception_handler(RequestValidationError, _on_bad_request)
     app.add_exception_handler(HTTPException, _on_http_error)

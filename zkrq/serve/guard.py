@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncGenerator, Generator
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import asynccontextmanager, contextmanager, nullcontext
 
 from starlette.datastructures import MutableHeaders
 from starlette.requests import ClientDisconnect
@@ -17,6 +17,7 @@ from starlette.responses import JSONResponse, RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from zkrq.base.errors import ZkrqError
+from zkrq.serve.connections import CONNECTION, Connection
 from zkrq.serve.problems import (
     NOT_JSON,
     TIMEOUT,
@@ -28,7 +29,7 @@ from zkrq.serve.problems import (
     headers_of,
     kind_of,
 )
-from zkrq.serve.security import STATIC, Asked, Policy, is_open, judge, session_of
+from zkrq.serve.security import STATIC, Asked, Policy, is_known, is_open, judge, session_of
 
 BODY_MAX = 4 << 20
 """Bytes of one request's body."""
@@ -43,7 +44,7 @@ BODY_SECONDS = 30.0
 """Seconds for a body to arrive."""
 
 REQUESTS_MAX = 1_000
-"""Requests that are answered at one time, those that wait for items among them."""
+"""Requests of clients that are answered at one time, those that wait for items among them."""
 
 HEADERS = {
     "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; "
@@ -84,12 +85,16 @@ class Guard:
                 headers["Cache-Control"] = "no-cache" if scope["path"].startswith(STATIC) else "no-store"
             await send(message)
 
-        asked = _asked(scope)
+        asked, now = _asked(scope), time.time()
+        connection: Connection = scope["state"][CONNECTION]
         try:
-            if refusal := judge(self._policy, asked, time.time()):
+            if refusal := judge(self._policy, asked, now):
                 raise _Refused(refusal.kind, refusal.message)
+            known = is_known(self._policy, asked, now)
+            if not connection.let_in(known=known):
+                raise Busy
             async with self._body(asked, receive) as body:
-                with self._counted():
+                with self._counted() if known else nullcontext():
                     await self._app(scope, _replay(body, receive), send_with_headers)
         except _Refused as refused:
             await _answer(asked, refused)(scope, receive, send_with_headers)
@@ -100,9 +105,10 @@ class Guard:
 
     @contextmanager
     def _counted(self) -> Generator[None]:
-        """Count a request while it is answered; raises ``Busy``.
+        """Count a client's request while it is answered; raises ``Busy``.
 
-        Not before its body has arrived: strangers could send heads alone, and everybody else would be refused.
+        Not before its body has arrived: heads alone would keep others out.  Those of strangers are as many as there are
+        places for their connections.
         """
         if self._requests == REQUESTS_MAX:
             raise Busy
@@ -161,6 +167,12 @@ def _asked(scope: Scope) -> Asked:
     return Asked(scope["method"], scope["path"], headers, session_of(headers.get("cookie", "")))
 
 
+def _is_short(asked: Asked) -> bool:
+    """Tell whether a request has no body, or one that may be read to its end for anybody."""
+    announced = asked.headers.get("content-length", "0")
+    return announced.isdecimal() and int(announced) <= OPEN_BODY_MAX and "transfer-encoding" not in asked.headers
+
+
 def _is_json(content_type: str) -> bool:
     return content_type.partition(";")[0].strip().lower() == "application/json"
 
@@ -187,6 +199,6 @@ def _answer(asked: Asked, refused: _Refused) -> Response:
     headers = headers_of(kind)
     if kind is UNAUTHORIZED and "hx-request" in asked.headers:
         headers["HX-Redirect"] = "/login"
-    if kind in (TIMEOUT, TOO_LARGE):
+    if kind in (TIMEOUT, TOO_LARGE) or (kind is UNAUTHORIZED and not _is_short(asked)):
         headers["Connection"] = "close"  # the rest of the body is not read
     return JSONResponse(describe(kind, str(refused)), kind.status, headers)

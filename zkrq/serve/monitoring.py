@@ -15,11 +15,13 @@ from starlette.responses import PlainTextResponse, Response
 
 from zkrq.base.errors import NotEnoughReplicas, ZkrqError
 from zkrq.process.probes import READY_SECONDS, has_metrics
+from zkrq.serve.lines import FewLines
 
 if TYPE_CHECKING:
     from zkrq.client.cluster import Cluster
 
-_log = logging.getLogger("zkrq.serve")
+_log = logging.getLogger("zkrq.serve.monitoring")
+_log.addFilter(FewLines())
 
 
 class Monitoring:
@@ -31,6 +33,7 @@ class Monitoring:
         self._cluster = cluster
         self._stopping = stopping
         self._asking: asyncio.Task[str] | None = None
+        self._why_not = ""
         self._metrics = None
         if has_metrics():
             from prometheus_client import CollectorRegistry
@@ -69,9 +72,17 @@ class Monitoring:
         except (ZkrqError, TimeoutError) as error:
             silence = f"the servers have not answered for {READY_SECONDS:g} s"
             text = " ".join(str(error).split()) or silence
-            _log.info("not ready: %s", text, extra={"cluster": self._cluster.namespace})
+            self._note(text)
             return text if self._frank else _kind(error) or silence
+        self._note("")
         return ""
+
+    def _note(self, why_not: str) -> None:
+        """Write into the log whether the server is ready, when that or the reason changes."""
+        if why_not != self._why_not:
+            self._why_not = why_not
+            text = f"not ready: {why_not}" if why_not else "ready again"
+            _log.info("%s", text, extra={"cluster": self._cluster.namespace})
 
     async def metrics(self, request: Request) -> Response:
         """Ask the servers, then show all metrics."""

@@ -40,8 +40,13 @@ IDLE_SECONDS = 75
 CLOSE_SECONDS = 5
 """Seconds that requests in flight have to end when the server stops."""
 
-BACKLOG = 100
-"""Connections that wait to be accepted, and that are accepted in one turn of the event loop."""
+ACCEPTED_AT_ONCE = 16
+"""Connections that are accepted in one turn of the event loop; ``connections.TURN_BYTES`` lets as many short requests
+be read, so a connection is not given up for a newer one before its request is read."""
+
+PENDING_MAX = 2_000
+"""Connections that wait to be accepted, if the system allows it; a client whose connection finds no room there tries
+again after a second."""
 
 _log = logging.getLogger("zkrq.serve")
 
@@ -136,7 +141,7 @@ async def start(cluster: AbstractAsyncContextManager[Cluster], options: Options)
 def _listen(options: Options) -> Generator[socket.socket]:
     try:
         family = socket.getaddrinfo(options.host, options.port, type=socket.SOCK_STREAM)[0][0]
-        listener = socket.create_server((options.host, options.port), family=family, backlog=BACKLOG)
+        listener = socket.create_server((options.host, options.port), family=family)
     except OSError as error:
         raise ConfigError(f"cannot listen on {options.host}, port {options.port}: {error}") from error
     with listener:
@@ -181,7 +186,9 @@ class _Uvicorn(uvicorn.Server):
         if self.config.ssl:
             self.servers = [TlsServer(make, listener, self.config.ssl, places, self._tasks)]  # type: ignore[list-item]
         else:
-            self.servers = [await asyncio.get_running_loop().create_server(make, sock=listener, backlog=BACKLOG)]
+            accepting = asyncio.get_running_loop().create_server(make, sock=listener, backlog=ACCEPTED_AT_ONCE)
+            self.servers = [await accepting]
+        listener.listen(PENDING_MAX)  # which `create_server` sets to what it accepts in one turn
         self.started = True
 
     @contextmanager
