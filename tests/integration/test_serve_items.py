@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import html
 import re
+from base64 import b64encode
 from collections.abc import AsyncGenerator
 from functools import partial
+from urllib.parse import urlencode
 
 import pytest
 
 import zkrq
 from tests.harness import in_process, new_namespace, settled, take
 from tests.integration.test_serve_page import Stage
-from tests.serving import serving
+from tests.serving import refused, serving
 from zkrq import RAW, local
 from zkrq.coordination.memory import Hub
 
@@ -273,6 +275,39 @@ async def test_a_form_with_too_many_fields_changes_nothing(stage: Stage) -> None
     form = {"id": [id] * 2001, "confirmed": "yes"}
     assert (await stage.http.client.post("/queues/fields/discard", data=form)).status_code == 400
     assert (await stage.cluster.queue("fields").size()).dead == 1
+
+
+async def test_a_lone_surrogate_takes_no_page_down(stage: Stage) -> None:
+    """JSON can write one as an escape, in a name and in a value; the page shows the escape."""
+    queue = stage.cluster.queue("halves", codec=RAW)
+    for payload in (b'{"\\ud800": 1}', b'{"user": "\\ud800"}', b'"\\ud800"'):
+        await queue.push(payload)
+        await (await take(queue)).bury("broken")
+    assert r'{"user": "\ud800"}' in await page(stage, "/queues/halves?tab=dead")
+    for by, value in (("field user", r"\ud800"), (r"field \ud800", "1")):
+        shown = await page(stage, f"/queues/halves?{urlencode({'tab': 'dead', 'by': by})}")
+        assert value in shown
+        form = {"by": by, "group": value, "confirmed": "yes"}
+        assert (await stage.http.client.post("/queues/halves/redrive", data=form)).status_code == 303
+    assert (await queue.size()).dead == 1
+    assert (await stage.http.get("/queues/halves/dead")).json()["items"][0]["item"] == "\ud800"
+    body = {"when": 3600, "base64": b64encode(b'{"a": "\\ud800"}').decode()}
+    put = await stage.http.client.put("/v1/queues/halves/schedules/half", json=body)
+    assert put.json()["item"] == (await stage.http.get("/schedules")).json()["schedules"][0]["item"] == {"a": "\ud800"}
+
+
+async def test_what_is_wrong_in_a_request_is_an_error_of_the_request(stage: Stage) -> None:
+    too_many = {f"field{number}": "x" for number in range(11)}
+    for verb in ("pause", "resume", "remove"):
+        for form in (too_many, {"queue": "a b", "name": "x"}, {"queue": "q", "name": " "}, {}):
+            assert (await stage.http.client.post(f"/schedules/{verb}", data=form)).status_code == 400, (verb, form)
+    reply = await stage.http.post("/queues/q/push", {"item": 1, "id": "zkrq-mine"})
+    assert "only ids that zkrq makes begin with" in await refused(reply, 400, "BadRequest")
+    reply = await stage.http.post("/queues/q/push-many", {"items": [{"item": 1}, {"item": 1, "id": "zkrq-mine"}]})
+    assert "body.items.1.id" in await refused(reply, 400, "BadRequest")
+    sent = {"content": rb'{"item": {"text": "\ud83d"}}', "headers": {"Content-Type": "application/json"}}
+    reply = await stage.http.client.post("/v1/queues/q/push", **sent)
+    assert "(at ['text'])" in await refused(reply, 400, "CodecError")
 
 
 async def test_the_table_of_queues_is_sorted_filtered_and_streamed(stage: Stage) -> None:

@@ -131,3 +131,19 @@ def test_raw_refuses_anything_else(item: Any) -> None:
 def test_codecs_say_who_they_are() -> None:
     assert (repr(JSON), repr(RAW)) == ("zkrq.JSON", "zkrq.RAW")
     assert (JSON.name, RAW.name) == ("json", "raw")
+
+
+@every(
+    ("item", "place"),
+    [
+        ({"user": {"names": ["a", "\ud83d"]}}, r"['user']['names'][1]"),
+        ({"a": {"\ud83d": 1}}, r"['a']['\ud83d']"),
+        (["\udc00"], "[0]"),
+        ("\udc00", "the item itself"),
+    ],
+)
+def test_a_lone_surrogate_is_named_with_its_place(item: Any, place: str) -> None:
+    with pytest.raises(
+        ValueError, match=re.escape(f"surrogate, which is half of a character, has no UTF-8 (at {place})")
+    ):
+        JSON.encode(item)

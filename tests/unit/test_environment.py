@@ -131,6 +131,9 @@ def test_servers_have_no_default(missing: str, monkeypatch: pytest.MonkeyPatch) 
 def test_texts() -> None:
     assert read_servers(" a=redis://one , b=redis://two,") == {"a": "redis://one", "b": "redis://two"}
     assert read_servers("redis://one?db=1,redis://two") == ["redis://one?db=1", "redis://two"]
+    for url in ("redis://:half,other@one", "redis://:half,o=ther@one", "redis://:half,redis=x@one"):
+        assert read_servers(f"{url},redis://two") == [url, "redis://two"]
+        assert read_servers(f"a={url}, b=unix:///two") == {"a": url, "b": "unix:///two"}
     assert [read_flag(text) for text in ("1", "0", "Yes", "off")] == [True, False, True, False]
 
 
@@ -245,3 +248,12 @@ def test_the_page_of_settings_lists_every_variable() -> None:
     rows = re.findall(r"^\| `(\w+)` \| (?:`(ZKRQ_\w+)`)? *\|", PAGE.read_text(), re.MULTILINE)
     listed = {setting: variable for setting, variable in rows if variable}
     assert listed == {setting: variable_of(setting) for setting in VARIABLES}
+
+
+@pytest.mark.parametrize("text", ["redis://:half,secret@one:x", "half,secret@one", "a=redis:/:half,secret@one"])
+def test_no_error_about_servers_has_a_part_of_a_password(monkeypatch: pytest.MonkeyPatch, text: str) -> None:
+    """A comma in it ended the URL, and the rest was shown as a server."""
+    monkeypatch.setenv("ZKRQ_REDIS", text)
+    with pytest.raises(ConfigError) as error:
+        complete({"redis": None})
+    assert not re.search("half|secret", str(error.value))

@@ -63,8 +63,8 @@ def codec_of_item(codec: Codec[T], id: str) -> Codec[T]:
 
 
 class _Json:
-    """Everything that ``json`` can write, except NaN and infinities; dict keys must be strings, tuples come back as
-    lists."""
+    """Everything that ``json`` can write, except NaN, infinities and lone surrogates; dict keys must be strings, tuples
+    come back as lists."""
 
     name = "json"
 
@@ -89,7 +89,11 @@ class _Json:
             raise
         if _WAS_PERHAPS_NO_STRING.search(text):
             _check_keys(item)
-        return text.encode()
+        try:
+            return text.encode()
+        except UnicodeEncodeError:
+            place = _place_refused(item) or "the item itself"
+            raise ValueError(f"a lone surrogate, which is half of a character, has no UTF-8 (at {place})") from None
 
     def decode(self, data: bytes, /) -> Any:
         text = data.decode()
@@ -157,12 +161,35 @@ def _place_refused(item: object) -> str:
             inner = cast("dict[object, object]", part).items()
         elif isinstance(part, list | tuple):
             inner = enumerate(cast("Sequence[object]", part))
-        elif part is None or isinstance(part, str | int) or (isinstance(part, float) and math.isfinite(part)):
+        elif _is_plain(part):
             continue
         else:
             return place
-        left += [(f"{place}[{key!r:.100}]", each) for key, each in islice(inner, PLACES_MAX)][::-1]
+        parts = [(f"{place}[{key!r:.100}]", key, each) for key, each in islice(inner, PLACES_MAX)]
+        if bad := next((at for at, key, _ in parts if isinstance(key, str) and not _is_utf8(key)), ""):
+            return bad
+        left += [(at, each) for at, _, each in reversed(parts)]
     return ""
+
+
+def _is_plain(part: object) -> bool:
+    """Tell whether a part without parts can be written."""
+    match part:
+        case str():
+            return _is_utf8(part)
+        case float():
+            return math.isfinite(part)
+        case _:
+            return part is None or isinstance(part, int)
+
+
+def _is_utf8(text: str) -> bool:
+    """Tell whether a text can be encoded: it has no lone surrogate."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 class _Raw:

@@ -8,6 +8,7 @@ uses the same table.
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -31,9 +32,15 @@ def read_flag(text: str) -> bool:
     return flag
 
 
+_BETWEEN_SERVERS = re.compile(r",(?=\s*(?:$|,|(?:[^,/@:=?]+=)?(?:redis|rediss|unix)://))")
+
+
 def read_servers(text: str) -> Mapping[str, str] | list[str]:
-    """Read ``url,url`` or ``name=url,name=url``."""
-    urls = [url.strip() for url in text.split(",") if url.strip()]
+    """Read ``url,url`` or ``name=url,name=url``.
+
+    A comma before anything but a server's URL, or its name and URL, is a part of the URL: of a password, as a rule.
+    """
+    urls = [url.strip() for url in _BETWEEN_SERVERS.split(text) if url.strip()]
     named = {name: url for name, found, url in (url.partition("=") for url in urls) if found and ":" not in name}
     return named if len(named) == len(urls) else urls
 

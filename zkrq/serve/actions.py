@@ -58,11 +58,17 @@ OUTCOMES: Mapping[str, str] = {
 """What the page says after an action, by a code that an address may have."""
 
 
+def read_fields(body: bytes, most: int) -> Mapping[str, Sequence[str]] | None:
+    """Return the values of a form's fields by name, None if it has more than ``most`` fields."""
+    try:
+        return parse_qs(body.decode(errors="replace"), keep_blank_values=True, max_num_fields=most)
+    except ValueError:
+        return None
+
+
 def read_form(body: bytes) -> Form | None:
     """Read a form, None if it has too many fields.  One without any of its fields means all dead letters."""
-    try:
-        fields = parse_qs(body.decode(errors="replace"), keep_blank_values=True, max_num_fields=FIELDS_MAX)
-    except ValueError:
+    if (fields := read_fields(body, FIELDS_MAX)) is None:
         return None
     first = {name: values[0] for name, values in fields.items()}
     ids = tuple(dict.fromkeys(fields["id"])) if "id" in fields else None

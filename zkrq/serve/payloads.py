@@ -44,7 +44,10 @@ def begin(payload: bytes) -> str:
 
 
 def fields_of(payload: bytes) -> dict[str, str]:
-    """Return the plain fields of a payload that is a JSON object, as texts; nothing of any other."""
+    """Return the plain fields of a payload that is a JSON object, as texts; nothing of any other.
+
+    A lone surrogate, which JSON can escape and no page can show, is written as its escape.
+    """
     try:
         read: object = json.loads(payload)
     except (ValueError, RecursionError):
@@ -52,7 +55,15 @@ def fields_of(payload: bytes) -> dict[str, str]:
     if not isinstance(read, dict):
         return {}
     plain: dict[str, object] = {name: value for name, value in read.items() if isinstance(value, str | int | bool)}  # pyright: ignore[reportUnknownVariableType]
-    return {name: value if isinstance(value, str) else json.dumps(value) for name, value in plain.items()}
+    return {
+        showable(name): showable(value) if isinstance(value, str) else json.dumps(value)
+        for name, value in plain.items()
+    }
+
+
+def showable(text: str) -> str:
+    """Return a text with each lone surrogate written as its escape: ``\\ud800``."""
+    return text.encode(errors="backslashreplace").decode()
 
 
 def _text_of(payload: bytes) -> str | None:

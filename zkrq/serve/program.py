@@ -48,6 +48,10 @@ PENDING_MAX = 2_000
 """Connections that wait to be accepted, if the system allows it; a client whose connection finds no room there tries
 again after a second."""
 
+SEND_BYTES = 256 << 10
+"""Bytes of replies that the system keeps of each connection while they are not taken.  Left to itself it keeps up to
+four megabytes, and connections that never read would use up what it has for all programs together."""
+
 _log = logging.getLogger("zkrq.serve")
 
 
@@ -145,6 +149,7 @@ def _listen(options: Options) -> Generator[socket.socket]:
     except OSError as error:
         raise ConfigError(f"cannot listen on {options.host}, port {options.port}: {error}") from error
     with listener:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BYTES)  # of each connection that it accepts
         yield listener
 
 

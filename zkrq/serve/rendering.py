@@ -42,4 +42,4 @@ def make_templates() -> Environment:
 
 def show_part(text: str) -> str:
     """Write a text as a part of an address: also ``/`` and ``&`` in it."""
-    return quote(text, safe="")
+    return quote(text, safe="", errors="backslashreplace")

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
 from typing import TYPE_CHECKING
-from urllib.parse import parse_qs, urlencode
+from urllib.parse import urlencode
 
 from starlette.responses import RedirectResponse
 
-from zkrq.base.errors import ZkrqError
+from zkrq.base.checks import check_id, check_name
+from zkrq.base.errors import ConfigError, ZkrqError
+from zkrq.serve.actions import read_fields
 from zkrq.serve.problems import kind_of
 
 if TYPE_CHECKING:
@@ -21,6 +23,9 @@ if TYPE_CHECKING:
 
 NAME_SHOWN = 128
 """Characters of a schedule's name in a notice."""
+
+FIELDS_MAX = 10
+"""Fields of a form; one with more is refused."""
 
 
 async def _remove(schedules: StoredSchedules, queue: str, name: str) -> None:
@@ -79,10 +84,16 @@ class SchedulePage:
     async def act(self, request: Request) -> Response:
         """Do what a button says; ask before a schedule is removed."""
         verb = request.path_params["verb"]
-        fields = parse_qs((await request.body()).decode(errors="replace"), keep_blank_values=True, max_num_fields=10)
-        queue, name = (fields.get(each, [""])[0] for each in ("queue", "name"))
         if verb not in ACTIONS:
             return self._showing.message(404, "Not found", "There is no such action.")
+        if (fields := read_fields(await request.body(), FIELDS_MAX)) is None:
+            return self._showing.message(400, "Too many fields", "The form has too many fields.", "/schedules")
+        queue, name = (fields.get(each, [""])[0] for each in ("queue", "name"))
+        try:
+            check_name("the queue's name", queue)
+            check_id("a schedule's name", name)
+        except ConfigError as error:
+            return self._showing.message(400, "Not done", str(error), "/schedules")
         try:
             if verb == "remove" and fields.get("confirmed") != ["yes"]:
                 entry = await self._schedules.get(queue, name)

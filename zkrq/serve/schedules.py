@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from base64 import b64encode
+import json
 from datetime import datetime
 from typing import TYPE_CHECKING, Annotated, Any
 
 from fastapi import APIRouter, Path, Response, Security
-from fastapi.responses import JSONResponse
 from fastapi.security import HTTPBearer
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
@@ -17,7 +16,7 @@ from zkrq.client.moments import CATCH_UP, MAX_CATCH_UP, MIN_CATCH_UP, MIN_PERIOD
 from zkrq.client.timetable import as_told
 from zkrq.protocol.recurring import Missed  # noqa: TC001 (pydantic reads it)
 from zkrq.serve.api import MISSING, PROBLEMS
-from zkrq.serve.bodies import Payload, QueueName, as_json
+from zkrq.serve.bodies import Payload, QueueName, with_item
 from zkrq.serve.problems import BadSchedule, NoSuchSchedule
 
 if TYPE_CHECKING:
@@ -96,15 +95,14 @@ class Removed(BaseModel):
     removed: bool
 
 
-def told(entry: StoredSchedule) -> dict[str, object]:
-    """Return a schedule as the API shows it; see ``Schedule``."""
+def told(entry: StoredSchedule) -> str:
+    """Write a schedule as JSON; see ``Schedule``."""
     known = as_told(entry)
-    if entry.payload is None:
-        return known | {"item": None}
-    try:
-        return known | {"item": as_json(entry.payload)}
-    except ValueError:
-        return known | {"base64": b64encode(entry.payload).decode()}
+    return json.dumps(known | {"item": None}) if entry.payload is None else with_item(known, entry.payload)
+
+
+def _tell(entry: StoredSchedule) -> Response:
+    return Response(told(entry), media_type="application/json")
 
 
 class ScheduleApi:
@@ -135,11 +133,12 @@ class ScheduleApi:
 
     async def list_schedules(self) -> Response:
         """List the schedules that were added at run time, and those that code declares with a name."""
-        return JSONResponse({"schedules": [told(entry) for entry in await self._schedules.list()]})
+        entries = ", ".join(map(told, await self._schedules.list()))
+        return Response(f'{{"schedules": [{entries}]}}', media_type="application/json")
 
     async def get_schedule(self, queue: QueueName, name: ScheduleName) -> Response:
         """Look up one schedule."""
-        return JSONResponse(told(await self._existing(queue, name)))
+        return _tell(await self._existing(queue, name))
 
     async def put_schedule(self, queue: QueueName, name: ScheduleName, body: PutSchedule) -> Response:
         """Add a schedule, or replace the one of that name, from the next moment on. A pause holds."""
@@ -155,17 +154,17 @@ class ScheduleApi:
             put = await self._schedules.add(self._queues[queue], name, body.when, payload, replace=True, **options)
         except ConfigError as error:
             raise BadSchedule(str(error)) from error
-        return JSONResponse(told(put))
+        return _tell(put)
 
     async def pause_schedule(self, queue: QueueName, name: ScheduleName) -> Response:
         """Push nothing more for a schedule, until `resume`; also if code declares it."""
         await self._existing(queue, name)
-        return JSONResponse(told(await self._schedules.pause(queue, name)))
+        return _tell(await self._schedules.pause(queue, name))
 
     async def resume_schedule(self, queue: QueueName, name: ScheduleName) -> Response:
         """Push again for a schedule, at the moments that come."""
         await self._existing(queue, name)
-        return JSONResponse(told(await self._schedules.resume(queue, name)))
+        return _tell(await self._schedules.resume(queue, name))
 
     async def remove_schedule(self, queue: QueueName, name: ScheduleName) -> Removed:
         """Remove a schedule, if there is one. What it has pushed stays."""

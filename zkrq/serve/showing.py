@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from starlette.responses import HTMLResponse, StreamingResponse
 
 from zkrq.client.inspection import shards_left_out
+from zkrq.serve.payloads import showable
 from zkrq.serve.rendering import make_templates
 from zkrq.serve.watching import Look, Watching, takes_pushes
 
@@ -42,10 +43,9 @@ class Showing:
         }
 
     def render(self, template: str, **values: object) -> str:
-        """Render a template.  Whatever it is given is escaped."""
-        return self._templates.get_template(template).render(
-            namespace=self._cluster.namespace, session=bool(self._policy.tokens), **{"notice": "", **values}
-        )
+        """Render a template.  Whatever it is given is escaped, and no text in it keeps the page from being sent."""
+        values = {"notice": "", "namespace": self._cluster.namespace, "session": bool(self._policy.tokens), **values}
+        return showable(self._templates.get_template(template).render(**values))
 
     def reply(self, template: str, status: int = 200, **values: object) -> Response:
         """Return a page."""
