@@ -310,6 +310,17 @@ async def test_what_is_wrong_in_a_request_is_an_error_of_the_request(stage: Stag
     assert "(at ['text'])" in await refused(reply, 400, "CodecError")
 
 
+async def test_a_cookie_lets_nobody_in_after_logging_out(shared_servers: local.Servers) -> None:
+    token = "a-long-random-text-that-nobody-guesses"
+    async with serving(in_process(shared_servers, new_namespace(), Hub()), tokens=(token,)) as http:
+        (first, second) = [(await http.client.post("/login", data={"token": token})).cookies for _ in range(2)]
+        http.client.cookies.clear()
+        cookies = [{"Cookie": f"zkrq-session={each['zkrq-session']}"} for each in (first, second)]
+        assert [(await http.client.get("/v1/queues", headers=each)).status_code for each in cookies] == [200, 200]
+        assert (await http.client.post("/logout", headers=cookies[0])).status_code == 303
+        assert [(await http.client.get("/v1/queues", headers=each)).status_code for each in cookies] == [401, 200]
+
+
 async def test_the_table_of_queues_is_sorted_filtered_and_streamed(stage: Stage) -> None:
     await stage.cluster.queue("table-a").push_many(range(3))
     await stage.cluster.queue("table-b").push_many(range(7))

@@ -10,16 +10,20 @@ import pytest
 from tests.every import every
 from zkrq.base import errors
 from zkrq.base.errors import ConfigError, ZkrqError
+from zkrq.serve import security
 from zkrq.serve.problems import INTERNAL, KINDS, kind_of
 from zkrq.serve.security import (
+    COOKIE,
     SESSION_SECONDS,
     Asked,
     Policy,
+    end_session,
     host_of,
     is_session,
     judge,
     make_session,
     policy_for,
+    session_of,
 )
 
 TOKEN = "a-long-random-text"
@@ -116,7 +120,7 @@ def test_a_name_that_is_too_long_is_none() -> None:
 
 
 def test_a_session_is_for_a_time_and_for_holders_of_a_token() -> None:
-    cookie = make_session(CLOSED, 1000.0)
+    cookie = make_session(CLOSED, 1000.0, "1f")
     assert status(CLOSED, cookie=cookie) == 200
     assert is_session(CLOSED, cookie, 999.0 + SESSION_SECONDS)
     assert not is_session(CLOSED, cookie, 1000.0 + SESSION_SECONDS)
@@ -124,6 +128,21 @@ def test_a_session_is_for_a_time_and_for_holders_of_a_token() -> None:
     for forged in (f"{int(until) + 1}.{signature}", f"{until}.", "", ".", f"{until}.\xe9", "x.y"):
         assert status(CLOSED, cookie=forged) == 401
     assert not is_session(policy_for("0.0.0.0", ("a-third-random-text",), ()), cookie, 1000.0)
+
+
+def test_a_session_ends_when_its_browser_logs_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(security, "ENDED_MAX", 2)
+    policy = policy_for("0.0.0.0", (TOKEN,), ())
+    sessions = [make_session(policy, 1000.0, f"{number:x}") for number in range(4)]
+    end_session(policy, sessions[0], 1000.0)
+    assert status(policy, cookie=sessions[0]) == 401
+    assert status(policy, cookie=sessions[1]) == 200
+    end_session(policy, "nothing", 1000.0)
+    assert list(policy.ended) == sessions[:1]
+    for session in sessions[1:]:
+        end_session(policy, session, 1000.0)
+    assert list(policy.ended) == sessions[2:]
+    assert session_of(f"{COOKIE}={sessions[0]}") == sessions[0]
 
 
 def test_read_only_refuses_whatever_changes() -> None:

@@ -14,7 +14,7 @@ import hashlib
 import hmac
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from ipaddress import ip_address
 from urllib.parse import urlsplit
 
@@ -29,6 +29,9 @@ MAX_TOKENS = 8
 
 SESSION_SECONDS = 12 * 3600
 """Seconds for which the login page lets a browser in."""
+
+ENDED_MAX = 10_000
+"""Sessions that were ended by logging out, and are remembered."""
 
 COOKIE = "zkrq-session"
 
@@ -53,12 +56,14 @@ class Policy:
     """Describe the requests that a server lets in.
 
     ``tokens``: any of these, () if none is needed.  ``hosts``: names and addresses by which it answers, None: any.
-    ``read_only``: refuse whatever changes anything.  Raises ``ConfigError`` for tokens that are no good.
+    ``read_only``: refuse whatever changes anything.  ``ended``: sessions that were ended before their time, the first
+    of them first; see ``end_session``.  Raises ``ConfigError`` for tokens that are no good.
     """
 
     tokens: tuple[str, ...] = ()
     hosts: frozenset[str] | None = LOOPBACK
     read_only: bool = False
+    ended: dict[str, None] = field(default_factory=dict[str, None], compare=False)
 
     def __post_init__(self) -> None:
         if len(self.tokens) > MAX_TOKENS:
@@ -198,18 +203,29 @@ def is_token(policy: Policy, given: str) -> bool:
 # -- the session of a browser ------------------------------------------------------------------------------------------
 
 
-def make_session(policy: Policy, now: float) -> str:
-    """Return a cookie that lets a browser in for ``SESSION_SECONDS``; only a holder of a token can have made it."""
-    until = str(int(now) + SESSION_SECONDS)
-    return f"{until}.{_sign(policy.tokens[0], until)}"
+def make_session(policy: Policy, now: float, name: str) -> str:
+    """Return a cookie that lets a browser in for ``SESSION_SECONDS``; only a holder of a token can have made it.
+
+    ``name``: hexadecimal, another one for each session, so that one can end without the others.
+    """
+    text = f"{int(now) + SESSION_SECONDS}.{name}"
+    return f"{text}.{_sign(policy.tokens[0], text)}"
 
 
 def is_session(policy: Policy, cookie: str, now: float) -> bool:
-    """Tell whether a cookie was made for one of the tokens, and has not expired."""
-    until, _, signature = cookie.partition(".")
-    given = signature.encode(errors="replace")
-    signed = any(hmac.compare_digest(_sign(token, until).encode(), given) for token in policy.tokens)
-    return signed and until.isdecimal() and int(until) > now
+    """Tell whether a cookie was made for one of the tokens, and has neither expired nor been ended here."""
+    text, _, signature = cookie.rpartition(".")
+    until, given = text.partition(".")[0], signature.encode(errors="replace")
+    signed = any(hmac.compare_digest(_sign(token, text).encode(), given) for token in policy.tokens)
+    return signed and until.isdecimal() and int(until) > now and cookie not in policy.ended
+
+
+def end_session(policy: Policy, cookie: str, now: float) -> None:
+    """Let a browser in no more, in this process; the last ``ENDED_MAX`` sessions that ended are remembered."""
+    if is_session(policy, cookie, now):
+        policy.ended[cookie] = None
+        while len(policy.ended) > ENDED_MAX:
+            del policy.ended[next(iter(policy.ended))]
 
 
 def _sign(token: str, text: str) -> str:

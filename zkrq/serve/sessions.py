@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 import time
 from typing import TYPE_CHECKING
 from urllib.parse import parse_qs
@@ -9,7 +10,7 @@ from urllib.parse import parse_qs
 from starlette.responses import RedirectResponse
 
 from zkrq.serve.problems import UNAUTHORIZED
-from zkrq.serve.security import COOKIE, SESSION_SECONDS, Policy, is_token, make_session
+from zkrq.serve.security import COOKIE, SESSION_SECONDS, Policy, end_session, is_token, make_session, session_of
 
 if TYPE_CHECKING:
     from fastapi import APIRouter, Request, Response
@@ -41,7 +42,7 @@ class Sessions:
         reply = RedirectResponse("/", 303)
         reply.set_cookie(
             COOKIE,
-            make_session(self._policy, time.time()),
+            make_session(self._policy, time.time(), secrets.token_hex(8)),
             max_age=SESSION_SECONDS,
             secure=request.url.scheme == "https",
             httponly=True,
@@ -50,7 +51,8 @@ class Sessions:
         return reply
 
     async def logout(self, request: Request) -> Response:
-        """Have the browser forget its session."""
+        """End a session in this process, and have the browser forget it; other processes do not hear of it."""
+        end_session(self._policy, session_of(request.headers.get("cookie", "")), time.time())
         reply = RedirectResponse("/login", 303)
         reply.delete_cookie(COOKIE, httponly=True, samesite="strict")
         return reply
