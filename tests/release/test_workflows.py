@@ -100,6 +100,24 @@ def test_workflows_may_read_unless_a_job_says_more_and_every_job_ends(name: str)
         assert os.access(ROOT / script, os.X_OK)
 
 
+@every("name", sorted(path.name for path in (ROOT / ".github" / "workflows").glob("*.yml")))
+def test_actions_are_pinned_and_only_what_publishes_has_an_identity(name: str) -> None:
+    """A tag can be moved by whoever owns an action; a commit cannot, and the comment says which version it is."""
+    text = (ROOT / ".github" / "workflows" / name).read_text()
+    used = re.findall(r"uses: (.*)", text)
+    assert used
+    for action in used:
+        assert re.fullmatch(r"[\w./-]+@[0-9a-f]{40} # v\d+\.\d+\.\d+", action), action
+    for called, job in load(f".github/workflows/{name}")["jobs"].items():
+        steps = job["steps"]
+        checkouts = [step for step in steps if step.get("uses", "").startswith("actions/checkout@")]
+        assert all(step["with"]["persist-credentials"] is False for step in checkouts)
+        if "id-token" in job.get("permissions", {}):
+            assert called == "publish"
+            assert not checkouts
+            assert not any("make" in step.get("run", "") for step in steps)
+
+
 @every("script", sorted(path.name for path in (ROOT / ".ci").iterdir() if "bash" in path.read_text().splitlines()[0]))
 def test_scripts_are_bash(script: str) -> None:
     subprocess.run(["bash", "-n", str(ROOT / ".ci" / script)], check=True, timeout=60)
