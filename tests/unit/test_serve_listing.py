@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from typing import Any
 from urllib.parse import parse_qsl
 
 from tests.every import every
@@ -53,6 +54,38 @@ def test_what_needs_attention_is_said_in_a_few_words() -> None:
     away = ROWS[0]._replace(figures=ROWS[0].figures._replace(away=("b",)))
     assert away.troubles == ["some items not counted"]
     assert away.urgency > ROWS[2].urgency
+
+
+LATE, LIMITED = 400.0, "limited: 2 of 2 claimed"
+AT_LIMIT = {"limits": Limits(concurrency=2), "claimable_in": None}
+
+
+@every(
+    ("oldest", "claimed", "removed", "changes", "told", "red"),
+    [
+        (LATE, 0, 0.0, {}, "nothing is claimed: waits 7 min", True),
+        (LATE, 0, 4.4, {}, "late: waits 7 min", True),
+        (LATE, 0, None, {}, "late: waits 7 min", True),
+        (LATE, 2, 0.0, {}, "late: waits 7 min", True),
+        (LATE, 2, 4.4, {}, "late: waits 7 min", True),
+        (LATE, 2, 4.4, AT_LIMIT, "at its limit: waits 7 min", False),
+        (LATE, 0, 0.0, {"limits": Limits(rate=(1, 60.0)), "claimable_in": 9.0}, "at its limit: waits 7 min", False),
+        (LATE, 0, 0.0, {"paused": True}, "", False),
+        (LATE, 2, 4.4, {"paused": True, **AT_LIMIT}, "", False),
+        (299.0, 0, 0.0, {}, "", False),
+        (299.0, 2, 4.4, AT_LIMIT, "", False),
+        (None, 0, 0.0, {}, "", False),
+    ],
+)
+def test_what_is_said_of_a_queue_whose_items_wait_is_true(
+    oldest: float | None, claimed: int, removed: float | None, changes: dict[str, Any], told: str, red: bool
+) -> None:
+    """Red is only what nobody has set: neither a pause nor a limit."""
+    figures = NO_FIGURES._replace(sizes=Sizes(5, 0, claimed, 0), oldest_ready=oldest, **changes)
+    seen = Row("q", figures, 1.0, removed)
+    assert seen.waits == told
+    assert seen.alarms == ([told] if red else [])
+    assert (seen.urgency >= 4) == red
 
 
 def test_every_column_sorts_and_a_second_click_turns_it() -> None:

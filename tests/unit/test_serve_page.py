@@ -8,6 +8,7 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+import zkrq
 from tests.every import every
 from zkrq.base.results import Result, ResultState
 from zkrq.client.consumers import Consumer
@@ -25,10 +26,20 @@ from zkrq.serve.contents import Found, read_state
 from zkrq.serve.curves import HEIGHT, MARKS, WIDTH, History, Point, Rate, draw, latest_rate, rates, thin
 from zkrq.serve.letters import columns, group
 from zkrq.serve.listing import Choice, Row, arrange
+from zkrq.serve.problems import Busy
 from zkrq.serve.queue_pages import Wish, read_wish
 from zkrq.serve.rendering import make_templates
 from zkrq.serve.shown import NO_FIGURES, show_queue, show_rate
-from zkrq.serve.texts import show_alarm, show_bytes, show_count, show_duration, show_moment, show_number, show_tone
+from zkrq.serve.texts import (
+    show_alarm,
+    show_bytes,
+    show_count,
+    show_duration,
+    show_moment,
+    show_number,
+    show_state,
+    show_tone,
+)
 from zkrq.serve.watching import Look
 
 TEMPLATES = make_templates()
@@ -356,3 +367,49 @@ def test_the_state_has_a_colour_and_a_word() -> None:
     assert show_alarm(GOOD, "late") == "no answer"
     assert show_alarm(BAD) == "0 of 3 in sync"
     assert show_alarm(GOOD._replace(ok=False)) == "not ready"
+
+
+SUSPENDED, WARNED = GOOD._replace(session="suspended"), GOOD._replace(warnings=("one is out",))
+NOT_READY = GOOD._replace(ok=False)
+SILENT = "The servers do not answer."
+
+
+@every(
+    ("health", "trouble", "notes", "tone", "sentence"),
+    [
+        (GOOD, "", (), "good", "All servers are in sync. Items can be pushed and claimed."),
+        (WARNED, "", (), "warn", "Items can be pushed and claimed. If pushes stop, claims continue."),
+        (SUSPENDED, "", (), "warn", "Items can be pushed and claimed. If pushes stop, claims continue."),
+        (SUSPENDED, "", ("no list",), "warn", "Items can be pushed and claimed. If pushes stop, claims continue."),
+        (GOOD, "", ("no list",), "warn", "Items can be pushed and claimed. If pushes stop, claims continue."),
+        (GOOD, "late", (), "bad", SILENT),
+        (SUSPENDED, "late", (), "bad", SILENT),
+        (NOT_READY, "", (), "bad", "Not everything works."),
+        (NOT_READY, "late", (), "bad", "Not everything works."),
+        (NOT_READY, "", ("no list",), "bad", "Not everything works."),
+    ],
+)
+def test_each_state_has_its_sentence(
+    health: Health, trouble: str, notes: tuple[str, ...], tone: str, sentence: str
+) -> None:
+    """As the page shows it: red only for what is so, and the servers are silent only if they were asked."""
+    assert show_tone(health, trouble, notes) == tone
+    values = values_of("live_overview.html", health, read_only=True, full=False)
+    values["look"] = Look(health, NOON, {}, {}, {}, trouble, notes)
+    text = TEMPLATES.get_template("live_overview.html").render(values)
+    assert f'class="strip {tone}"' in text
+    assert show_state(health, trouble, notes) == sentence
+    assert sentence in text
+    assert (SILENT in text) == (sentence == SILENT)
+    assert ("The session with ZooKeeper is suspended" in text) == (health.session == "suspended")
+    assert all(note in text for note in notes)
+
+
+@every(
+    ("error", "silent"),
+    [(Busy("5 searches"), False), (zkrq.ConfigError("no"), False), (TimeoutError(), True), (zkrq.Unavailable(), True)],
+)
+def test_a_page_blames_the_servers_only_for_silence(error: Any, silent: bool) -> None:
+    look = Look(GOOD, NOON).without(error)
+    assert bool(look.trouble) == silent
+    assert bool(look.notes) != silent

@@ -49,14 +49,35 @@ class Row(NamedTuple):
         return not (self.depth or self.figures.paused or self.figures.away or (self.pushed or 0) >= IDLE)
 
     @property
+    def is_late(self) -> bool:
+        """Whether its oldest ready item waits for long, though claims are not paused."""
+        return (self.figures.oldest_ready or 0) >= LATE_SECONDS and not self.figures.paused
+
+    @property
+    def waits(self) -> str:
+        """What is said of a late queue, empty for any other.
+
+        A limit explains why items wait.  Without one, nothing is claimed if no claim is seen and no item leaves: where
+        handlers are quick, most looks see no claim.
+        """
+        if not self.is_late:
+            return ""
+        if self.figures.limited:
+            what = "at its limit"
+        elif not self.figures.sizes.claimed and self.removed is not None and self.removed < IDLE:
+            what = "nothing is claimed"
+        else:
+            what = "late"
+        return f"{what}: waits {show_duration(self.figures.oldest_ready or 0)}"
+
+    @property
     def troubles(self) -> Sequence[str]:
         """What needs attention, in a few words each, the worst first."""
-        sizes, late = self.figures.sizes, self.figures.oldest_ready or 0
         told = ["some items not counted"] if self.figures.away else []
-        if late >= LATE_SECONDS and not self.figures.paused:
-            told.append(f"{'nothing is claimed' if not sizes.claimed else 'late'}: waits {show_duration(late)}")
-        if sizes.dead:
-            told.append(show_count(sizes.dead, "dead letter"))
+        if self.waits:
+            told.append(self.waits)
+        if self.figures.sizes.dead:
+            told.append(show_count(self.figures.sizes.dead, "dead letter"))
         if self.figures.paused:
             told.append("paused")
         if self.figures.limited:
@@ -64,9 +85,15 @@ class Row(NamedTuple):
         return told
 
     @property
+    def alarms(self) -> Sequence[str]:
+        """Those of the troubles that are shown in red: all but what somebody has set."""
+        set_by_somebody = ("paused", self.figures.limited, self.waits if self.figures.limited else "")
+        return [trouble for trouble in self.troubles if trouble not in set_by_somebody]
+
+    @property
     def urgency(self) -> int:
         """How soon somebody should look, for the order of the table; 0: no trouble."""
-        late = (self.figures.oldest_ready or 0) >= LATE_SECONDS and not self.figures.paused
+        late = self.is_late and not self.figures.limited
         return 4 * bool(self.figures.away or late) + 2 * bool(self.figures.sizes.dead) + self.figures.paused
 
 

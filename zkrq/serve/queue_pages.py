@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import urlencode
 
@@ -162,7 +161,7 @@ class QueuePages:
                     values["items"] = await queue.peek(wish.most, wish.state)
         except (ZkrqError, TimeoutError) as error:
             values.setdefault("queue", self._shown(queue.name, look, look.queues.get(queue.name, NO_FIGURES)))
-            values["look"] = replace(look, trouble=look.trouble or str(error) or "The servers do not answer.")
+            values["look"] = look.without(error)
         return {**_sorted_letters(Letters((), None), wish), **values} if wish.state == "dead" else values
 
     async def _letters(self, queue: Queue[bytes], error: str, after: str) -> Letters:
@@ -243,7 +242,7 @@ class QueuePages:
                 if item is None:
                     values["result"] = await get_result(queue, id)
         except (ZkrqError, TimeoutError) as error:
-            values["look"] = replace(look, trouble=look.trouble or str(error) or "The servers do not answer.")
+            values["look"] = look.without(error)
             return values
         self._watching.note_owners([item] if item else ())
         return values

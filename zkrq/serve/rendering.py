@@ -32,6 +32,7 @@ def make_templates() -> Environment:
             "count": texts.show_count,
             "alarm": texts.show_alarm,
             "tone": texts.show_tone,
+            "state": texts.show_state,
             "begin": payloads.begin,
             "write": payloads.write,
             "part": show_part,

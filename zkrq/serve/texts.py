@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
@@ -30,11 +30,25 @@ def show_alarm(health: Health, trouble: str = "") -> str:
     return "no answer" if trouble else ""
 
 
-def show_tone(health: Health, trouble: str = "") -> str:
-    """Return the colour of the state: ``good``, ``warn`` while everything works with less redundancy, or ``bad``."""
+def show_tone(health: Health, trouble: str = "", notes: Sequence[str] = ()) -> str:
+    """Return the colour of the state: ``good``, ``warn`` while everything works with less than it should have, ``bad``.
+
+    ``trouble``: why the servers' figures could not be read.  ``notes``: what else could not be.
+    """
     if not health.ok or trouble:
         return "bad"
-    return "warn" if health.warnings else "good"
+    return "warn" if health.warnings or notes or health.session != "connected" else "good"
+
+
+def show_state(health: Health, trouble: str = "", notes: Sequence[str] = ()) -> str:
+    """Say in a sentence what works."""
+    match show_tone(health, trouble, notes):
+        case "good":
+            return "All servers are in sync. Items can be pushed and claimed."
+        case "warn":
+            return "Items can be pushed and claimed. If pushes stop, claims continue."
+        case _:
+            return "The servers do not answer." if health.ok else "Not everything works."
 
 
 def show_number(value: float) -> str:

@@ -14,7 +14,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
 from zkrq.base import clock
-from zkrq.base.errors import ZkrqError
+from zkrq.base.errors import OutcomeUnknown, Unavailable, ZkrqError
 from zkrq.base.tasks import Tasks, wait_set
 from zkrq.client.inner import read_servers
 from zkrq.serve.curves import History
@@ -47,6 +47,9 @@ CONSUMERS_SECONDS = 10.0
 REPORT_SECONDS = 1.0
 """Seconds that a look waits for the servers' reports about themselves."""
 
+CONSUMERS_PATIENCE = 5.0
+"""Seconds that a look waits for the list of consumers."""
+
 STREAM_SECONDS = 3600.0
 """Seconds for which a page is kept up to date; then the browser asks again, so its session must still hold."""
 
@@ -59,7 +62,7 @@ class Look:
     """Hold what a look has found.
 
     ``as_of``: when the figures were read; ``trouble``: why they were not read since.  ``reports``: of the servers that
-    answered lately.
+    answered lately.  ``notes``: what else could not be read, and why; the figures do not depend on it.
     """
 
     health: Health
@@ -68,6 +71,13 @@ class Look:
     consumers: Mapping[str, Consumer] = field(default_factory=dict[str, "Consumer"])
     reports: Mapping[str, ServerInfo] = field(default_factory=dict[str, "ServerInfo"])
     trouble: str = ""
+    notes: tuple[str, ...] = ()
+
+    def without(self, error: ZkrqError | TimeoutError) -> Look:
+        """Return this look for a page that could not read what it shows: only for silence it blames the servers."""
+        if isinstance(error, TimeoutError | Unavailable | OutcomeUnknown):
+            return replace(self, trouble=self.trouble or str(error) or "They have not answered in time.")
+        return replace(self, notes=(*self.notes, str(error)))
 
 
 def takes_pushes(cluster: Cluster) -> bool:
@@ -153,6 +163,8 @@ class Watching:
             reading = asyncio.create_task(self._read(started), name="zkrq serve: read the figures")
             try:
                 while not (await asyncio.wait([reading], timeout=LOOK_SECONDS))[0]:
+                    if self._looked_at >= started:
+                        continue  # the figures are here, and what is still read has a bound of its own
                     late = f"The servers have not answered for {loop.time() - started:.0f} s."
                     self._show(replace(self._look, health=self._cluster.health(), trouble=late))
                 self._show(reading.result())
@@ -176,8 +188,7 @@ class Watching:
             self._looked_at = now
             self.history.add(now, look.queues)
             if now - self._consumers_at >= CONSUMERS_SECONDS:
-                look = replace(look, reports=await self._read_reports(look))
-                look = replace(look, consumers=await self._cluster.consumers())
+                look = await self._read_consumers(replace(look, reports=await self._read_reports(look)))
                 self._consumers_at = now
         except ZkrqError as error:
             look = replace(look, trouble=str(error))
@@ -187,6 +198,15 @@ class Watching:
         """If a consumer has come that has one of these items, have the next look read the consumers again."""
         if any(item.owner and item.owner not in self._look.consumers for item in items):
             self._consumers_at = -math.inf
+
+    async def _read_consumers(self, look: Look) -> Look:
+        """Read what consumers hold, for which ZooKeeper is asked; without it the ones that were seen last stay."""
+        try:
+            async with asyncio.timeout(CONSUMERS_PATIENCE):
+                return replace(look, consumers=await self._cluster.consumers(), notes=())
+        except (ZkrqError, TimeoutError) as error:
+            why = str(error) or f"they could not be listed within {CONSUMERS_PATIENCE:g} s"
+            return replace(look, notes=(f"The consumers are those seen last: {why}",))
 
     async def _read_reports(self, look: Look) -> Mapping[str, ServerInfo]:
         """Read the servers' reports about themselves; keep the last ones if these do not come in time."""
