@@ -7,6 +7,7 @@ import re
 from base64 import b64encode
 from collections.abc import AsyncGenerator
 from functools import partial
+from typing import Any
 from urllib.parse import urlencode
 
 import pytest
@@ -305,7 +306,10 @@ async def test_what_is_wrong_in_a_request_is_an_error_of_the_request(stage: Stag
     assert "only ids that zkrq makes begin with" in await refused(reply, 400, "BadRequest")
     reply = await stage.http.post("/queues/q/push-many", {"items": [{"item": 1}, {"item": 1, "id": "zkrq-mine"}]})
     assert "body.items.1.id" in await refused(reply, 400, "BadRequest")
-    sent = {"content": rb'{"item": {"text": "\ud83d"}}', "headers": {"Content-Type": "application/json"}}
+    sent: dict[str, Any] = {
+        "content": rb'{"item": {"text": "\ud83d"}}',
+        "headers": {"Content-Type": "application/json"},
+    }
     reply = await stage.http.client.post("/v1/queues/q/push", **sent)
     assert "(at ['text'])" in await refused(reply, 400, "CodecError")
 
