@@ -158,7 +158,7 @@ def judge(policy: Policy, asked: Asked, now: float) -> Refusal | None:
         return Refusal(FORBIDDEN, "the request comes from a page of another site")
     if is_open(asked.path):
         return None
-    if policy.tokens and not _is_holder(policy, asked, now):
+    if policy.tokens and not _has_login(policy, asked, now):
         return Refusal(UNAUTHORIZED, "a token is needed")
     if policy.read_only and not asked.is_safe and asked.path != "/logout":
         return Refusal(FORBIDDEN, "this server only shows: it was started with --read-only")
@@ -167,10 +167,10 @@ def judge(policy: Policy, asked: Asked, now: float) -> Refusal | None:
 
 def is_known(policy: Policy, asked: Asked, now: float) -> bool:
     """Tell whether a request that was let in is one of a client: it has a token, or asks for what needs one."""
-    return not is_open(asked.path) or _is_holder(policy, asked, now)
+    return not is_open(asked.path) or _has_login(policy, asked, now)
 
 
-def _is_holder(policy: Policy, asked: Asked, now: float) -> bool:
+def _has_login(policy: Policy, asked: Asked, now: float) -> bool:
     return _has_token(policy, asked) or is_session(policy, asked.cookie, now)
 
 
