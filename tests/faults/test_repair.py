@@ -27,8 +27,9 @@ from tests.harness import (
 from tests.load import QUEUE, Load
 from zkrq import local
 from zkrq.base import events
+from zkrq.base.settings import Settings
 from zkrq.client.cluster import Cluster
-from zkrq.coordination.memory import Hub
+from zkrq.coordination.memory import Hub, MemoryCoordinator
 from zkrq.protocol import calls
 from zkrq.protocol.payloads import NO_HEADERS, join
 from zkrq.protocol.records import fresh
@@ -361,6 +362,44 @@ async def test_a_dead_server_is_replaced_online(servers: local.Servers) -> None:
         assert not load.uncertain
         async with over_zookeeper(servers, namespace) as newcomer:
             assert "new" in newcomer.health().servers, "its own list is older"
+
+
+async def test_a_server_is_renamed_online(servers: local.Servers) -> None:
+    """Nothing is copied, and producers and consumers go on; who is given the former name connects nevertheless."""
+    namespace = new_namespace()
+    async with over_zookeeper(servers, namespace) as cluster, over_zookeeper(servers, namespace) as other:
+        load = Load(other)
+        async with load.running():
+            for old, new in (("redis-1", "anna"), ("redis-2", "bert"), ("anna", "clara")):
+                before = cluster.view
+                await cluster.rename_server(old, new)
+                assert cluster.view.epoch == before.epoch + 1
+                assert cluster.view.members[ServerId(new)] == before.members[ServerId(old)]
+                await until(load.progress(200))
+        assert not load.uncertain
+        assert sorted(other.view.members) == ["bert", "clara", "redis-3"]
+        with pytest.raises(zkrq.ConfigError, match="there is a server bert"):
+            await cluster.rename_server("clara", "bert")
+        with pytest.raises(zkrq.ConfigError, match="'redis-1' is not a server"):
+            await cluster.rename_server("redis-1", "emil")
+        with pytest.raises(zkrq.ConfigError, match="name"):
+            await cluster.rename_server("clara", " ")
+    by_their_new_names: dict[str, str] = dict(
+        zip(("clara", "bert", "redis-3"), servers.redis_urls.values(), strict=True)
+    )
+    for given in (servers.redis_urls, by_their_new_names):
+        async with zkrq.connect(given, servers.zookeeper_hosts, namespace=namespace) as newcomer:
+            assert (await newcomer.queue(QUEUE).push("after")).replicas == 3
+
+
+async def test_without_zookeeper_a_renamed_server_is_known_by_its_new_name(servers: local.Servers) -> None:
+    namespace = new_namespace()
+    async with in_process(servers, namespace) as cluster:
+        await cluster.queue(QUEUE).push("kept")
+        await cluster.rename_server("redis-1", "anna")
+    urls = {"anna": servers.redis[0].url, **{server.name: server.url for server in servers.redis[1:]}}
+    settings = Settings(namespace=namespace, found=True)
+    await Cluster(urls, MemoryCoordinator(Hub()), settings).recover(list(urls), without_zookeeper=True)
 
 
 async def test_adding_what_cannot_be_added(servers: local.Servers) -> None:

@@ -220,6 +220,21 @@ async def test_names_that_are_exchanged(own: local.Servers, namespace: str) -> N
     assert "the server that all others call redis-2" in found[0].text
 
 
+async def test_servers_that_were_given_and_do_not_belong(own: local.Servers, namespace: str) -> None:
+    """One was removed, another one was renamed: no problem, and nobody is to start the one that is gone."""
+    one, *rest = own.redis_urls.items()
+    given = {"gone": "redis://127.0.0.1:1", "former": one[1], **dict(rest)}
+    facts = await facts_of(own, namespace, redis=given)
+    assert facts.strangers == {"gone", "former"}
+    assert [(finding.kind, finding.gravity.value, finding.about) for finding in examine(facts)] == [
+        ("stranger", "warning", ("gone",)),
+        ("stranger", "warning", ("former",)),
+    ]
+    gone, former = (finding.text for finding in examine(facts))
+    assert gone.endswith("; take it out of ZKRQ_REDIS")
+    assert f"it is called redis-1 in namespace {namespace}; name it so in ZKRQ_REDIS" in former
+
+
 async def test_a_namespace_that_is_misspelt(own: local.Servers, namespace: str) -> None:
     finding = await only(own, f"{namespace}-x")
     assert (finding.kind, finding.gravity.value, finding.about) == ("namespace", "wrong", ())

@@ -1217,6 +1217,12 @@ def test_enrolment_repeated_is_ok(server: OneServer, holding: int) -> None:
     assert enrolment(server) == [b"g2", b"5", b"redis-1"]
 
 
+def test_enrolment_in_the_same_life_gives_another_name(server: OneServer) -> None:
+    server.enrol("g2", "g1", name="redis-9")
+    server.enrol("g2", "g1", name="redis-10")
+    assert enrolment(server) == [b"g2", b"1", b"redis-10"]
+
+
 def test_emptied_server_is_enrolled(server: OneServer) -> None:
     one_of_each(server)
     server.wipe()

@@ -20,8 +20,9 @@ from zkrq.base.credentials import Source
 from zkrq.base.errors import ConfigError
 from zkrq.base.settings import DEFAULTS, Settings
 from zkrq.cli.command import CONNECTION
-from zkrq.client.addresses import join_hosts, name_servers
+from zkrq.client.addresses import choose_name, join_hosts, name_servers
 from zkrq.client.environment import VARIABLES, complete, read_flag, read_servers, variable_of
+from zkrq.protocol.view import ServerId
 
 PAGE = Path(__file__).parents[2] / "docs" / "settings.md"
 
@@ -257,3 +258,35 @@ def test_no_error_about_servers_has_a_part_of_a_password(monkeypatch: pytest.Mon
     with pytest.raises(ConfigError) as error:
         complete({"redis": None})
     assert not re.search("half|secret", str(error.value))
+
+
+def test_every_name_that_a_server_may_have_can_be_written() -> None:
+    """Host and port, too: that is what a server is called that was added without a name."""
+    named = {"redis-1": "redis://a", "10.0.0.4:6379": "redis://10.0.0.4:6379", "/run/redis": "unix:///run/redis?db=0"}
+    assert read_servers(",".join(f"{name}={url}" for name, url in named.items())) == named
+
+
+def test_names_for_some_servers_only() -> None:
+    with pytest.raises(ConfigError, match=r"10\.0\.0\.4:6379' has no name") as raised:
+        read_servers("redis-2=redis://b,redis://:secret@10.0.0.4:6379")
+    assert str(raised.value).endswith("without a name is called 10.0.0.4:6379")
+    assert "secret" not in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("servers", "taken", "name"),
+    [
+        ({"a:6379": "redis://a", "b:6379": "redis://b"}, (), "new:6379"),
+        ({"redis-1": "redis://a", "redis-2": "redis://b"}, (), "redis-3"),
+        ({"redis-1": "redis://a", "redis-2": "redis://b"}, ("redis-7", "mail-9", "redis"), "redis-8"),
+        ({"redis-08": "redis://a", "redis-09": "redis://b"}, (), "redis-10"),
+        ({"redis-2": "redis://b", "b:6380": "redis://b:6380"}, (), "redis-3"),
+        ({"anna": "redis://a", "bert": "redis://b"}, (), "redis-3"),
+        ({"anna": "redis://a", "bert": "redis://b"}, ("redis-3",), "redis-4"),
+        ({"redis-1": "redis://a", "spare": "redis://new"}, (), "spare"),
+    ],
+)
+def test_the_name_of_a_server_that_is_added_without_one(
+    servers: dict[ServerId, str], taken: tuple[str, ...], name: str
+) -> None:
+    assert choose_name("redis://:secret@new:6379", servers, taken) == name

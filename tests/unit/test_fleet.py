@@ -213,6 +213,15 @@ async def test_options_in_the_view_are_told_once_and_not_used(make: Make, caplog
     fleet.drop()
 
 
+async def test_a_renamed_server_keeps_the_url_that_was_given(make: Make) -> None:
+    """With the user and the password in it, which the view does not have."""
+    fleet = make(a=Redis(), b=Redis())
+    fleet.know(ServerId("b"), "redis://ann:secret@b")
+    view = View(1, {}, {}, {}, {ServerId("a"): "redis://a", ServerId("bert"): "redis://b"}, 1, "x")
+    fleet.follow(view, None)
+    assert fleet.urls[ServerId("bert")] == "redis://ann:secret@b"
+
+
 async def test_a_guest_is_asked_apart_from_the_fleet(make: Make) -> None:
     fleet = make(a=Redis())
     guest = fleet.guest(ServerId("c"), "redis://c")

@@ -254,6 +254,14 @@ def test_a_server_that_was_given_and_does_not_belong_is_told() -> None:
     ]
 
 
+def test_a_server_that_was_given_by_a_former_name_is_told() -> None:
+    """It was renamed: under the view's name it is used, so it keeps no client out."""
+    hand = old(b=UNREACHABLE)
+    hand.infos[ServerId("former")] = info(B)
+    joining(hand)
+    assert hand.seen(Log)[-1].text == "server former is called b in namespace 'zkrq': name it so here, too"
+
+
 def test_a_view_that_is_on_its_way_is_waited_for() -> None:
     hand = old(b=info(B, epoch=WHOLE.epoch + 1))
     with pytest.raises(Invalid, match="server b has seen a later epoch than ZooKeeper's view"):

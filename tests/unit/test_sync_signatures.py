@@ -29,6 +29,7 @@ LEFT_OUT = {
         "every": "belongs to a program that stays, like a worker",
         "add_server": "for operators, who have the command line",
         "remove_server": "for operators, who have the command line",
+        "rename_server": "for operators, who have the command line",
         "recover": "for operators, who have the command line",
         "add_shard": "for operators, who have the command line",
         "drain_shard": "for operators, who have the command line",

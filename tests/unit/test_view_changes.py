@@ -26,6 +26,7 @@ from zkrq.protocol.view import (
     promote,
     recover,
     remove,
+    rename,
     restored,
 )
 
@@ -291,3 +292,19 @@ def test_enough_servers_stay(view: View, server: str, refused: str) -> None:
             remove(view, ServerId(server), by="me")
     else:
         assert server not in remove(view, ServerId(server), by="me").servers
+
+
+@given(views(), st.data())
+def test_a_renamed_server_stays_what_it_is(view: View, data: st.DataObject) -> None:
+    old, new = data.draw(st.sampled_from(sorted(view.servers))), ServerId("*a name of its own*")
+    renamed = rename(view, old, new, by="me")
+    back = rename(renamed, new, old, by=view.by)
+    assert old not in {*renamed.servers, *renamed.receivers, *renamed.eligible, *renamed.left_ms}
+    assert renamed.epoch == view.epoch + 1, "another server may be a queue's primary"
+    assert replace(back, epoch=view.epoch, servers=view.servers) == view
+    assert back.servers == view.servers
+
+
+def test_no_two_servers_get_one_name() -> None:
+    with pytest.raises(ValueError, match="there is a server b"):
+        rename(FIVE, ServerId("a"), ServerId("b"), by="me")

@@ -49,7 +49,8 @@ def _summary(facts: Facts) -> Line:
     answered = [host for host in facts.hosts if not host.reason]
     parts = [f"examined namespace {facts.settings.namespace} by zkrq {__version__}"]
     parts += [f"{name} at epoch {view.epoch}, min_replicas {view.min_replicas}" for name, view in facts.views.items()]
-    parts.append(f"{len(facts.read)} of {count(len(facts.servers), 'Redis server')} answered")
+    read, asked = (sum(id not in facts.strangers for id in each) for each in (facts.read, facts.servers))
+    parts.append(f"{read} of {count(asked, 'Redis server')} answered")
     if trips:
         parts.append(f"round trips {1000 * trips[0]:.1f} to {1000 * trips[-1]:.1f} ms")
     parts.append(f"{len(answered)} of {count(len(facts.hosts), 'ZooKeeper server')} answered")

@@ -11,6 +11,7 @@ from zkrq.cli.command import Command, Flag, Line, Lines, look_at, open_cluster, 
 from zkrq.client.connecting import founder
 from zkrq.client.inner import meet_servers
 from zkrq.protocol.shards import FIRST
+from zkrq.replication.urls import address, redact
 
 if TYPE_CHECKING:
     from zkrq.client.cluster import Cluster
@@ -57,7 +58,9 @@ async def _servers_list(args: Namespace) -> Lines:
 async def _servers_add(args: Namespace) -> Lines:
     async with open_cluster(args) as cluster:
         name = await cluster.add_server(args.url, name=args.name, force=args.force, shard=args.shard)
-        yield Line(f"{name} is in sync", _changed(cluster, name, args.shard))
+        written = ("" if name == address(args.url) else f"{name}=") + redact(args.url)
+        step = f"; write {written} into ZKRQ_REDIS" if args.shard == FIRST else ""
+        yield Line(f"{name} is in sync{step}", _changed(cluster, name, args.shard))
 
 
 async def _servers_remove(args: Namespace) -> Lines:
@@ -65,6 +68,14 @@ async def _servers_remove(args: Namespace) -> Lines:
         known = cluster.health().servers.get(args.name)
         await cluster.remove_server(args.name)
         yield Line(f"{args.name} is removed", _changed(cluster, args.name, known.shard if known else FIRST))
+
+
+async def _servers_rename(args: Namespace) -> Lines:
+    async with open_cluster(args) as cluster:
+        known = cluster.health().servers.get(args.name)
+        await cluster.rename_server(args.name, args.new)
+        text = f"{args.name} is called {args.new}; write so in ZKRQ_REDIS"
+        yield Line(text, _changed(cluster, args.new, known.shard if known else FIRST))
 
 
 def _changed(cluster: Cluster, server: str, shard: str) -> dict[str, object]:
@@ -108,13 +119,19 @@ COMMANDS = (
         "add a Redis server to the namespace; returns when it is in sync",
         _servers_add,
         (
-            Flag("name", "its name; default: host:port"),
+            Flag("name", "its name; default: host:port, or the next one (redis-4) where the others have names"),
             Flag("shard", "the shard that gets another copy of its items", str, FIRST),
             Flag("force", "take it over from another deployment, and wipe its items", bool, False),
         ),
         {"url": "its URL; all that it holds of this namespace is wiped"},
     ),
     Command("servers remove", "remove a server from the namespace", _servers_remove, arguments={"name": "its name"}),
+    Command(
+        "servers rename",
+        "give a server another name; nothing is copied",
+        _servers_rename,
+        arguments={"name": "its name", "new": "its new name"},
+    ),
     Command(
         "servers recover",
         "after all in-sync servers were lost: continue with these; items that only others held are lost",

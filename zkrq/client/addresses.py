@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
-from typing import TypeAlias, cast
+from typing import TYPE_CHECKING, TypeAlias, cast
 from urllib.parse import parse_qsl, urlsplit
 
 from zkrq.base.checks import check_id
@@ -12,6 +13,9 @@ from zkrq.base.errors import ConfigError
 from zkrq.coordination.zookeeper import hosts
 from zkrq.protocol.shards import FIRST, SHARD_NAME, ShardName
 from zkrq.replication.urls import address, check_url
+
+if TYPE_CHECKING:
+    from zkrq.protocol.view import ServerId
 
 RedisServers: TypeAlias = Sequence[str] | Mapping[str, str]
 """URLs, or name -> URL.  Without names, servers are called by host and port."""
@@ -69,6 +73,29 @@ def name_servers(redis: RedisServers) -> dict[str, str]:
         _check_files(name, url)
     _check_distinct(named)
     return named
+
+
+def choose_name(url: str, servers: Mapping[ServerId, str], taken: Collection[str]) -> str:
+    """Return the name of a server that is added without one: the one that it has already; host and port where the
+    others are called so; otherwise the next name, such as ``redis-4`` after ``redis-3``.
+
+    ``servers``: those that it joins, with their URLs.  ``taken``: further names that others have, or had.
+    """
+    place = address(url)
+    if known := next((id for id, other in servers.items() if address(other) == place), None):
+        return known
+    named = [id for id, other in servers.items() if id != address(other)]
+    if not named:
+        return place
+    numbered = next(filter(None, map(_NUMBERED.fullmatch, named)), None)
+    prefix, digits = (numbered[1], len(numbered[2])) if numbered else ("redis-", 1)
+    others = [match for id in {*servers, *taken} if (match := _NUMBERED.fullmatch(id)) and match[1] == prefix]
+    last = max((int(match[2]) for match in others), default=len(servers))
+    return f"{prefix}{last + 1:0{digits}}"
+
+
+_NUMBERED = re.compile(r"(.*?)([0-9]{1,9})", re.DOTALL)
+"""A name that ends with a number."""
 
 
 def _check_files(name: str, url: str) -> None:

@@ -14,7 +14,7 @@ from zkrq.base.errors import ConfigError
 from zkrq.base.meant import unknown_method
 from zkrq.base.settings import AS_DECLARED, QueueOptions, Settings
 from zkrq.base.tasks import together
-from zkrq.client.addresses import RedisServers, check_shard, name_servers
+from zkrq.client.addresses import RedisServers, check_shard, choose_name, name_servers
 from zkrq.client.client import Client
 from zkrq.client.consumers import Consumer, count_claims, describe_consumer
 from zkrq.client.inspection import Sizes, Statistics, read_all_statistics, read_statistics
@@ -26,7 +26,7 @@ from zkrq.consuming.deliveries import Deliveries
 from zkrq.protocol import calls
 from zkrq.protocol.shards import FIRST, ShardName
 from zkrq.protocol.view import ServerId, View
-from zkrq.replication.urls import address, check_url, dial
+from zkrq.replication.urls import check_url, dial
 
 if TYPE_CHECKING:
     from zkrq.base.codecs import Codec
@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from zkrq.client.health import Health
     from zkrq.client.results import ResultQueue
     from zkrq.client.schedules import Recurring
+    from zkrq.client.shard import Shard
     from zkrq.client.shards import ShardStatus
     from zkrq.consuming.observing import Observer
     from zkrq.coordination.coordinator import Coordinator
@@ -363,21 +364,22 @@ class Cluster:
     async def add_server(self, url: str, *, name: str | None = None, force: bool = False, shard: str = FIRST) -> str:
         """Add a Redis server to the namespace; return its name once it is in sync.
 
-        ``name``: its name, None: host and port.  ``shard``: the one that gets another copy of its items.  All that the
-        server holds of this namespace is wiped.  One that belongs to another deployment of the same name is refused,
-        unless ``force`` takes it over.  Other clients find its URL in the view, without user and password: they use
-        those of the first server that they were given.  If this call is cancelled, the server is still caught up.
+        ``name``: its name, None: host and port, or the next one (``redis-4`` after ``redis-3``) where the others have
+        names.  ``shard``: the one that gets another copy of its items.  All that the server holds of this namespace is
+        wiped.  One that belongs to another deployment of the same name is refused, unless ``force`` takes it over.
+        Other clients find its URL in the view, without user and password: they use those of the first server that they
+        were given.  If this call is cancelled, the server is still caught up.
         Raises ``ConfigError`` for a server that cannot be used, ``Unavailable`` if it or ZooKeeper does not answer.
         """
         client = self._client
         client.check_open()
         check_url(url)
-        id = ServerId(check_id("a server's name", name) if name is not None else address(url))
-        _check_tls(client, {id: url})
         used = client.shards.find(check_shard(shard))
-        for other in client.shards.open.values():
-            if other is not used and id in other.view.servers:
-                raise ConfigError(f"there is a server {id} in shard {other.name}: use another name")
+        if name is None:
+            taken = {id for each in client.shards.open.values() for id in (*each.view.servers, *each.fleet.urls)}
+            name = choose_name(url, used.view.servers, taken)
+        id = self._check_new_name(name, used)
+        _check_tls(client, {id: url})
         await used.roster.add(id, url, force=force)
         used.repairer.want(id)
         while not await used.roster.wait_in_sync(id, OPEN_CHECK_SECONDS):
@@ -392,6 +394,26 @@ class Cluster:
         """
         self._client.check_open()
         await self._client.shards.with_server(ServerId(name)).roster.remove(ServerId(name))
+
+    async def rename_server(self, name: str, new: str) -> None:
+        """Give a server of the namespace another name, while all clients continue; nothing is copied.
+
+        Clients that connect later are given it under the new name (``ZKRQ_REDIS``); one that is given the former name
+        uses what the view says.  Raises ``ConfigError`` for an unknown name, and for a new one that is bad or taken;
+        ``Unavailable`` without ZooKeeper: the server may be renamed.
+        """
+        client = self._client
+        client.check_open()
+        used = client.shards.with_server(ServerId(name))
+        await used.roster.rename(ServerId(name), self._check_new_name(new, used))
+
+    def _check_new_name(self, name: str, used: Shard) -> ServerId:
+        """Return a name that no server of another shard has.  Raises ``ConfigError``."""
+        id = ServerId(check_id("a server's name", name))
+        for other in self._client.shards.open.values():
+            if other is not used and id in other.view.servers:
+                raise ConfigError(f"there is a server {id} in shard {other.name}: use another name")
+        return id
 
     # -- shards --------------------------------------------------------------------------------------------------------
 

@@ -20,6 +20,7 @@ from zkrq.base.errors import ConfigError
 from zkrq.base.settings import Settings
 from zkrq.base.tls import read_tls
 from zkrq.client.addresses import join_hosts, name_shards
+from zkrq.replication.urls import address, redact
 
 _FLAGS = {"1": True, "true": True, "yes": True, "on": True, "0": False, "false": False, "no": False, "off": False}
 
@@ -32,16 +33,23 @@ def read_flag(text: str) -> bool:
     return flag
 
 
-_BETWEEN_SERVERS = re.compile(r",(?=\s*(?:$|,|(?:[^,/@:=?]+=)?(?:redis|rediss|unix)://))")
+_BETWEEN_SERVERS = re.compile(r",(?=\s*(?:$|,|(?:[^,@=?]+=)?(?:redis|rediss|unix)://))")
 
 
 def read_servers(text: str) -> Mapping[str, str] | list[str]:
     """Read ``url,url`` or ``name=url,name=url``.
 
     A comma before anything but a server's URL, or its name and URL, is a part of the URL: of a password, as a rule.
+    Raises ``ConfigError`` if only some have names.
     """
     urls = [url.strip() for url in _BETWEEN_SERVERS.split(text) if url.strip()]
-    named = {name: url for name, found, url in (url.partition("=") for url in urls) if found and ":" not in name}
+    named = {name: url for name, found, url in (url.partition("=") for url in urls) if found and "://" not in name}
+    if 0 < len(named) < len(urls):
+        bare = next(url for url in urls if url not in {f"{name}={url}" for name, url in named.items()})
+        raise ConfigError(
+            f"{redact(bare)!r} has no name, and others have one: write NAME={redact(bare)}; a server that was added "
+            f"without a name is called {address(bare)}"
+        )
     return named if len(named) == len(urls) else urls
 
 

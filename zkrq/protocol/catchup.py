@@ -109,7 +109,7 @@ class CatchUp(Attempts):
         if foreign and who.queues:
             raise NotNow(
                 f"{self._id} holds the items of another deployment, and is not wiped: remove it from the list "
-                "(remove_server), or have it taken over (add_server with force)"
+                f"(`zkrq servers remove {self._id}`), or let `zkrq servers add URL --name {self._id} --force` wipe it"
             )
         if not foreign and who.epoch > view.epoch:
             raise NotNow(f"{self._id} has seen epoch {who.epoch}, later than the view's {view.epoch}")

@@ -277,16 +277,20 @@ class Founding:
                 f"namespace {self._namespace!r} consists of the servers {', '.join(view.servers)}; this client was "
                 f"given {given}: give every client the same servers under the same names, or another namespace"
             )
+        # By its life, not by the name that is stored in it: a former replica of another server carries that server's
+        # name.
+        called = {id: view.id_of(who.run_id) or "" for id, who in identities.items() if isinstance(who, ServerInfo)}
         for id in sorted(set(self._servers) - set(view.servers)):
+            if name := called.pop(id, ""):
+                yield Log(f"server {id} is called {name} in namespace {self._namespace!r}: name it so here, too", id)
+                continue
             names = ", ".join(view.servers)
             text = f"server {id} does not belong to namespace {self._namespace!r} ({names}) and is not used"
             yield Log(f"{text}: add_server() adds one", id)
         self._check_min_replicas(view)
-        # By its life, not by the name that is stored in it: a former replica of another server carries that server's
-        # name.
         for id, who in identities.items():
             if isinstance(who, ServerInfo):
-                self._check_name(id, view.id_of(who.run_id) or "")
+                self._check_name(id, called.get(id, ""))
             elif who.status is Status.DENIED and id in view.receivers:
                 raise Invalid(denial(id, who))
 

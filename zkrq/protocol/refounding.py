@@ -166,7 +166,7 @@ class Refounding:
             raise Invalid(
                 f"namespace {self._namespace!r} was founded again before, without {', '.join(away)}: what is there is "
                 f"stale. Name the others alone (`zkrq servers recover --without-zookeeper {names}`), then bring each "
-                "of these back: `zkrq servers remove NAME`, `zkrq servers add URL --name NAME --force`"
+                "of these back: `zkrq servers add URL --name NAME --force`"
             )
 
     def _first_view(self, epoch: int, deployment: str) -> Operation[View]:

@@ -13,12 +13,14 @@ import hashlib
 import json
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple, NewType, Protocol
+from typing import Any, NamedTuple, NewType, Protocol, TypeVar
 
 from zkrq.protocol.levels import FIRST_LEVEL, SPOKEN, OtherLevel, check_level
 from zkrq.protocol.znodes import count, read_object, text
 
 ServerId = NewType("ServerId", str)
+
+T = TypeVar("T")
 
 
 class Life(NamedTuple):
@@ -494,6 +496,31 @@ def remove(view: View, server: ServerId, *, by: str) -> View:
         learners=_without(view.learners, server),
         eligible=_without(view.eligible, server),
         servers=servers,
+        by=by,
+    )
+
+
+def rename(view: View, server: ServerId, name: ServerId, *, by: str) -> View:
+    """Return the view in which a server has another name.
+
+    Its life stays the same, so it remains in sync.  The epoch is new, because another server may be the primary of a
+    queue by the new name.  Raises ``ValueError`` if the name is taken.
+    """
+    if name in view.servers:
+        raise ValueError(f"there is a server {name}: use another name")
+
+    def renamed(known: Mapping[ServerId, T]) -> dict[ServerId, T]:
+        return {name if id == server else id: each for id, each in known.items()}
+
+    return replace(
+        view,
+        epoch=view.epoch + 1,
+        members=renamed(view.members),
+        learners=renamed(view.learners),
+        eligible=renamed(view.eligible),
+        servers=dict(sorted(renamed(view.servers).items())),
+        accusations=renamed(view.accusations),
+        left_ms=renamed(view.left_ms),
         by=by,
     )
 

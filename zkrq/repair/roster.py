@@ -15,7 +15,7 @@ from zkrq.protocol.enrolment import enrolment
 from zkrq.protocol.founding import misnamed
 from zkrq.protocol.replies import Answer, Status, denial
 from zkrq.protocol.steps import clocks_ahead
-from zkrq.protocol.view import Life, ServerId, View, extend, remove
+from zkrq.protocol.view import Life, ServerId, View, extend, remove, rename
 from zkrq.replication.urls import redact, without_credentials
 
 if TYPE_CHECKING:
@@ -106,8 +106,7 @@ class Roster:
         """Remove a server from the list and the view.  Raises ``ConfigError``, ``Unavailable``."""
         while True:
             view = await self._membership.refresh(self._membership.view)
-            if id not in view.servers:
-                raise ConfigError(f"{id!r} is not a server of this namespace: {', '.join(view.servers)}")
+            self._check_known(view, id)
             try:
                 remove(view, id, by="")
             except ValueError as error:
@@ -116,6 +115,32 @@ class Roster:
             changed = await self._membership.change(view, partial(remove, server=id))
             if id not in changed.servers:
                 return
+
+    async def rename(self, id: ServerId, name: ServerId) -> None:
+        """Give a server of the list another name.  Raises ``ConfigError``, ``Unavailable``."""
+        while True:
+            view = await self._membership.refresh(self._membership.view)
+            self._check_known(view, id)
+            try:
+                changed = await self._membership.change(view, partial(rename, server=id, name=name))
+            except ValueError as error:
+                raise ConfigError(f"server {id!r} is not renamed: {error}") from error
+            if id not in changed.servers and changed.servers.get(name) == view.servers[id]:
+                break
+        await self._note_name(changed, name)
+
+    async def _note_name(self, view: View, name: ServerId) -> None:
+        """Note on a server what it is called now: without ZooKeeper its own entry is all that says so.  One that does
+        not answer is told when it is enrolled again."""
+        who = (await self._membership.fleet.identify([name]))[name]
+        if isinstance(who, Answer) or name not in view.receivers:
+            return
+        ask = enrolment(name, who, view.epoch, view.receivers[name], deployment=view.deployment, holding=True)
+        await self._membership.fleet.ask(ask.epoch, ask.lives, ask.call, once=ask.once)
+
+    def _check_known(self, view: View, id: ServerId) -> None:
+        if id not in view.servers:
+            raise ConfigError(f"{id!r} is not a server of this namespace: {', '.join(view.servers)}")
 
     async def _check_rest(self, view: View, leaving: ServerId) -> None:
         """Check that the servers that stay answer, because the leaving one might be the last that holds everything."""

@@ -84,12 +84,20 @@ class Fleet:
             self.servers[id].disconnect("out of sync")
         # No longer a server of the namespace at all: its calls in flight end, and its name may come back for another
         # one.
+        self._follow_names(view)
         for id in sorted(self.servers.keys() - view.servers.keys()):
             self.servers.pop(id).drop()
             if old and id in old.servers:
                 self._urls.pop(id, None)  # if the name comes back, it is another server's
         for id in sorted(view.servers.keys() - self.servers.keys()):
             self.servers[id] = self._make(id, view.servers[id])
+
+    def _follow_names(self, view: View) -> None:
+        """Keep the URLs that this client was given, with their passwords, for servers that have another name now."""
+        places = {public: id for id, public in view.servers.items() if id not in self._urls}
+        for id, url in tuple(self._urls.items()):
+            if id not in view.servers and (name := places.get(without_credentials(url))):
+                self._urls[name] = url
 
     def _make(self, id: ServerId, url: str) -> Server:
         if own := self._urls.get(id):

@@ -88,6 +88,12 @@ class Facts(NamedTuple):
         return {id: each for id, each in self.servers.items() if each.refusal is None}
 
     @property
+    def strangers(self) -> set[ServerId]:
+        """The given servers that no view names: each was removed, renamed, or never added."""
+        known = {id for view in self.views.values() for id in view.servers}
+        return set(self.given) - known if self.first in self.views else set()
+
+    @property
     def lives(self) -> dict[ServerId, Life]:
         """The lives of these servers."""
         return {id: Life(each.info.get("run_id", ""), each.generation) for id, each in self.read.items()}

@@ -84,7 +84,7 @@ def examine(facts: Facts) -> list[Finding]:
 
 
 def _unreachable(server: ServerFacts, facts: Facts) -> Iterator[Finding]:
-    if server.refusal is None:
+    if server.refusal is None or server.id in facts.strangers:
         return
     if server.refusal.verdict is Verdict.CORRECT:
         text = denial(server.id, server.refusal).removeprefix(f"server {server.id} ")
@@ -207,13 +207,21 @@ def _latency(server: ServerFacts, facts: Facts) -> Iterator[Finding]:
         yield Finding(Gravity.WARNING, "latency", (server.id,), what, step)
 
 
+def _strange(server: ServerFacts, facts: Facts) -> Iterator[Finding]:
+    if server.id not in facts.strangers:
+        return
+    run_id = server.info.get("run_id", "")
+    what, step = f"it does not belong to namespace {facts.settings.namespace}", "take it out of ZKRQ_REDIS"
+    if name := next(filter(None, (view.id_of(run_id) for view in facts.views.values())), None):
+        what, step = f"it is called {name} in namespace {facts.settings.namespace}", "name it so in ZKRQ_REDIS"
+    elif server.refusal is None:
+        step = f"`zkrq servers add {server.url} --name {server.id}`, or {step}"
+    yield Finding(Gravity.WARNING, "stranger", (server.id,), what, step)
+
+
 def _belongs(server: ServerFacts, facts: Facts) -> Iterator[Finding]:
     view = next((view for view in facts.views.values() if server.id in view.servers), None)
     if view is None:
-        if facts.views and server.id in facts.given:
-            what = f"it does not belong to namespace {facts.settings.namespace}"
-            step = f"`zkrq servers add {server.url} --name {server.id}`, or take it out of ZKRQ_REDIS"
-            yield Finding(Gravity.WARNING, "stranger", (server.id,), what, step)
         return
     known = view.id_of(server.info.get("run_id", "")) or ""
     if known and known != server.id:
@@ -221,8 +229,10 @@ def _belongs(server: ServerFacts, facts: Facts) -> Iterator[Finding]:
         yield Finding(Gravity.WRONG, "name", (server.id,), what, "give it that name in ZKRQ_REDIS, as in all clients")
     elif server.deployment not in ("", view.deployment):
         what = "it holds the items of another deployment of this namespace"
-        step = f"`zkrq servers remove {server.id}`, then `zkrq servers add {server.url} --name {server.id} --force`"
-        yield Finding(Gravity.WRONG, "foreign", (server.id,), what, f"look whether it is the right server; {step}")
+        step = (
+            f"look whether it is the right server; `zkrq servers add {server.url} --name {server.id} --force` wipes it"
+        )
+        yield Finding(Gravity.WRONG, "foreign", (server.id,), what, step)
     elif server.epoch > view.epoch:
         shard = next(shard for shard, known in facts.views.items() if known is view)
         what = f"it has seen a later epoch than ZooKeeper's view ({view.epoch}), which is that of an older backup"
@@ -329,7 +339,8 @@ def _not_speaking(facts: Facts, level: int) -> str:
 def _twins(facts: Facts) -> Iterator[Finding]:
     by_run: dict[str, list[str]] = {}
     for id, server in facts.read.items():
-        by_run.setdefault(server.info.get("run_id", ""), []).append(id)
+        if id not in facts.strangers:
+            by_run.setdefault(server.info.get("run_id", ""), []).append(id)
     for ids in by_run.values():
         if len(ids) > 1:
             what = "these are one Redis server, and N copies need N servers"
@@ -445,6 +456,7 @@ RULES: tuple[Rule, ...] = (
     _each(_memory),
     _each(_rights),
     _each(_belongs),
+    _each(_strange, read=False),
     _twins,
     _agreement,
     _releases,

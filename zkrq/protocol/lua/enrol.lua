@@ -18,7 +18,10 @@ local function operation(expected, name, deployment, clock, window_ms, holding)
   local known = redis.call('HMGET', server, 'generation', 'epoch', 'deployment')
   local seen = gate.read_epoch(known[2])
   local present = seen and known[1] and string.find(known[1], '^[!-~]+$') and known[1] or ''
-  if present == generation then return {'OK'} end
+  if present == generation then -- repeated, or the server has another name now
+    redis.call('HSET', server, 'name', name)
+    return {'OK'}
+  end
   if present ~= expected then return {'MISMATCH', present} end
   if known[3] == deployment and tonumber(epoch) < (seen or 0) then return {'STALE', known[2]} end
   if holding == '0' and redis.call('SCARD', queues) > 0 then return {'HOLDSDATA'} end
