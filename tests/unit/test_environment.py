@@ -19,7 +19,9 @@ from zkrq.base import credentials
 from zkrq.base.credentials import Source
 from zkrq.base.errors import ConfigError
 from zkrq.base.settings import DEFAULTS, Settings
-from zkrq.cli.command import CONNECTION
+from zkrq.cli.command import CONNECTION, settings_of
+from zkrq.cli.parsing import make_parser
+from zkrq.cli.running import COMMANDS
 from zkrq.client.addresses import choose_name, join_hosts, name_servers
 from zkrq.client.environment import VARIABLES, complete, read_flag, read_servers, variable_of
 from zkrq.protocol.view import ServerId
@@ -258,6 +260,12 @@ def test_no_error_about_servers_has_a_part_of_a_password(monkeypatch: pytest.Mon
     with pytest.raises(ConfigError) as error:
         complete({"redis": None})
     assert not re.search("half|secret", str(error.value))
+
+
+def test_every_command_reads_the_passwords_of_the_environment() -> None:
+    """Also those that do not connect by ``connect()``; no flag has one."""
+    args = make_parser(COMMANDS).parse_args(["stats"])
+    assert settings_of(args).keys() == VARIABLES.keys() - {"found", "min_replicas", "auto_upgrade"}
 
 
 def test_every_name_that_a_server_may_have_can_be_written() -> None:

@@ -138,5 +138,7 @@ def open_cluster(args: Namespace, *, found: bool | None = False, **more: Any) ->
 
 
 def settings_of(args: Namespace) -> dict[str, Any]:
-    """Return the settings that the flags name, as arguments of ``connect``; None for those that are not given."""
-    return {name: getattr(args, name) for name in (attribute(flag.name) for flag in CONNECTION)}
+    """Return the settings that the flags name, as arguments of ``connect``; None for those that are not given, and for
+    passwords, which the environment has."""
+    named = {name: getattr(args, name) for name in (attribute(flag.name) for flag in CONNECTION)}
+    return {**named, "redis_auth": None, "zookeeper_auth": None}
