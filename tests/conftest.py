@@ -23,7 +23,7 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 
 HERE = Path(__file__).parent
 
-WAITING = ("coordination", "faults", "chaos", "integration", "security", "frameworks", "outbox", "release")
+WAITING = ("coordination", "faults", "chaos", "advice", "integration", "security", "frameworks", "outbox", "release")
 """Folders of tests that mostly wait for servers, in the order in which they are run: what is long begins early, so that
 no processor idles at the end."""
 

@@ -202,9 +202,17 @@ async def test_what_is_set_aside_is_restored_or_dropped(servers: local.Servers) 
     async with over_zookeeper(servers, namespace) as cluster:
         await filled(cluster)
         for server in servers.redis:
+            await damage(server, namespace, "q0", "record")
             await damage(server, namespace, "q1", "record")
             await damage(server, namespace, "q2", "payload")
         await scrub(cluster)
+        (entry,) = [each async for each in damaged_entries(cluster, "q0")]
+        await cluster.queue("q0").push("the same id", id=entry.id)
+        with pytest.raises(zkrq.ConfigError, match="push that under another id, then drop the entry"):
+            await restore_damaged(cluster, "q0", entry.id)
+        await cluster.queue("q0").push("what is left")
+        await drop_damaged(cluster, "q0", entry.id)
+        assert await taken(cluster, "q0", 6) == [1, 2, 3, 4, "the same id", "what is left"]
         (entry,) = [each async for each in damaged_entries(cluster, "q1")]
         assert entry.reason == "no server in sync can read it"
         assert await restore_damaged(cluster, "q1", entry.id) == 1

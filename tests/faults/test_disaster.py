@@ -182,6 +182,7 @@ async def test_what_does_not_belong_together_is_refused(servers: local.Servers) 
             await refound(mixed, namespace, Hub(), "redis-1", "redis-2")
     async with in_process(servers, namespace, one) as cluster:  # as it was
         assert await drain(cluster) == [1]
+    await refound(servers, namespace, Hub(), "redis-1", "redis-2")  # those of one
 
 
 @asynccontextmanager

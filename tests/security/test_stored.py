@@ -325,6 +325,8 @@ async def test_a_home_that_cannot_be_read_stops_its_queue_alone(servers: local.S
         write(hub, register_of("bad"), data)
         with pytest.raises(zkrq.ConfigError, match="the home of queue 'bad' cannot be read"):
             await read_home(coordinator, "bad")
+        write(hub, register_of("bad"), b"views/b-1 nonce")
+        assert (await read_home(coordinator, "bad"))[0] == "views/b-1", "what a backup has"
         assert await read_home(coordinator, "good") == (None, -1)
         write(hub, register_of("good"), b"views/b-1 nonce")
         assert (await read_home(coordinator, "good"))[0] == "views/b-1"

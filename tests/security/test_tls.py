@@ -317,6 +317,30 @@ async def test_files_that_are_garbage_are_named(secured: Secured, tmp_path: Path
     assert "correct them" in text
 
 
+async def test_what_an_error_says_lets_the_client_in(secured: Secured, tmp_path: Path) -> None:
+    """One setting is wrong, and corrected as the error says."""
+    namespace, garbage = new_namespace(), tmp_path / "garbage.pem"
+    garbage.write_text("garbage")
+    plain = {name: url.replace("rediss:", "redis:") for name, url in secured.redis.items()}
+    wrong: list[tuple[str, dict[str, Any]]] = [
+        ("trust its authority (ca_certs of redis_tls)", {"redis_tls": tls(secured, ca="other")}),
+        ("trust its authority (ca_certs of zookeeper_tls)", {"zookeeper_tls": tls(secured, ca="other")}),
+        ("certfile and keyfile of redis_tls", {"redis_tls": tls(secured, client="stranger")}),
+        ("certfile and keyfile of zookeeper_tls", {"zookeeper_tls": tls(secured, client="stranger")}),
+        ("correct them", {"redis_tls": TLS(ca_certs=str(garbage))}),
+        ("of zookeeper_tls cannot be used", {"zookeeper_tls": TLS(ca_certs=str(garbage))}),
+        ("it speaks TLS: give zookeeper_tls", {"zookeeper_tls": None}),
+        ("name its secureClientPort", {"zookeeper": secured.servers.zookeeper_hosts}),
+        ("write rediss:// instead of redis://", {"redis": plain, "redis_tls": None}),
+    ]
+    async with connect(secured, namespace):
+        pass
+    for step, options in wrong:
+        assert step in await refused(connect(secured, namespace, **options))
+    async with connect(secured, namespace) as cluster:
+        await cluster.queue("jobs").push("x")
+
+
 def test_tls_for_urls_without_it_is_an_error() -> None:
     with pytest.raises(zkrq.ConfigError, match="the URL of server b is not encrypted: write rediss://"):
         zkrq.connect({"a": "rediss://one", "b": "redis://two"}, "zk", redis_tls=TLS())

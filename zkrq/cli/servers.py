@@ -74,8 +74,9 @@ async def _servers_rename(args: Namespace) -> Lines:
     async with open_cluster(args) as cluster:
         known = cluster.health().servers.get(args.name)
         await cluster.rename_server(args.name, args.new)
-        text = f"{args.name} is called {args.new}; write so in ZKRQ_REDIS"
-        yield Line(text, _changed(cluster, args.new, known.shard if known else FIRST))
+        shard = known.shard if known else FIRST
+        step = "; write so in ZKRQ_REDIS" if shard == FIRST else ""
+        yield Line(f"{args.name} is called {args.new}{step}", _changed(cluster, args.new, shard))
 
 
 def _changed(cluster: Cluster, server: str, shard: str) -> dict[str, object]:

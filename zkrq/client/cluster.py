@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from datetime import datetime, tzinfo
 from types import MappingProxyType, TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeVar, Unpack, overload
 
 from zkrq.base.checks import Duration, check_id, check_name
 from zkrq.base.codecs import JSON
-from zkrq.base.errors import ConfigError
+from zkrq.base.errors import ConfigError, ZkrqError
 from zkrq.base.meant import unknown_method
 from zkrq.base.settings import AS_DECLARED, QueueOptions, Settings
 from zkrq.base.tasks import together
@@ -381,6 +382,10 @@ class Cluster:
         id = self._check_new_name(name, used)
         _check_tls(client, {id: url})
         await used.roster.add(id, url, force=force)
+        if id in used.view.receivers:
+            # By a life that may have ended unnoticed, as when it was just taken over: a call that meets it evicts it.
+            with suppress(ZkrqError):
+                await used.ask_for_room()
         used.repairer.want(id)
         while not await used.roster.wait_in_sync(id, OPEN_CHECK_SECONDS):
             client.check_open()

@@ -60,7 +60,10 @@ async def restore_damaged(cluster: Cluster, queue: str, id: str) -> int:
     replicas = client_of(cluster).shards.open[place.shard].replicas
     decided = await replicas.decide(calls.Mend(queue, [calls.Copied(place.id, record, b"", b"0", left.payload)]))
     if not len(decided.records):
-        raise ConfigError(f"an item with the id {id} is in queue {queue}: drop the entry, or cancel the item first")
+        raise ConfigError(
+            f"an item with the id {id} is in queue {queue}, or was within the last minutes: `zkrq damaged show` prints "
+            "what is left of this one; push that under another id, then drop the entry"
+        )
     await replicas.tell_all(calls.DropAside(queue, [place.id]))
     return items
 

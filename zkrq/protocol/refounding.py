@@ -118,8 +118,8 @@ class Refounding:
         return Recovered(view, tuple(sorted(self.servers.keys() - lives.keys())))
 
     def _check_register(self) -> Operation[int]:
-        """Return the version of the register, in which there must be no view."""
-        known, version = yield from ReadRegister()
+        """Return the version of the register, in which there must be no view, or none that can be read."""
+        known, version = yield from ReadRegister(even_damaged=True)
         if known is not None and known.epoch != FOUNDING:
             raise Invalid(
                 f"ZooKeeper knows namespace {self._namespace!r} at epoch {known.epoch}, so it need not be founded "

@@ -269,7 +269,9 @@ class Register(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ReadRegister(Step[Register]):
-    """Read ZooKeeper's register."""
+    """Read ZooKeeper's register.  ``even_damaged``: one that holds no view of any release counts as empty."""
+
+    even_damaged: bool = False
 
 
 @dataclass(frozen=True, slots=True)

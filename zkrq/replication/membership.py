@@ -18,7 +18,7 @@ from zkrq.base.events import Events, LevelRaised, LevelRefused, NotWritable, Reg
 from zkrq.coordination.coordinator import VIEW, Coordinator
 from zkrq.protocol.levels import OtherLevel
 from zkrq.protocol.steps import Answers, Register
-from zkrq.protocol.view import NoView, ServerId, View, ViewChange, decode, encode, encode_end
+from zkrq.protocol.view import NoView, OtherFormat, ServerId, View, ViewChange, decode, encode, encode_end
 
 if TYPE_CHECKING:
     from zkrq.replication.fleet import Fleet
@@ -208,14 +208,19 @@ class Membership:
 
     # -- the register --------------------------------------------------------------------------------------------------
 
-    async def read(self) -> Register:
-        """Read the register.  Raises ``ConfigError`` if it holds no view of zkrq, ``Unavailable``."""
+    async def read(self, *, even_damaged: bool = False) -> Register:
+        """Read the register.  Raises ``ConfigError`` if it holds no view of zkrq, ``Unavailable``.
+
+        ``even_damaged``: see ``ReadRegister``.
+        """
         register = await self._coordinator.read(self._register)
         try:
             return Register(None if register.data is None else decode(register.data), register.version)
         except NoView as error:
             raise Unavailable(f"this shard of namespace {self._namespace!r} was removed") from error
         except ValueError as error:
+            if even_damaged and not isinstance(error, OtherLevel | OtherFormat):
+                return Register(None, register.version)
             refusal = ConfigError(f"namespace {self._namespace!r} in ZooKeeper: {error}")
             if isinstance(error, OtherLevel) and not self.refusal:
                 self.refusal = str(refusal)

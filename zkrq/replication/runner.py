@@ -212,7 +212,7 @@ class Runner:
             Swap.by(_Running, lambda step, _: membership.swap(step.view)),
             Evicted.by(_Running, self._tell_evicted),
             NoteClocks.by(_Running, lambda step, _: self._obstacles.note_clocks(step.compared)),
-            ReadRegister.by(_Running, lambda _, __: membership.read()),
+            ReadRegister.by(_Running, lambda step, _: membership.read(even_damaged=step.even_damaged)),
             WriteRegister.by(_Running, lambda step, _: self._write(step)),
             Log.by(_Running, self._log),
             Identify.by(_Running, lambda step, _: membership.fleet.identify(step.servers)),

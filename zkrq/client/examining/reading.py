@@ -88,7 +88,8 @@ async def _read_views(given: Given) -> Facts:
             try:
                 registers.update((name, entry.register) for name, entry in decode_map(map.data).shards.items())
             except ValueError as error:
-                unreadable["map"] = _why(error)
+                step = f"restore ZooKeeper's data; if no shard but main was ever added, delete the znode `{MAP}`"
+                unreadable["map"] = str(error), step
             for name, register in registers.items():
                 if (stored := await coordinator.read(register)).data is not None:
                     try:

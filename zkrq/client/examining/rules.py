@@ -91,7 +91,7 @@ def _unreachable(server: ServerFacts, facts: Facts) -> Iterator[Finding]:
         what, _, step = text.rpartition("): ")
         yield Finding(Gravity.WRONG, "denied", (server.id,), f"it {what})", step)
     elif server.refusal.status is Status.CROWDED:
-        yield Finding(Gravity.DOWN, "denied", (server.id,), server.refusal.reason, "raise its maxclients")
+        yield Finding(Gravity.DOWN, "denied", (server.id,), server.refusal.reason, f"end some, then {_MORE_CLIENTS}")
     else:
         reason = server.refusal.reason
         if (step := _remedy(reason)) is None:
@@ -101,6 +101,8 @@ def _unreachable(server: ServerFacts, facts: Facts) -> Iterator[Finding]:
             step += f"; {gone}" if view and alive(view, facts.lives) else ""
         yield Finding(Gravity.DOWN, "unreachable", (server.id,), f"cannot be reached ({reason})", step)
 
+
+_MORE_CLIENTS = "raise its maxclients (`CONFIG SET maxclients`, and in redis.conf)"
 
 _UNKNOWN_NAME = "correct its name, or let this host's DNS or /etc/hosts know it"
 
@@ -151,14 +153,14 @@ def _memory(server: ServerFacts, facts: Facts) -> Iterator[Finding]:
     used, most = server.number("used_memory"), server.number("maxmemory")
     if most and used >= most:
         what = f"its memory is full ({_mebibytes(used)} of {_mebibytes(most)}), so pushes are refused everywhere"
-        step = "let the queues drain (`zkrq stats`), or raise its maxmemory"
+        step = "let the queues drain (`zkrq stats`), or raise its maxmemory (`CONFIG SET maxmemory`, and in redis.conf)"
         yield Finding(Gravity.WRONG, "full", (server.id,), what, step)
     elif most and used >= FULL_SHARE * most:
         what = f"its memory is nearly full ({_mebibytes(used)} of {_mebibytes(most)})"
         yield Finding(Gravity.WARNING, "full", (server.id,), what, "raise its maxmemory, or drain the queues")
     clients, room = server.number("connected_clients"), server.number("maxclients")
     if room and clients >= FULL_SHARE * room:
-        yield Finding(Gravity.WARNING, "clients", (server.id,), f"{clients} of {room} clients", "raise its maxclients")
+        yield Finding(Gravity.WARNING, "clients", (server.id,), f"{clients} of {room} clients", _MORE_CLIENTS)
 
 
 def _mebibytes(count: int) -> str:
@@ -201,9 +203,11 @@ def _rights(server: ServerFacts, facts: Facts) -> Iterator[Finding]:
 
 
 def _latency(server: ServerFacts, facts: Facts) -> Iterator[Finding]:
-    if server.round_trip >= min(SLOW_SECONDS, SLOW_SHARE * facts.settings.command_timeout):
+    timeout = facts.settings.command_timeout
+    if server.round_trip >= min(SLOW_SECONDS, SLOW_SHARE * timeout):
         what = f"a round trip takes {1000 * server.round_trip:.0f} ms, and every push waits for it"
-        step = f"bring it nearer, or raise command_timeout ({facts.settings.command_timeout:g} s)"
+        is_short = server.round_trip >= SLOW_SHARE * timeout
+        step = f"raise command_timeout ({timeout:g} s), or bring it nearer" if is_short else "bring it nearer"
         yield Finding(Gravity.WARNING, "latency", (server.id,), what, step)
 
 

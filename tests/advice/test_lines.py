@@ -1,0 +1,141 @@
+"""Next steps for somebody at a shell: a line is refused, what the error says is done, and the line that comes of it
+works."""
+
+from __future__ import annotations
+
+import shlex
+from typing import NamedTuple
+
+import pytest
+
+import zkrq
+from tests.advice.operator import Operator
+from tests.advice.registry import LED_OUT
+from tests.behaviour.helpers import bury
+from zkrq import local
+
+pytestmark = pytest.mark.anyio
+
+
+class Refused(NamedTuple):
+    """A line that is refused, and the one that is written when the step was followed; ``file`` says the ``step``."""
+
+    file: str
+    step: str
+    wrong: str
+    right: str
+    stdin: str = ""
+
+
+LINES = (
+    Refused(
+        "cli/push.py", "needs a key: --key user-42", "push jobs 1 --replace", "push jobs 1 --replace --key user-42"
+    ),
+    Refused(
+        "cli/push.py", "are for one item; ITEM - may read several", "push jobs - --id a", "push jobs 1 --id a", "1\n2\n"
+    ),
+    Refused("cli/asking.py", "give --yes", "clear jobs", "clear jobs --yes"),
+    Refused("cli/removing.py", "cancel needs either ids, or at least one of", "cancel jobs", "cancel jobs --key none"),
+    Refused(
+        "cli/removing.py",
+        "give either ids, or --error or --group",
+        "dead discard jobs id --error x --yes",
+        "dead discard jobs --error x --yes",
+    ),
+    Refused(
+        "cli/items.py",
+        "--group lists ready items only: leave it out",
+        "peek jobs --state done --group a",
+        "history set jobs --items 5 && list jobs --state done",
+    ),
+    Refused(
+        "cli/items.py",
+        "keeps no history: `zkrq history set {}`",
+        "peek kept --state done",
+        "history set kept --items 5 && list kept --state done",
+    ),
+    Refused(
+        "client/items.py",
+        "must be one of {}; items that have ended",
+        "peek ended --state gone",
+        "history set ended --items 5 && list ended --state done",
+    ),
+    Refused(
+        "cli/limits.py",
+        "is no rate: give a number and a time",
+        "limits set jobs --rate fast",
+        "limits set jobs --rate 50/1s",
+    ),
+    Refused(
+        "cli/limits.py",
+        "give --concurrency, --rate or both",
+        "limits set jobs",
+        "limits set jobs --concurrency 5 && limits set jobs --none",
+    ),
+    Refused("cli/moving.py", "is the same queue: zkrq dead redrive", "move dead jobs jobs", "dead redrive jobs"),
+    Refused("cli/copies.py", "is not a line of `zkrq export`", "import jobs", "import jobs", "{}\n"),
+    Refused(
+        "cli/conditions.py",
+        "NAME=VALUE expected, as in campaign=spring",
+        "find jobs --header a",
+        "find jobs --header campaign=spring",
+    ),
+    Refused(
+        "client/conditions.py",
+        "needs key=, header=, error= or group=; for all items",
+        "find jobs",
+        "find jobs --key k && export jobs",
+    ),
+    Refused("cli/forms.py", "--codec is {}: {}", "pop jobs --codec odd", "pop jobs --codec raw"),
+    Refused("cli/pop.py", "--codec names another form, --codec raw reads any", "pop odd", "pop odd --codec raw"),
+    Refused("cli/top.py", "--interval is {} s: at least", "top --interval 0", "top --interval 1 --once"),
+    Refused("cli/serve.py", "--certificate and --key are given together", "serve --certificate x", ""),
+    Refused("cli/worker.py", "--log-level is {}: debug, info, warning or error", "worker os:path --log-level loud", ""),
+    Refused("cli/worker.py", "--log-format is {}: text or json", "worker os:path --log-format odd", ""),
+    Refused(
+        "client/moments.py",
+        "a name is like 'Europe/Berlin'",
+        "schedules add jobs a '0 7 * * *' 1 --zone Berlin",
+        "schedules add jobs a '0 7 * * *' 1 --zone Europe/Berlin",
+    ),
+    Refused(
+        "client/timetable.py",
+        "already: change it, or use another name",
+        "schedules add jobs twice 60 2",
+        "schedules change jobs twice --when 30 && schedules add jobs other 60 2",
+    ),
+    Refused(
+        "client/damaged.py",
+        "is set aside under the id {}: `zkrq damaged list {}`",
+        "damaged show jobs id",
+        "damaged list jobs",
+    ),
+)
+
+
+@pytest.fixture(scope="module")
+async def prepared(shared_servers: local.Servers, prepared_zkrq: list[str]) -> Operator:
+    """A namespace with a queue that has a bit of everything."""
+    operator = Operator(shared_servers, prepared_zkrq)
+    await operator.found()
+    async with operator.client() as cluster:
+        await bury(cluster.queue("jobs"), 2)
+        await cluster.queue("odd", codec=zkrq.RAW).push(b"\xff")
+        await cluster.queue("kept").push(1)
+        await cluster.queue("ended").push(1)
+        await cluster.schedules().add(cluster.queue("jobs"), "twice", 60, "x")
+    return operator
+
+
+LED_OUT.update({(case.file, case.step): "test_a_line_is_corrected" for case in LINES})
+
+
+@pytest.mark.parametrize("case", LINES, ids=lambda case: case.step[:40])
+async def test_a_line_is_corrected(prepared: Operator, case: Refused) -> None:
+    code, out, err = await prepared.shell.run(*shlex.split(case.wrong), stdin=case.stdin)
+    assert code in (2, 4), (out, err)
+    for part in case.step.split("{}"):
+        assert part.strip() in err, err
+    for line in filter(None, case.right.split(" && ")):
+        code, out, err = await prepared.shell.run(*shlex.split(line))
+        assert code == 0, (line, out, err)
