@@ -9,6 +9,18 @@ Row = tuple[str, str]
 """The file of ``zkrq`` or ``docs``, and a part of the text."""
 
 ELSEWHERE: dict[Row, str] = {
+    (
+        "client/examining/rules.py",
+        "correct its name, or let this host's DNS",
+    ): "faults/test_names.py::test_a_client_that_has_never_resolved_a_name",
+    (
+        "client/examining/rules.py",
+        "look at the DNS servers of this host",
+    ): "faults/test_names.py::test_a_client_that_has_never_resolved_a_name",
+    (
+        "replication/causes.py",
+        "{}, then retry",
+    ): "advice/test_operation.py::test_one_more_server_where_too_few_are_in_sync",
     ("deploying.md", "    zkrq servers list"): "integration/test_cli.py::test_servers",
     ("deploying.md", "called by host and port"): "integration/test_cli.py::test_servers",
     (
@@ -38,7 +50,7 @@ ELSEWHERE: dict[Row, str] = {
         "cli/damaged.py",
         "as `zkrq damaged list` prints it",
     ): "faults/test_damage.py::test_what_is_set_aside_is_restored_or_dropped",
-    ("cli/items.py", "`zkrq resume`"): "integration/test_cli.py::test_what_an_item_waits_for",
+    ("cli/items.py", "`zkrq resume`"): "integration/test_cli.py::test_looking_and_administering",
     ("cli/moving.py", "--dead pushes them"): "integration/test_cli.py::test_export_and_import",
     ("cli/moving.py", "import pushes a copy of each"): "integration/test_cli.py::test_export_and_import",
     ("cli/moving.py", "import the same lines again"): "integration/test_cli.py::test_export_and_import",
@@ -77,16 +89,8 @@ ELSEWHERE: dict[Row, str] = {
     ): "faults/test_damage.py::test_what_is_set_aside_is_restored_or_dropped",
     (
         "client/examining/rules.py",
-        "correct its name, or let this host's DNS",
-    ): "faults/test_names.py::test_a_name_that_is_gone_while_its_server_lives",
-    (
-        "client/examining/rules.py",
         "end clients of this machine, or raise maxClientCnxns",
     ): "coordination/test_zookeeper_faults.py::test_a_server_without_room_for_this_address_is_told_from_a_silent_one",
-    (
-        "client/examining/rules.py",
-        "look at its log",
-    ): "coordination/test_zookeeper_faults.py::test_hung_servers_are_passed_by",
     (
         "client/examining/rules.py",
         "make room on its disk",
@@ -405,24 +409,12 @@ ELSEWHERE: dict[Row, str] = {
     ): "behaviour/test_homed.py::test_no_more_queues_are_homed_than_a_map_should_hold",
     (
         "repair/roster.py",
-        "nothing was changed, retry later",
-    ): "faults/test_repair.py::test_removing_the_last_one_that_holds_everything",
-    (
-        "repair/roster.py",
         "was not taken over: {}; retry",
     ): "faults/test_repair.py::test_another_deployments_server_is_taken_only_by_force",
-    (
-        "replication/batching.py",
-        "nothing happened, retry",
-    ): "unit/test_batching.py::test_nobody_waits_long_for_a_batch_to_return",
     (
         "replication/causes.py",
         "will be in sync soon; retry",
     ): "faults/test_repair.py::test_pushes_go_on_once_one_of_two_lost_servers_is_back",
-    (
-        "replication/causes.py",
-        "{}, then retry",
-    ): "unit/test_health.py::test_where_servers_are_missing_the_next_step_names_them",
     (
         "replication/membership.py",
         "`zkrq servers recover --older-zookeeper {}{}`",
@@ -686,12 +678,10 @@ ELSEWHERE: dict[Row, str] = {
 """Tests of other folders that do what the step says, in the state in which it is said."""
 
 NOT_HERE: dict[Row, str] = {
+    ("client/examining/rules.py", "look at its log"): "nothing is done but reading",
+    ("replication/batching.py", "nothing happened, retry"): "nothing is done but calling again",
     ("runbook.md", "Afterwards: `zkrq servers list` shows"): "nothing is done but looking",
     ("troubleshooting.md", "failed, that of a dead letter the last one"): "nothing is done but looking",
-    (
-        "client/examining/rules.py",
-        "look at the DNS servers of this host",
-    ): "the resolver of this host answers, and is everybody's",
     ("client/examining/rules.py", "run three"): "the ensemble of the tests has three",
     (
         "client/examining/rules.py",

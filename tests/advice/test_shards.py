@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Generator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 import pytest
 
@@ -79,6 +79,25 @@ async def test_servers(servers: zkrq.testing.Servers, cluster: zkrq.testing.Test
     await cluster.remove_server("redis-3")
     await cluster.add_server("redis://redis-6", name="redis-3")
     assert (await cluster.queue("jobs").push("x")).replicas == 4
+
+
+@leads_out_of("repair/roster.py", "nothing was changed, retry later")
+async def test_a_server_that_may_be_the_last_one(
+    servers: zkrq.testing.Servers, cluster: zkrq.testing.TestCluster
+) -> None:
+    await cluster.queue("jobs").push("kept")
+    for name in ("redis-2", "redis-3"):
+        servers.kill(name)
+    with refused("only 0 other(s) answer; nothing was changed, retry later"):
+        await cluster.remove_server("redis-1")
+    for name in ("redis-2", "redis-3"):
+        servers.start(name)
+    while len(cluster.view.members) < 3 or cluster.view.epoch == 1:
+        with suppress(zkrq.ZkrqError):
+            await cluster.queue("other").push("x")
+        await cluster.clock.advance(1)
+    await cluster.remove_server("redis-1")
+    assert (await cluster.queue("jobs").size()).ready == 1
 
 
 @leads_out_of("client/cluster.py", "recover one after the other")
