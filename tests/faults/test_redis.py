@@ -22,6 +22,7 @@ from tests.harness import (
 from tests.load import QUEUE, Load
 from zkrq import local
 from zkrq.client.cluster import Cluster
+from zkrq.coordination.memory import Hub
 from zkrq.protocol.view import ServerId
 
 pytestmark = pytest.mark.anyio
@@ -284,10 +285,12 @@ async def save(server: local.LocalRedis, status: bytes) -> None:
 
 
 async def test_no_server_can_write_to_its_disk() -> None:
-    """Each refuses every call, and none is evicted for it: the client says so until one can."""
+    """Each refuses every call that might write, and none is evicted for it: the client says so until one can.  Who only
+    looks sees what there is."""
+    namespace, hub = new_namespace(), Hub()
     async with (
         local.servers(redis=3, zookeeper=0, redis_config={"save": "3600 1"}) as servers,
-        in_process(servers, new_namespace(), operation_timeout=1.0) as cluster,
+        in_process(servers, namespace, hub, operation_timeout=1.0) as cluster,
     ):
         queue = cluster.queue(QUEUE)
         await queue.push("before")
@@ -300,6 +303,10 @@ async def test_no_server_can_write_to_its_disk() -> None:
         assert not health.ok
         assert health.trouble[0].startswith("no server in sync can be used: redis-1, redis-2, redis-3: MISCONF")
         assert cluster.view.epoch == 1
+        async with in_process(servers, namespace, hub, found=False, only_looks=True) as looking:
+            assert (await looking.statistics())[QUEUE].sizes.ready == 1
+            assert [item.item for item in await looking.queue(QUEUE).peek()] == ["before"]
+            assert await looking.consumers() == {}
         for server in servers.redis:
             (server.data / "dump.rdb").rmdir()
             await save(server, b"ok")

@@ -597,6 +597,8 @@ class OneServer(Connection):
         self.epoch = 1
         self.queue = QUEUE
         self.limits: dict[str, int | str] = {}
+        self.looks = True
+        """Whether what only reads is also called as clients do that only look: it fails if it writes."""
         """Constants of the scripts to which the test gives other values."""
         self._known: set[str] = set()
         self._seq = 0
@@ -642,7 +644,17 @@ class OneServer(Connection):
         """Make a call; what the server answers, whatever the status.  Raises ``ScriptFailed``."""
         function, keys = self.function(call.script), script_keys(NAMESPACE, call.queue, call.script)
         reply = self.command("FCALL", function, len(keys), *keys, epoch, generation, *call.words())
+        if self.looks:
+            self.look(call, epoch, generation)
         return read_reply(reply, call.script)
+
+    def look(self, call: calls.Call[Any], epoch: int, generation: str = GENERATION) -> object:
+        """Make a call as clients do that only look, if it is one that writes nothing; return the reply as it is."""
+        self.function(call.script)
+        if looking := _scripts(tuple(self.limits.items()))[call.script].looking:
+            keys = script_keys(NAMESPACE, call.queue, call.script)
+            return self.command("FCALL", looking, len(keys), *keys, epoch, generation, *call.words())
+        return None
 
     def answers(self, *together: calls.Call[Any]) -> object:
         """Call a script once for several queues; return the reply as it is."""

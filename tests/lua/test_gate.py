@@ -248,3 +248,15 @@ def test_key_of_the_wrong_type_is_an_error_of_redis(server: OneServer) -> None:
     server.command("SET", server.key("records"), "x")
     with pytest.raises(ScriptFailed, match="WRONGTYPE"):
         server.put("a")
+
+
+@every("script", [name for name, script in SCRIPTS.items() if script.looking])
+def test_who_only_looks_makes_a_server_adopt_no_epoch(server: OneServer, script: str) -> None:
+    """So that nothing is written; a server of another life, or of a later epoch, refuses this client as any other."""
+
+    server.enrol()
+    server.seal(5)
+    for epoch in (5, 6):
+        assert cast("list[object]", server.look(CALLS[script], epoch))[0] == b"OK"
+    assert server.look(CALLS[script], 4) == [b"STALE", b"5"]
+    assert server.look(CALLS[script], 6, "another") == [b"NOTINSYNC", GENERATION.encode()]

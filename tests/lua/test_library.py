@@ -44,10 +44,12 @@ def test_library_is_known_under_each_of_its_names(server: OneServer) -> None:
     server.seal(1)
     (found,) = cast("list[list[object]]", server.command("FUNCTION", "LIST", "LIBRARYNAME", LIBRARY.name))
     functions = cast("list[list[object]]", found[5])
-    assert {cast("bytes", fields[1]).decode() for fields in functions} == {
-        script.function for script in SCRIPTS.values()
-    }
+    every = {name for script in SCRIPTS.values() for name in (script.function, script.looking) if name}
+    assert {cast("bytes", fields[1]).decode() for fields in functions} == every
     flags = {cast("bytes", fields[1]).decode(): fields[5] for fields in functions}
     assert {name for name, script in SCRIPTS.items() if flags[script.function] == []} == {
         name for name, script in SCRIPTS.items() if not script.flags
+    }
+    assert {name for name in flags if flags[name] == [b"no-writes"]} == every - {
+        script.function for script in SCRIPTS.values()
     }

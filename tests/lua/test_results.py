@@ -96,6 +96,7 @@ def test_copy_has_the_result(server: OneServer, follower: OneServer) -> None:
 def test_a_page_reads_few_results_that_do_not_fit(server: OneServer) -> None:
     """Or it would hold the server for seconds: those of many bundles may be hundreds of mebibytes."""
     server.limits = {"BYTES_MAX": 100}
+    server.looks = False
     for number in range(20):
         server.settle(held(server, f"i{number}").settle("result", TTL_MS, "x" * 60))
     server.command("CONFIG", "RESETSTAT")

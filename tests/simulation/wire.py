@@ -340,4 +340,5 @@ def _describe(command: list[bytes]) -> str:
 def scripts_by_function() -> dict[bytes, str]:
     """The names of the scripts by those of their functions."""
     scripts = [code.module("protocol.scripts").SCRIPTS for code in LOADED]
-    return {script.function.encode(): name for each in scripts for name, script in each.items()}
+    every = [(name, script) for each in scripts for name, script in each.items()]
+    return {function.encode(): name for name, script in every for function in (script.function, script.looking)}

@@ -259,6 +259,21 @@ def test_gate_stands_before_everything_else() -> None:
     assert gate.index("'STALE'") < gate.index("redis.call('HSET'")
 
 
+READING = {"EXISTS", "TIME", "SSCAN", "SCARD", "LRANGE", "LLEN"} | {
+    *("HGET", "HMGET", "HLEN", "HEXISTS", "HSCAN", "HSTRLEN"),
+    *("ZCARD", "ZCOUNT", "ZLEXCOUNT", "ZMSCORE", "ZRANGE", "ZRANGEBYLEX", "ZRANGEBYSCORE", "ZRANK", "ZSCAN", "ZSCORE"),
+}
+
+
+@every_script
+def test_what_writes_nothing_writes_nothing(script: Script) -> None:
+    """But the epoch, which the gate adopts for clients that do not only look."""
+    if not script.writes:
+        found = {(command, key) for command, key in key_arguments(reached(script)) if command not in READING}
+        assert found == {("HSET", "server")}
+        assert script.looking.startswith("zkrq_look_")
+
+
 @every_script
 def test_only_scripts_that_add_items_are_refused_when_memory_is_full(script: Script) -> None:
     """Memory pressure: scripts that free memory are flagged allow-oom, so that a full queue can drain."""

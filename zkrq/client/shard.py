@@ -80,7 +80,13 @@ class Shard:
         self._settings = settings
         namespace = self._namespace = settings.namespace
         tasks = self._tasks = Tasks(f"zkrq {namespace}" + ("" if name == FIRST else f" {name}"))
-        make_server = partial(Server, namespace=namespace, command_timeout=settings.command_timeout, dial=told.dial)
+        make_server = partial(
+            Server,
+            namespace=namespace,
+            command_timeout=settings.command_timeout,
+            dial=told.dial,
+            only_looks=settings.only_looks,
+        )
         urls = {ServerId(id): url for id, url in servers.items()}
         self.fleet: Final = Fleet(urls, make_server, namespace=namespace, told=told)
         hold = Looking if settings.only_looks else Membership

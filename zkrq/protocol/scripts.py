@@ -9,12 +9,17 @@ are sent, so neither can drift from the other::
     -- KEYS: server records ...            variables of these names; keys.py knows what they stand for
     -- ARGV: epoch generation ... / id ... parameters, then what repeats, from index `first` on; durations end in _ms
     -- reply: STATUS value [value value; what they are of]; remark      every reply: its status, and what follows that
+    -- writes: nothing                     it is also registered for clients that only look
 
 In a reply, brackets are a list that repeats the values up to its semicolon.  A server's answer is checked against the
 header before anything else reads it (replies.py).  An operation whose header has the reply NOTINSYNC is guarded by
 _gate.lua.  Below the header is ordinary Lua, whose last function is ``operation``, with the arguments after epoch and
 generation as its parameters.  ``-- body: name`` in place of all but the purpose registers another file's operation once
 more, with flags of its own.
+
+An operation that writes nothing makes a server adopt the epoch of its call nevertheless.  Clients that only look call a
+second function of it, which adopts none and is flagged ``no-writes``: a server that refuses every write, as one with a
+full disk does, executes it.
 
 Files that begin with ``_`` are shared parts: what their ``local`` lines define is visible to all that follow.  The
 library is the parts in the order of ``PARTS``, then the operations, each in a block of its own.  A server makes its
@@ -83,7 +88,7 @@ HASH_LENGTH = 12
 _SHEBANG = "#!lua"
 _STATUS = re.compile(r"[A-Z]+")
 _VALUE = re.compile(r"\s+(?:\[([^];]*)[^]]*\]|(\w+))")
-_HEADER_LINE = re.compile(r"^-- (purpose|KEYS|ARGV|reply|body): (.*)$")
+_HEADER_LINE = re.compile(r"^-- (purpose|KEYS|ARGV|reply|body|writes): (.*)$")
 
 _KINDS = {
     **dict.fromkeys(("position", "n", "count", "age_us"), int),
@@ -118,7 +123,10 @@ class Library(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Script:
-    """One operation: the promises of its header, its own code, and its name for FCALL in its library."""
+    """One operation: the promises of its header, its own code, and its name for FCALL in its library.
+
+    ``looking``: the name of its function for clients that only look, empty: there is none.
+    """
 
     name: str
     purpose: str
@@ -128,7 +136,9 @@ class Script:
     replies: Mapping[str, Shape]
     flags: tuple[str, ...]
     code: str
+    writes: bool
     function: str
+    looking: str
     library: Library
 
     @property
@@ -192,7 +202,9 @@ def _script(name: str, files: Mapping[str, _File]) -> Script:
         replies=dict(map(_reply, shared.header["reply"])),
         flags=own.flags,
         code=shared.code,
+        writes="writes" not in own.header,
         function="",
+        looking="",
         library=Library("", ""),
     )
 
@@ -210,22 +222,27 @@ end
 end"""
 
 _REGISTERED = """redis.register_function{{function_name = 'zkrq_{name}_' .. HASH, flags = {{{flags}}},
-  callback = function(KEYS, ARGV) return execute(operation, bind, {keys}, {arguments}, {is_gated}, KEYS, ARGV) end}}"""
+  callback = function(KEYS, ARGV) return execute(operation, bind, {keys}, {arguments}, {gate}, KEYS, ARGV) end}}"""
+
+_LOOK = "look_"
+"""Begins the names of functions for clients that only look."""
 
 
 def _block(scripts: Sequence[Script], every_key: Iterable[str]) -> str:
     """Write an operation, and register it under the names of these scripts, whose flags differ."""
     script = scripts[0]
     keys, values = script.keys, [f"KEYS[at + {number + 1}]" for number in range(len(script.keys))]
+    functions = [(each.name, each.flags, "adopts" if each.is_gated else "") for each in scripts]
+    functions += [(_LOOK + each.name, ("no-writes",), "looks") for each in scripts if not each.writes]
     registered = [
         _REGISTERED.format(
-            name=each.name,
-            flags=", ".join(f"'{flag}'" for flag in each.flags),
+            name=name,
+            flags=", ".join(f"'{flag}'" for flag in flags),
             keys=len(keys),
-            arguments=len(each.arguments) - 2,
-            is_gated="true" if each.is_gated else "false",
+            arguments=len(script.arguments) - 2,
+            gate=f"'{gate}'" if gate else "nil",
         )
-        for each in scripts
+        for name, flags, gate in functions
     ]
     bound = ", ".join([*keys, *(key for key in every_key if key not in keys)])
     return _OPERATION.format(code=script.code, bound=bound, values=", ".join(values), registered="\n".join(registered))
@@ -244,7 +261,15 @@ def assemble(texts: Mapping[str, str]) -> dict[str, Script]:
     body = "\n\n".join(blocks)
     hash = hashlib.sha1(body.encode(), usedforsecurity=False).hexdigest()[:HASH_LENGTH]
     library = Library(f"zkrq_{hash}", f"#!lua name=zkrq_{hash}\nlocal HASH = '{hash}'\n{body}\n")
-    return {name: replace(script, function=f"zkrq_{name}_{hash}", library=library) for name, script in scripts.items()}
+    return {
+        name: replace(
+            script,
+            function=f"zkrq_{name}_{hash}",
+            looking="" if script.writes else f"zkrq_{_LOOK}{name}_{hash}",
+            library=library,
+        )
+        for name, script in scripts.items()
+    }
 
 
 def read_files() -> dict[str, str]:

@@ -174,7 +174,9 @@ class Request(Exchange):
         # kept.
         script, queue, epoch, arguments, weight, _ = self._asked
         gate = epoch, self._life.generation
-        opening = _opening(self._server.namespace, queue, script, SCRIPTS[script].function, *gate)
+        called = SCRIPTS[script]
+        function = (self._server.only_looks and called.looking) or called.function
+        opening = _opening(self._server.namespace, queue, script, function, *gate)
         link.call(ScriptCall(opening, arguments, weight), self, round, self._due)
 
 

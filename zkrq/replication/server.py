@@ -17,7 +17,7 @@ from collections.abc import Awaitable, Callable, Collection, Iterator
 from contextlib import AbstractAsyncContextManager
 from functools import partial
 from types import UnionType
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from zkrq.base import clock
 from zkrq.base.alarm import Alarm
@@ -53,10 +53,14 @@ class Server:
         namespace: str,
         command_timeout: float,
         dial: Dial = dial,
+        only_looks: bool = False,
     ) -> None:
         self.id = id
         self.url = redact(url)
-        self._twin = partial(Server, id, url, namespace=namespace, command_timeout=command_timeout, dial=dial)
+        self.only_looks = only_looks
+        """Whether its client changes nothing: it calls functions that write nothing, where there are some."""
+        options: dict[str, Any] = {"namespace": namespace, "command_timeout": command_timeout, "only_looks": only_looks}
+        self._twin = partial(Server, id, url, dial=dial, **options)
         self._dial = dial(url, command_timeout)
         self.namespace = namespace
         self.timeout = command_timeout

@@ -2,10 +2,11 @@
 
 -- bind(KEYS, at): names the keys of the queue whose first one is KEYS[at + 1].
 -- key_count, argument_count: how many belong to each queue, without epoch, generation and what repeats.
-local function execute(operation, bind, key_count, argument_count, is_gated, called_keys, called_arguments)
+-- gated: how the gate is asked: 'adopts', 'looks' (_gate.lua), nil: not at all.
+local function execute(operation, bind, key_count, argument_count, gated, called_keys, called_arguments)
   ARGV, epoch, generation = called_arguments, called_arguments[1], called_arguments[2]
   bind(called_keys, 0)
-  local refusal = is_gated and gate.refusal()
+  local refusal = gated and gate.refusal(gated)
   if refusal then return refusal end
   read_clock()
   if #called_keys == key_count then

@@ -7,6 +7,7 @@
 -- reply: OK cursor [id payload; of each: its bytes]
 -- reply: NOTINSYNC generation
 -- reply: STALE epoch
+-- writes: nothing
 local function operation(cursor)
   if first <= last then
     local kept = redis.call('HGET', aside, ARGV[first])

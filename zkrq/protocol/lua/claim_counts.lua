@@ -6,6 +6,7 @@
 -- reply: OK cursor [owner count; of each]
 -- reply: NOTINSYNC generation
 -- reply: STALE epoch
+-- writes: nothing
 local function operation(cursor)
   local PAGE = 100 -- bundles read in one call
   local page, tally, position_of = redis.call('ZSCAN', claimed, cursor, 'COUNT', PAGE), {}, {}

@@ -6,6 +6,7 @@
 -- reply: OK cursor [id]
 -- reply: NOTINSYNC generation
 -- reply: STALE epoch
+-- writes: nothing
 local function operation(owner, cursor)
   local next_cursor, held = claims_page(owner, cursor)
   local ids = {}

@@ -5,6 +5,7 @@
 -- reply: OK [position; of each that is unknown here] [position; of each that is known otherwise, or lacks a payload]
 -- reply: NOTINSYNC generation
 -- reply: STALE epoch
+-- writes: nothing
 local function operation()
   local ids = {}
   for i = first, last, 2 do ids[#ids + 1] = ARGV[i] end

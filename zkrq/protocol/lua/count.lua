@@ -5,6 +5,7 @@
 -- reply: OK ready scheduled claimed dead expired
 -- reply: NOTINSYNC generation
 -- reply: STALE epoch
+-- writes: nothing
 local function operation()
   local ready_now, later, held, died, over = totals()
   return {'OK', ready_now, later, held, died, over}

@@ -7,6 +7,7 @@
 -- reply: OK cursor [id position; of each letter, in order: its bundle and its place there] [id record notes since payload; of each bundle, the payload is false where there is none] [id; of each beyond the limit of bytes]
 -- reply: NOTINSYNC generation
 -- reply: STALE epoch
+-- writes: nothing
 local function operation(cursor, count)
   local LETTERS_MAX = 500 -- read by one call
   count = math.min(tonumber(count), LETTERS_MAX)

@@ -9,6 +9,7 @@
 -- reply: OK cursor [group claimed due standing age_ms]
 -- reply: NOTINSYNC generation
 -- reply: STALE epoch
+-- writes: nothing
 
 -- Count the queued items that entries name.
 local function items_in(entries)

@@ -9,6 +9,7 @@
 -- reply: OK cursor [id head; of each: format and version as the record begins with them] [id; of each that is damaged here]
 -- reply: NOTINSYNC generation
 -- reply: STALE epoch
+-- writes: nothing
 local function operation(put_window_ms, cursor, count)
   local next_cursor, found = '0', {}
   if first <= last then

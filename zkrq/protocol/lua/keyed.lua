@@ -6,6 +6,7 @@
 -- reply: OK [id record notes since payload; of each, the payload is false where there is none] [id; of each beyond the limit of bytes]
 -- reply: NOTINSYNC generation
 -- reply: STALE epoch
+-- writes: nothing
 local function operation(key)
   local ids = {}
   for id in string.gmatch(redis.call('HGET', keys, key) or '', '[^\1]+') do ids[#ids + 1] = id end

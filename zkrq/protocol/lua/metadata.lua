@@ -10,6 +10,7 @@
 -- reply: OK cursor items clock floor_ms begun limits [owner seq fenced_ago_ms; of each, -1 for one that is not fenced]
 -- reply: NOTINSYNC generation
 -- reply: STALE epoch
+-- writes: nothing
 local function operation(cursor)
   local PAGE = 500 -- owners reported in one call
 

@@ -6,6 +6,7 @@
 -- reply: OK cursor [id record notes since payload; of each, the payload is false where there is none] [id; of each beyond the limit of bytes] [id; of each that is damaged here]
 -- reply: NOTINSYNC generation
 -- reply: STALE epoch
+-- writes: nothing
 local function operation(clock, cursor, count)
   local page, bundles = redis.call('HSCAN', records, cursor, 'COUNT', count), {}
   for i = 1, #page[2], 2 do bundles[#bundles + 1] = open(page[2][i], page[2][i + 1]) end

@@ -7,6 +7,7 @@
 -- reply: OK [id position; of each item, in order: its bundle and its place there] [id record notes since payload; of each bundle, the payload is false where there is none] [id; of each beyond the limit of bytes]
 -- reply: NOTINSYNC generation
 -- reply: STALE epoch
+-- writes: nothing
 local function operation(state, count, only)
   local SEEN_MAX = 500 -- items in one call
   count = math.min(tonumber(count), SEEN_MAX)

@@ -6,6 +6,7 @@
 -- reply: OK cursor [queue]
 -- reply: NOTINSYNC generation
 -- reply: STALE epoch
+-- writes: nothing
 local function operation(cursor)
   local PAGE = 500 -- queues named in one call
   local page = redis.call('SSCAN', queues, cursor, 'COUNT', PAGE)

@@ -5,6 +5,7 @@
 -- reply: OK [id record notes since payload; of each, the payload is false where there is none] [id; of each beyond the limit of bytes] [id; of each that is damaged here]
 -- reply: NOTINSYNC generation
 -- reply: STALE epoch
+-- writes: nothing
 local function operation(clock)
   local ids = {}
   for i = first, last do ids[#ids + 1] = ARGV[i] end

@@ -10,6 +10,7 @@
 -- reply: OK ready scheduled claimed dead expired paused waited_ms keyed expiring tombstones removed deleted limits claim_ms groups_used in_line blocked set_aside
 -- reply: NOTINSYNC generation
 -- reply: STALE epoch
+-- writes: nothing
 local function operation()
   local pause = open(PAUSE)
   local paused = pause and string.find(pause.states, 'P', 1, true) and 1 or 0

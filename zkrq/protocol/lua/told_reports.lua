@@ -5,6 +5,7 @@
 -- reply: OK [age_us report; of each, -1 and empty if nothing is known]
 -- reply: NOTINSYNC generation
 -- reply: STALE epoch
+-- writes: nothing
 local function told(id)
   local bundle, position = stored_at(id)
   local r = open(bundle)
