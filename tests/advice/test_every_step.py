@@ -1,4 +1,4 @@
-"""Every next step that the product names is carried out by a test, or stands in a table with the reason why not."""
+"""Every next step that the product names is carried out by a test, or `steps.txt` has the reason why not."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def row_of(step: scan.Step) -> table.Row | None:
 
 def test_every_step_has_a_row() -> None:
     without = [f"{step.file}:{step.line}: {step.text}" for step in STEPS if row_of(step) is None]
-    assert not without, "a new next step: carry it out in tests/advice, or say in its table.py where or why not"
+    assert not without, "a new next step: carry it out in tests/advice, or say in its steps.txt where or why not"
 
 
 def test_every_row_is_about_one_step() -> None:
