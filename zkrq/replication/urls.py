@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from ipaddress import IPv6Address
 from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qsl, quote, urlencode, urlsplit
@@ -55,7 +55,7 @@ class Told:
     also where the first URL has options for TLS, because these are for that one server.
     """
 
-    urls: Sequence[str]
+    urls: Sequence[str] = field(repr=False)  # with their passwords
     dial: Dial = dial
 
     @property
