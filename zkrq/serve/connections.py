@@ -36,7 +36,7 @@ READ_SECONDS = 30.0
 """Seconds in which a client must take all that is left of its reply, or at least ``READ_LEAST`` of it."""
 
 READ_LEAST = 16 << 10
-"""Bytes."""
+"""Bytes of a reply that a client must take in ``READ_SECONDS``, unless it takes all."""
 
 CONNECTIONS_MAX = 2_000
 """Greatest number of open connections, if the process may have that many descriptors."""
@@ -114,12 +114,14 @@ class Turns:
     def _begin(self) -> None:
         self._is_called = False
         left = TURN_BYTES
-        while left > 0 and (line := self._first or self._later):
-            connection = next(iter(line))
-            del line[connection]
-            left -= REQUEST_BYTES + connection.read_piece()
-        if self._first or self._later:
-            self._call()
+        try:
+            while left > 0 and (line := self._first or self._later):
+                connection = next(iter(line))
+                del line[connection]
+                left -= REQUEST_BYTES + connection.read_piece()
+        finally:  # what one connection raises keeps no other from its turn
+            if self._first or self._later:
+                self._call()
 
 
 class _Room:
