@@ -312,7 +312,7 @@ async def test_zookeeper_has_an_older_view(operator: Operator) -> None:
     "Found the namespace again from the servers",
 )
 @leads_out_of("coordination/coordinator.py", "it is founded once, with `zkrq found`")
-@leads_out_of("protocol/refounding.py", "ZooKeeper knows no view here: `zkrq servers recover")
+@leads_out_of("protocol/founding.py", "If ZooKeeper has lost its data: `zkrq servers recover")
 async def test_zookeeper_knows_nothing(operator: Operator) -> None:
     """Another chroot is another ZooKeeper: the right one is given, or the namespace is founded again."""
     await operator.do("zkrq push emails 1")
@@ -326,11 +326,15 @@ async def test_zookeeper_knows_nothing(operator: Operator) -> None:
     assert "namespace" not in await operator.doctor()
     operator.environment["ZKRQ_ZOOKEEPER"] = wrong
     everybody = " ".join(operator.servers.redis_urls)
-    refused = await operator.run(f"zkrq servers recover --older-zookeeper {everybody}")
-    assert refused.code == 2
-    if "NAME..." in refused.err:
-        assert "`zkrq servers recover --without-zookeeper NAME...`" in refused.err
-    await operator.follow(text)
+    refused = await operator.run("zkrq stats")
+    assert (refused.code, "it is founded once, with `zkrq found`" in refused.err) == (2, True)
+    refused = await operator.run("zkrq found")
+    assert (refused.code, "If ZooKeeper has lost its data: `zkrq servers recover --without-z" in refused.err) == (
+        2,
+        True,
+    )
+    assert everybody in text
+    await operator.follow(refused.err, None, **{"NAME...": everybody})
     assert "namespace" not in await operator.doctor()
     assert await operator.do("zkrq pop emails") == "1\n"
 

@@ -209,7 +209,8 @@ class Founding:
                 raise Invalid(
                     f"server {id} holds items of namespace {self._namespace!r}, but ZooKeeper knows no view of it: "
                     "wrong ZooKeeper or namespace, or ZooKeeper has lost its data, or the server was of a shard that "
-                    "was removed, and was not flushed since; nothing was changed"
+                    "was removed, and was not flushed since; nothing was changed. If ZooKeeper has lost its data: "
+                    "`zkrq servers recover --without-zookeeper NAME...` with the servers that were in sync"
                 )
             met[id] = who
         generations = yield from self._generations(met)
