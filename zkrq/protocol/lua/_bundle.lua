@@ -325,8 +325,8 @@ do
       r.own = table.concat(own)
     end
     if r.marks % 2 == EXPIRES then
-      local key, expires_us, ttl_us = read_tail(r.tail)
-      r.tail = write_tail(key, expires_us + shift, ttl_us)
+      local key, expires_us, ttl_us = tails.read(r.tail)
+      r.tail = tails.write(key, expires_us + shift, ttl_us)
     end
     r.shift = 0
   end

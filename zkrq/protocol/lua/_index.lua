@@ -19,7 +19,7 @@ end
 local function stands_at(r, moment)
   local due_us = moment + r.shift
   if r.marks % 2 ~= EXPIRES then return due_us end
-  local _, expires_us = read_tail(r.tail)
+  local _, expires_us = tails.read(r.tail)
   return math.min(due_us, expires_us + r.shift)
 end
 
@@ -57,7 +57,7 @@ do
   -- Maintain what only marked items have: a key, which names the item while it is queued or claimed, and a moment at
   -- which it expires, which counts while it is queued.
   function look_after(r)
-    local key, expires_us = read_tail(r.tail)
+    local key, expires_us = tails.read(r.tail)
     if has_key(r) then keep_key(key, r.bundle, string.find(r.states, '[QRC]') ~= nil) end
     if r.marks % 2 == 0 then return end
     if string.find(r.states, '[QRC]') then
@@ -72,7 +72,7 @@ end
 -- Tell whether the item has outlived its time to live; only for items that are not claimed.
 local function has_expired(r)
   if r.marks % 2 ~= EXPIRES then return false end
-  local _, expires_us = read_tail(r.tail)
+  local _, expires_us = tails.read(r.tail)
   return expires_us + r.shift <= now_us
 end
 

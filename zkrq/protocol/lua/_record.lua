@@ -159,15 +159,17 @@ do
   end
 end
 
+local tails = {} -- one name for both
+
 -- Return key, the moment at which the item expires (0: never), and its time to live; only a bundle of one has a tail.
 -- That of LIMITS is something else.
-local function read_tail(tail)
+function tails.read(tail)
   if tail == '' then return '', 0, 0 end
   local key, expires_us, ttl_us = struct.unpack('<Bc0dd', tail)
   return key, expires_us, ttl_us
 end
 
-local function write_tail(key, expires_us, ttl_us)
+function tails.write(key, expires_us, ttl_us)
   return string.char(#key) .. key .. struct.pack('<dd', expires_us, ttl_us)
 end
 

@@ -1,7 +1,7 @@
 -- purpose: tell whether a key is in use: its item is queued and not expired, or claimed.
 
 local function take_key(r)
-  if has_key(r) then taken_now[(read_tail(r.tail))] = r end
+  if has_key(r) then taken_now[(tails.read(r.tail))] = r end
 end
 
 -- Return the bundle of the item that has this key, nil if it is free.

@@ -24,7 +24,7 @@ local function operation(queue, clock, window_ms)
       begin(id, r)
       read_notes(r, ARGV[i + 2])
       touch(r)
-      if has_key(r) and is_taken((read_tail(r.tail))) then
+      if has_key(r) and is_taken((tails.read(r.tail))) then
         remove(r, 1, 1)
       elseif string.find(r.states, '[QRCD]') then
         note_size(payload, r.size)

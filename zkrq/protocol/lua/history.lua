@@ -29,7 +29,7 @@ local function operation(passed, count)
     local took_us = by_consumer and math.max(0, moment - began_at(r, row)) or -1 -- this clock may have been set back
     flat[n + 1], flat[n + 2], flat[n + 3] = id_of(bundle, r, position), state, string.format('%.0f', now_us - moment - r.shift)
     flat[n + 4], flat[n + 5] = string.format('%.0f', took_us), by_consumer and owner or ''
-    flat[n + 6], flat[n + 7], flat[n + 8] = attempts_at(r, position), r.group or '', has_tail(r) and read_tail(r.tail) or ''
+    flat[n + 6], flat[n + 7], flat[n + 8] = attempts_at(r, position), r.group or '', has_tail(r) and tails.read(r.tail) or ''
     flat[n + 9], n = text, n + 9
   end
 

@@ -211,7 +211,7 @@ local function operation(again, queue, put_window_ms, max_size, replacing, key_w
     if order.damaged[bundle] then return 'K' end -- it was there before; what has become of it is known once it is mended (mend.lua)
     local state = before and position <= before.size and string.byte(before.states, position)
     note_size(payload, 1)
-    local key = (read_tail(r.tail))
+    local key = (tails.read(r.tail))
     local function refuse(why)
       if again == '1' and has_key(r) then
         for named in string.gmatch(redis.call('HGET', keys, key) or '', '[^\1]+') do

@@ -27,14 +27,14 @@ local function operation(skip, count, call)
     local state, row = string.byte(r.states, position), string.byte(r.named, position) - NONE
     if state == DEAD then
       -- Items that a repetition finds dead stay dead: their key was in use, or they have died again since.
-      if executed_before or has_key(r) and is_taken(read_tail(r.tail)) then return false end
+      if executed_before or has_key(r) and is_taken(tails.read(r.tail)) then return false end
       touch(r)
       r.attempts = string.sub(r.attempts, 1, 2 * position - 2) .. '\0\0' .. string.sub(r.attempts, 2 * position + 1)
       set_own(r, position, now_us, 0)
       set(r, position, position, REQUEUED, row_of_call(r, call))
       if has_tail(r) then
-        local key, _, ttl_us = read_tail(r.tail)
-        r.tail = write_tail(key, ttl_us > 0 and now_us + ttl_us or 0, ttl_us)
+        local key, _, ttl_us = tails.read(r.tail)
+        r.tail = tails.write(key, ttl_us > 0 and now_us + ttl_us or 0, ttl_us)
         take_key(r)
       end
       return true
