@@ -597,9 +597,9 @@ class OneServer(Connection):
         self.epoch = 1
         self.queue = QUEUE
         self.limits: dict[str, int | str] = {}
+        """Constants of the scripts to which the test gives other values."""
         self.looks = True
         """Whether what only reads is also called as clients do that only look: it fails if it writes."""
-        """Constants of the scripts to which the test gives other values."""
         self._known: set[str] = set()
         self._seq = 0
 

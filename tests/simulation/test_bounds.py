@@ -66,7 +66,7 @@ class Large(OneServer):
     def __init__(self, size: int) -> None:  # no connection: everything goes through ``pipeline``
         self.now = FIRST_US
         self.redis = Counting(run_id="r1", clock_us=lambda: self.now)
-        self.epoch, self.queue, self.limits = 1, "q", {}
+        self.epoch, self.queue, self.limits, self.looks = 1, "q", {}, False
         self._known, self._seq = set(), 0
         self.size = size
         self.enrol(clock=FIRST_US)

@@ -40,6 +40,8 @@ SEEDS = (
     228,
     229,
     233,
+    283,
+    286,
 )
 """Cheap ones that do each of ``FIRED`` and ``DONE`` twice; ``make simulate`` runs thousands."""
 

@@ -189,7 +189,7 @@ def what_has_expired_is_handed_out() -> AbstractContextManager[object]:
 def a_ttl_begins_anew() -> AbstractContextManager[object]:
     """The moment at which an item expires is the same one after every decision."""
     return _rewritten(
-        {"write_tail(key, expires_us + shift, ttl_us)": "write_tail(key, expires_us - r.clock + now_us, ttl_us)"}
+        {"tails.write(key, expires_us + shift, ttl_us)": "tails.write(key, expires_us - r.clock + now_us, ttl_us)"}
     )
 
 
