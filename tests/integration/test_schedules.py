@@ -253,6 +253,11 @@ async def test_bad_arguments_change_nothing(pair: Pair, cluster: Cluster) -> Non
     assert pair.hub.read(SCHEDULES) == written
 
 
+async def test_a_catch_up_as_long_as_its_error_says(cluster: Cluster) -> None:
+    added = await cluster.schedules().add(cluster.queue("reports"), "often", 0.5, 1, catch_up=5_040)
+    assert added.catch_up == 5_040
+
+
 async def test_two_operators_at_one_time(pair: Pair, cluster: Cluster) -> None:
     async with pair.client() as other:
         clusters = [cluster, other] * 4

@@ -114,6 +114,8 @@ async def test_a_server_without_tls_is_not_added(secured: Secured) -> None:
             await cluster.add_shard("more", {first[0]: plain})
         assert cluster.view.servers.keys() == dict(others).keys()
         assert list(cluster.shards) == ["main"]
+        await cluster.add_server(first[1], name=first[0])
+        assert cluster.view.members.keys() == {first[0], *dict(others)}
 
 
 # -- mistakes with Redis -----------------------------------------------------------------------------------------------

@@ -195,6 +195,10 @@ async def test_a_url_of_the_view_that_cannot_be_used_is_one_servers_own(make: Ma
     assert answers["b"].verdict is Verdict.CORRECT
     assert denial("b", answers["b"]).endswith("give this client its own URL of that server, in redis")
     fleet.drop()
+    fleet = make("rediss", a=Redis(), b=Redis())
+    fleet.follow(replace(view, servers={**view.servers, ServerId("b"): url}), None)
+    assert (await ask(fleet, "b"))["b"].status is Status.OK
+    fleet.drop()
 
 
 async def test_options_in_the_view_are_told_once_and_not_used(make: Make, caplog: pytest.LogCaptureFixture) -> None:

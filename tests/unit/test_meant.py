@@ -114,3 +114,4 @@ def test_a_handler_written_for_arq_is_refused(name: str) -> None:
         zkrq.ConfigError, match="a handler gets the item, or the item and its claim, and no ctx as in arq"
     ):
         read_handler(handler)
+    read_handler(eval(f"lambda {name.replace('ctx', 'item')}: None"))

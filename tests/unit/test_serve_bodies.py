@@ -30,7 +30,7 @@ def errors_of(model: type[BaseModel], body: dict[str, Any]) -> list[str]:
 def test_many_unknown_fields_are_one_error(name: str) -> None:
     """Of each pydantic makes an error, with what was given: seconds, and hundreds of megabytes."""
     (message,) = errors_of(REQUESTS[name], {f"f{number}": number for number in range(1_000)})
-    assert message.startswith("Value error, there is no field 'f0', 'f1'")
+    assert message.startswith("there is no field 'f0', 'f1'")
     assert message.count("'f") == UNKNOWN_NAMED
     assert len(errors_of(REQUESTS[name], {"x" * 100_000: 1})[0]) < 200
 

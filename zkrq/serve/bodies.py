@@ -14,9 +14,17 @@ from itertools import islice
 from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple, NoReturn, Self, TypeVar, cast
 
 from fastapi import Path, Query
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, GetJsonSchemaHandler, model_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Field,
+    GetJsonSchemaHandler,
+    ValidationError,
+    model_validator,
+)
 from pydantic.json_schema import JsonSchemaValue
-from pydantic_core import CoreSchema
+from pydantic_core import CoreSchema, InitErrorDetails, PydanticCustomError
 
 from zkrq.base.checks import (
     MAX_DURATION,
@@ -218,7 +226,10 @@ class _Request(BaseModel):
             fields = cast("dict[str, Any]", given)
             if unknown := list(islice((name for name in fields if name not in cls.model_fields), UNKNOWN_NAMED + 1)):
                 names = ", ".join(f"{name!r:.50}" for name in unknown[:UNKNOWN_NAMED])
-                raise ValueError(f"there is no field {names}{', ...' * (len(unknown) > UNKNOWN_NAMED)}")
+                more = ", ..." * (len(unknown) > UNKNOWN_NAMED)
+                text = PydanticCustomError("extra_forbidden", "there is no field {names}", {"names": names + more})
+                wrong = InitErrorDetails(type=text, loc=(unknown[0][:50],), input=None)
+                raise ValidationError.from_exception_data(cls.__name__, [wrong])
             if len(fields.get("headers") or ()) > MAX_HEADERS:
                 raise ValueError(f"headers have at most {MAX_HEADERS} bytes, so there are too many")
         return cast("object", given)
