@@ -1,4 +1,4 @@
-"""Next steps for whoever writes a program: a call is refused, what the error says is done, and the call returns."""
+"""Next steps for programmers: a call is refused, what its error says is done, and the call returns."""
 
 from __future__ import annotations
 

@@ -102,7 +102,7 @@ def test_workflows_may_read_unless_a_job_says_more_and_every_job_ends(name: str)
 
 @every("name", sorted(path.name for path in (ROOT / ".github" / "workflows").glob("*.yml")))
 def test_actions_are_pinned_and_only_what_publishes_has_an_identity(name: str) -> None:
-    """A tag can be moved by whoever owns an action; a commit cannot, and the comment says which version it is."""
+    """The owner of an action can move a tag, but not a commit; the comment says which version it is."""
     text = (ROOT / ".github" / "workflows" / name).read_text()
     used = re.findall(r"uses: (.*)", text)
     assert used

@@ -352,9 +352,8 @@ class MomentsLost(Event):
     reason: str
 
     def _sentence(self) -> str:
-        span = (
-            f"{self.first.isoformat()}" if self.count == 1 else f"{self.first.isoformat()} to {self.last.isoformat()}"
-        )
+        first, last = self.first.isoformat(), self.last.isoformat()
+        span = first if self.count == 1 else f"{first} to {last}"
         what = f"{self.count:,} moment(s) of schedule {self.name} of queue {self.queue} were not pushed, {span}"
         return f"{what}: {self.reason}"
 

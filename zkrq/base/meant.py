@@ -92,6 +92,11 @@ def unknown_option(what: str, option: str, known: Collection[str]) -> TypeError:
     return TypeError(f"{what} has no option {option!r}{advice}")
 
 
+def options_of(function: Callable[..., object]) -> Collection[str]:
+    """Return the names of the options that a function takes by name alone."""
+    return cast("FunctionType", function).__kwdefaults__ or {}
+
+
 def unknown_method(thing: object, method: str, place: str = "") -> AttributeError:
     """Return the error for a method that an object does not have.  ``place``: of the method that is meant."""
     kind = type(thing).__name__

@@ -6,10 +6,10 @@ from collections.abc import Iterable
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, TypeVar, Unpack
 
-from zkrq.base.checks import Duration, Headers, PushOptions, check_count, check_duration, check_items
+from zkrq.base.checks import Duration, Headers, check_count, check_duration, check_items
 from zkrq.base.errors import OutcomeUnknown, Receipt, Receipts
 from zkrq.base.loop import running_loop
-from zkrq.base.meant import HOMES, NoOptions, unknown_method_of_queue, unknown_option
+from zkrq.base.meant import NoOptions, options_of, unknown_method_of_queue, unknown_option
 from zkrq.client.administration import Administration
 from zkrq.consuming.batch import ack_together, check_batch, keep_results
 from zkrq.consuming.claims import lease_of
@@ -25,9 +25,6 @@ if TYPE_CHECKING:
     from zkrq.working.handlers import Handler
 
 T = TypeVar("T")
-
-OF_MANY = ("at", "delay", "group", "headers", "priority", "ttl")
-"""Options of ``push_many``."""
 
 POP_MANY_MAX = 1_000
 """Claims that one ``pop_many`` may ask for."""
@@ -94,7 +91,7 @@ class Queue(Administration[T]):
         if running_loop() is not self._own_loop.loop:
             raise self._own_loop.elsewhere()
         if unknown:
-            raise unknown_option("push()", min(unknown), HOMES["push()"])
+            raise unknown_option("push()", min(unknown), options_of(Queue[Any].push))
         if self._declaration:
             await self._declare()
         seen = None
@@ -148,7 +145,7 @@ class Queue(Administration[T]):
         """
         self._own_loop.check()
         if unknown:
-            raise unknown_option("push_many()", min(unknown), OF_MANY)
+            raise unknown_option("push_many()", min(unknown), options_of(Queue[Any].push_many))
         check_items(items)
         if self._declaration:
             await self._declare()
@@ -274,14 +271,22 @@ def encode_with(queue: Queue[T], item: T) -> bytes:
     return parts_of(queue).pusher.encode(item)
 
 
-async def push_encoded(queue: Queue[Any], payload: bytes, **options: Unpack[PushOptions]) -> Receipt:
+async def push_encoded(
+    queue: Queue[Any],
+    payload: bytes,
+    *,
+    id: str,
+    priority: int,
+    key: str | None = None,
+    key_window: Duration | None = None,
+) -> Receipt:
     """Push an item that is encoded already, whatever codec this process has for the queue; otherwise as ``push``."""
     parts = parts_of(queue)
     parts.context.own_loop.check()
     if parts.context.declaration:
         await parts.context.declaration.done()
-    read = read_options(None, None, options.get("priority", 0), options.get("key"), None, None, None)
-    if (window := options.get("key_window")) is not None:
-        read = among_its_key(read, False, window)
-    _, pushed = parts.pusher.begin(None, options.get("id"), read, payload)
+    options = read_options(None, None, priority, key, None, None, None)
+    if key_window is not None:
+        options = among_its_key(options, False, key_window)
+    _, pushed = parts.pusher.begin(None, id, options, payload)
     return await pushed

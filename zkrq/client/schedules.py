@@ -18,7 +18,7 @@ from datetime import datetime
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Generic, Self, TypedDict, TypeVar, Unpack, cast
 
-from zkrq.base.checks import Duration, PushOptions, check_id
+from zkrq.base.checks import Duration, check_id
 from zkrq.base.clock import now
 from zkrq.base.errors import (
     Closed,
@@ -369,15 +369,17 @@ class Recurring(Generic[T]):
 
     async def _push_item(self, moment: datetime) -> Receipt:
         plan = self._plan
-        is_late = plan.is_keyed and to_ms(plan.clock()) - to_ms(moment) > ID_CATCH_UP_MS
-        options: PushOptions = {"priority": plan.priority}
-        options["id"] = key_of(self.name, moment) if is_late else id_of(self.name, moment)
+        key, window = None, None
         if plan.is_keyed:
-            options["key"] = key_of(self.name, moment)
-            options["key_window"] = plan.terms.catch_up / 1000 + WINDOW_MORE
-        if plan.payload is None:
-            return await self.queue.push(_item_of(plan, moment), **options)
-        return await push_encoded(self.queue, plan.payload, **options)
+            key, window = key_of(self.name, moment), plan.terms.catch_up / 1000 + WINDOW_MORE
+        is_late = to_ms(plan.clock()) - to_ms(moment) > ID_CATCH_UP_MS
+        id = key if key and is_late else id_of(self.name, moment)
+        if plan.payload is not None:
+            return await push_encoded(
+                self.queue, plan.payload, id=id, priority=plan.priority, key=key, key_window=window
+            )
+        item = _item_of(plan, moment)
+        return await self.queue.push(item, id=id, priority=plan.priority, key=key, key_window=window)
 
 
 def _item_of(plan: _Plan[T], moment: datetime) -> T:

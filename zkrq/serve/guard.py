@@ -7,6 +7,7 @@ while all bodies together have room.
 from __future__ import annotations
 
 import asyncio
+import math
 import time
 from collections.abc import AsyncGenerator, Generator
 from contextlib import asynccontextmanager, contextmanager, nullcontext
@@ -125,8 +126,7 @@ class Guard:
         Raises ``_Refused``, ``Busy``, ``ClientDisconnect``.
         """
         most = OPEN_BODY_MAX if is_open(asked.path) else BODY_MAX
-        announced = asked.headers.get("content-length", "0")
-        if not announced.isdecimal() or int(announced) > most:
+        if _announced(asked) > most:
             raise _Refused(TOO_LARGE, f"a body has at most {most:,} bytes")
         parts: list[bytes] = []
         size, more = 0, True
@@ -169,8 +169,13 @@ def _asked(scope: Scope) -> Asked:
 
 def _is_short(asked: Asked) -> bool:
     """Tell whether a request has no body, or one that may be read to its end for anybody."""
+    return _announced(asked) <= OPEN_BODY_MAX and "transfer-encoding" not in asked.headers
+
+
+def _announced(asked: Asked) -> float:
+    """Return the bytes of the body that are announced, without end if that is no number."""
     announced = asked.headers.get("content-length", "0")
-    return announced.isdecimal() and int(announced) <= OPEN_BODY_MAX and "transfer-encoding" not in asked.headers
+    return int(announced) if announced.isdecimal() else math.inf
 
 
 def _is_json(content_type: str) -> bool:
