@@ -78,6 +78,17 @@ async def command(server: local.LocalRedis, *words: str) -> bytes:
         await writer.wait_closed()
 
 
+@asynccontextmanager
+async def configured(server: local.LocalRedis, option: str, value: str) -> AsyncGenerator[None]:
+    """One server with another option, which is restored."""
+    before = (await command(server, "CONFIG", "GET", option)).decode().split("\r\n")[4]
+    assert (await command(server, "CONFIG", "SET", option, value)).startswith(b"+OK")
+    try:
+        yield
+    finally:
+        await command(server, "CONFIG", "SET", option, before)
+
+
 def stolen(claim: zkrq.Claim[Any]) -> zkrq.Claim[Any]:
     """The same claim in other hands, as an operator would settle it without the holder's knowledge."""
     lease = lease_of(claim)

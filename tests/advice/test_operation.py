@@ -17,7 +17,7 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 import zkrq
 from tests.advice.operator import Operator
 from tests.advice.registry import leads_out_of
-from tests.harness import command, is_whole, settled, until
+from tests.harness import command, configured, is_whole, settled, until
 from tests.proxy import Proxy
 from tests.security.rights import rule
 from tests.snippets import ROOT
@@ -53,17 +53,6 @@ async def operator(servers: local.Servers, prepared_zkrq: list[str]) -> Operator
     operator = Operator(servers, prepared_zkrq)
     await operator.found()
     return operator
-
-
-@asynccontextmanager
-async def configured(server: local.LocalRedis, option: str, value: str) -> AsyncGenerator[None]:
-    """One server with another option, which is restored."""
-    before = (await command(server, "CONFIG", "GET", option)).decode().split("\r\n")[4]
-    assert (await command(server, "CONFIG", "SET", option, value)).startswith(b"+OK")
-    try:
-        yield
-    finally:
-        await command(server, "CONFIG", "SET", option, before)
 
 
 # -- servers that are gone, and servers that come ----------------------------------------------------------------------

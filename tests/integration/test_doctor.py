@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 import zkrq
-from tests.harness import command, new_namespace
+from tests.harness import command, configured, new_namespace
 from tests.integration.test_cli import Shell
 from tests.proxy import Proxy
 from tests.security.rights import rule
@@ -59,17 +59,6 @@ async def only(own: local.Servers, namespace: str, **more: Any) -> Finding:
     """The one finding."""
     (finding,) = await findings(own, namespace, **more)
     return finding
-
-
-@asynccontextmanager
-async def configured(server: local.LocalRedis, option: str, value: str) -> AsyncGenerator[None, None]:
-    """One server with another option."""
-    before = (await command(server, "CONFIG", "GET", option)).decode().split("\r\n")[4]
-    assert (await command(server, "CONFIG", "SET", option, value)).startswith(b"+OK")
-    try:
-        yield
-    finally:
-        await command(server, "CONFIG", "SET", option, before)
 
 
 async def test_a_sound_set_up(own: local.Servers, namespace: str) -> None:
