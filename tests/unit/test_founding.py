@@ -22,6 +22,7 @@ from zkrq.protocol.steps import (
     Invalid,
     Log,
     NoNamespace,
+    Nonce,
     NothingDone,
     ReadRegister,
     Step,
@@ -121,25 +122,64 @@ def test_a_plan_that_is_executed_late_vouches_for_no_server_that_was_flushed_mea
     assert hand.infos[B] == info(B)
 
 
-def test_a_plan_that_others_have_made_the_view_and_used_meanwhile_is_joined() -> None:
-    """The servers hold items of that view, and not of one that ZooKeeper has lost."""
-    hand, planned = marked()
+def use(hand: Hand, planned: View, **changed: ServerInfo | Answer) -> None:
+    """Have others make a plan the view and use its servers, some of which change afterwards."""
+    hand.view, hand.version = found(planned, by="another"), hand.version + 1
+    hand.infos = {
+        id: changed.get(id, replace(info(id, epoch=1, queues=1, name=id), generation=life.generation))
+        for id, life in planned.members.items()
+    }
+    hand.answers = {
+        id: answer(Status.HOLDSDATA) for id, who in hand.infos.items() if isinstance(who, ServerInfo) and who.queues
+    }
+
+
+def be_late(hand: Hand, planned: View, **changed: ServerInfo | Answer) -> None:
+    """Have others use the plan after this client has read it, and before it meets the servers."""
     hand.view = planned
     answers = hand.answer
 
-    def be_late(step: Step[Any]) -> object:
+    def reply(step: Step[Any]) -> object:
         if isinstance(step, Identify) and hand.seen(ReadRegister) and hand.view is planned:
-            # What the servers say arrives later than what the register said.
-            hand.view, hand.version = found(planned, by="another"), hand.version + 1
-            hand.infos = {
-                id: replace(info(id, epoch=1, queues=1, name=id), generation=life.generation)
-                for id, life in planned.members.items()
-            }
-            hand.answers = dict.fromkeys(hand.infos, answer(Status.HOLDSDATA))
+            use(hand, planned, **changed)
         return answers(step)
 
-    hand.answer = be_late
+    hand.answer = reply
+
+
+def test_a_plan_that_others_have_made_the_view_and_used_meanwhile_is_joined() -> None:
+    """The servers hold items of that view, and not of one that ZooKeeper has lost."""
+    hand, planned = marked()
+    be_late(hand, planned)
     assert joining(hand).view.by == "another"
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        pytest.param(info(B, epoch=1, queues=1, name=B, ahead=PUT_WINDOW + 1), id="its clock is set"),
+        pytest.param(UNFIT, id="unfit"),
+        pytest.param(UNREACHABLE, id="dead"),
+        pytest.param(info(B), id="flushed"),
+        pytest.param(replace(info(B), maxmemory_policy="allkeys-lru"), id="drops items"),
+    ],
+)
+def test_what_founding_would_refuse_keeps_no_client_out_where_others_have_founded(changed: ServerInfo | Answer) -> None:
+    """Founding needs every server, and as new; the view that others have made meanwhile does not."""
+    hand, planned = marked()
+    be_late(hand, planned, b=changed)
+    assert joining(hand).view.by == "another"
+    assert not hand.seen(WriteRegister)
+
+
+def test_a_client_that_is_late_gives_no_generation_to_a_server_that_was_flushed() -> None:
+    """Nothing was pushed yet: the others are as they were founded, too."""
+    hand, planned = marked()
+    founded = {id: replace(info(id, epoch=1, name=id), generation=planned.members[id].generation) for id in (A, C)}
+    be_late(hand, planned, b=info(B), **founded)
+    assert joining(hand).view.by == "another"
+    assert hand.infos[B] == info(B)
+    assert not hand.seen(Nonce)
 
 
 def test_a_server_that_another_client_has_just_given_a_generation_is_met_again() -> None:

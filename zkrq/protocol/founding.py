@@ -112,7 +112,12 @@ class Founding:
             register = yield from ReadRegister()
             known, version = register
             if known is None or known.epoch == FOUNDING:
-                yield from self._found(known, identities, version)
+                try:
+                    yield from self._found(known, identities, version)
+                except (Invalid, NothingDone):
+                    # Servers that others have made the view of meanwhile need not be as founding wants them.
+                    if (yield ReadRegister()).version == version:
+                        raise
                 continue
             yield from self._check_belongs(known, identities)
             ahead = _find_ahead(known, identities)
