@@ -341,4 +341,9 @@ def scripts_by_function() -> dict[bytes, str]:
     """The names of the scripts by those of their functions."""
     scripts = [code.module("protocol.scripts").SCRIPTS for code in LOADED]
     every = [(name, script) for each in scripts for name, script in each.items()]
-    return {function.encode(): name for name, script in every for function in (script.function, script.looking)}
+    # In the release before, clients that only look call what all call.
+    return {
+        function.encode(): name
+        for name, script in every
+        for function in (script.function, getattr(script, "looking", ""))
+    }

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple, cast
 
 import zkrq
 from tests.simulation.administering import Administrator
+from tests.simulation.faults import AWAY_SECONDS
 from tests.simulation.ledger import LONGEST_LEASE, Holder, Item, Outcome
 from tests.simulation.producing import Producer
 from tests.simulation.world import CALL_LIMIT, CLAIM_TIMEOUT, Client, Ended, Lane
@@ -26,6 +27,8 @@ _WAYS_TO_SETTLE = (
     ("leak", 2),
 )
 
+STREAM_SECONDS = 300.0
+"""Within this a consumer has as many items as it wants, or its queue is known to be empty."""
 
 Held = tuple[Claim[Any], Item, Holder]
 """A claim in the hands of a consumer, and whose it is."""
@@ -104,7 +107,9 @@ class Workload:
                 continue
             match self._chance.choice(("stream", "stream", "one", "many", "steer", "steer")):
                 case "stream":
-                    await self._client.do("pop", self._stream(queue), 300.0)
+                    # What comes back while all else is away waits at the other shard until that is back, too.
+                    limit = STREAM_SECONDS + AWAY_SECONDS[1] * self._world.found.away
+                    await self._client.do("pop", self._stream(queue), limit)
                 case "one":
                     timeout = self._chance.choice((0, 0.5, 3.0))
                     limit = (timeout or CALL_LIMIT) + 0.01
