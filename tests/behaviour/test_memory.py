@@ -205,7 +205,8 @@ async def test_tombstone_of_a_refused_push_does_not_swallow_a_later_one(refusing
         await queue.push("x")
         put = Put("report", fresh(0, int(one.clock.now().timestamp() * 1000)), join([with_headers(b"{}", {})]))
         with patch.object(PushDecided, "under", again):
-            pushed = await one._client.shard.replicas.push_decided("jobs", 1, [put])  # pyright: ignore[reportPrivateUsage]
+            replicas = one._client.shard.replicas  # pyright: ignore[reportPrivateUsage]
+            pushed = await replicas.push_decided(PushDecided("jobs", 1, [put]))
         assert pushed.exceptional == {(0, 0): Full()}
         if refusing == "primary":
             for name in set(own.names) - {primary_of(one, "jobs")}:

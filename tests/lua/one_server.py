@@ -713,7 +713,9 @@ class OneServer(Connection):
 
     def push(self, *puts: Put, **options: Argument) -> tuple[list[str], dict[str, Decided]]:
         """Returns what became of each, and what was decided."""
-        outcomes, records = self._ask(calls.PushDecided(self.queue, 0, [put.call for put in puts]), options)
+        outcomes, records = self._ask(
+            calls.PushDecided(self.queue, 0, [put.call for put in puts], in_order=True), options
+        )
         return [outcome.decode() for outcome in outcomes], read_decided(records.flat)
 
     def put_numbered(self, count: int) -> list[str]:

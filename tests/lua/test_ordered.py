@@ -195,9 +195,9 @@ def test_clear_reads_what_waits(server: OneServer, page: int) -> None:
 
 
 def test_both_kinds_in_one_group(server: OneServer) -> None:
-    """A program may push without the option: its items come one at a time, too, by the moments of their pushes."""
-    server.declare("ordered=1", "groups")
+    """What was pushed before the order was declared comes one at a time, too, by the moments of the pushes."""
     server.put(*(Put(f"p{n}", group="a") for n in range(3)))
+    server.declare("ordered=1", "groups")
     push(server, "a1", "a2")
     for expected in ("p0", "p1", "p2", "a1", "a2"):
         claimed = server.claim(count=9)
@@ -211,10 +211,10 @@ def test_an_order_that_is_no_longer_declared_ends_with_its_items(server: OneServ
     server.declare("ordered=1", "groups")
     push(server, "a1")
     first, now_ms = server.claim(), server.now_ms()
+    server.declare("", "groups")
     server.put(*(Put(f"p{n}", group="a", pushed_at_ms=now_ms - 1) for n in range(2)))
     push(server, "a2")
     server.put(*(Put(f"q{n}", group="a", pushed_at_ms=now_ms + LATER) for n in range(2)))
-    server.declare("", "groups")
     server.settle(only(first))
     for expected in (["p0", "p1"], ["a2"], ["q0", "q1"]):
         held = list[Claimed]()

@@ -31,6 +31,7 @@ from tests.model.rules import (
     LIMIT_RULES,
     ORDER_RULES,
     RESULT_RULES,
+    SETTINGS_RULES,
     SHARD_RULES,
     TURN_RULES,
     Rule,
@@ -72,12 +73,14 @@ def main() -> int:
     parser.add_argument("--results", action="store_true", help="consumers ack with a result, for which callers ask")
     parser.add_argument("--limits", action="store_true", help="the queue has a limit of items claimed at once")
     parser.add_argument("--ordered", action="store_true", help="groups keep the order of their pushes")
+    parser.add_argument("--settings", action="store_true", help="they do once it is declared; producers do not know it")
     cores = os.cpu_count() or 1
     parser.add_argument("--jobs", type=int, default=cores, metavar="N", help=f"processes (default: {cores})")
     parser.add_argument("--trace", type=int, metavar="SEED", help="replay this schedule and tell what happened")
     given = parser.parse_args()
     kind = {"links": given.links, "clocks": given.clocks, "shards": given.shards, "turns": given.turns}
-    kind |= {"limited": given.limits, "results": given.results, "levels": given.levels, "ordered": given.ordered}
+    kind |= {"limited": given.limits, "results": given.results, "levels": given.levels}
+    kind |= {"ordered": given.ordered, "settings": given.settings}
     if given.trace is not None:
         return replay(given.trace, given.off, given.faults, kind)
     seeds = range(given.first, given.first + given.schedules)
@@ -110,7 +113,7 @@ def replay(seed: int, off: Collection[Rule], faults: int, kind: Mapping[str, boo
 def ablate(seeds: range, off: Collection[Rule], faults: int, jobs: int, kind: Mapping[str, bool]) -> int:
     print(f"{'without':36}{'':4}" + "".join(f"{promise.value:>31}" for promise in Promise) + f"{'orphans':>10}")
     special = {"turns": TURN_RULES, "limited": LIMIT_RULES, "results": RESULT_RULES, "levels": LEVEL_RULES}
-    special |= {"ordered": ORDER_RULES, "clocks": CLOCK_RULES}
+    special |= {"ordered": ORDER_RULES, "clocks": CLOCK_RULES, "settings": SETTINGS_RULES}
     left_out = {*SHARD_RULES, *(rule for name, rules in special.items() if not kind[name] for rule in rules)}
     for rule in SHARD_RULES if kind["shards"] else [rule for rule in Rule if rule not in left_out]:
         findings = explore_together(seeds, jobs=jobs, off=[*off, rule], faults=faults, **kind)

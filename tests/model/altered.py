@@ -123,9 +123,11 @@ class Altered(Deciding):
         if Rule.PUSH_NEEDS_MIN_REPLICAS in self.on:
             super().check_writable(view)
 
-    def decide(self, call: Decision[R], *, map_number: int = 0, may_leave: bool = True) -> Operation[Decided[R]]:
+    def decide(
+        self, call: Decision[R], *, map_number: int = 0, may_leave: bool = True, effort: Effort | None = None
+    ) -> Operation[Decided[R]]:
         self._decided = None
-        return super().decide(call, map_number=map_number, may_leave=may_leave)
+        return super().decide(call, map_number=map_number, may_leave=may_leave, effort=effort)
 
     def have_decided(self, view: View, call: Decision[R], so_far: SoFar) -> Operation[Answers]:
         if self._decided and Rule.DECIDED_AGAIN not in self.on:

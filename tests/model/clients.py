@@ -20,6 +20,8 @@ from zkrq.protocol.calls import (
     CLAIMED,
     Claim,
     ClaimReply,
+    Declare,
+    PushDecided,
     Put,
     Redrive,
     Results,
@@ -36,7 +38,18 @@ from zkrq.protocol.levels import SPOKEN
 from zkrq.protocol.payloads import join
 from zkrq.protocol.pushing import Done, InDoubt, Pushes
 from zkrq.protocol.records import VERSION_BYTES, fresh, in_order, is_alone, token_of
-from zkrq.protocol.steps import Answers, Ask, Denied, Failure, Fenced, NothingDone, Operation, StepFailed, Unknown
+from zkrq.protocol.steps import (
+    Answers,
+    Ask,
+    DecisionNeeded,
+    Denied,
+    Failure,
+    Fenced,
+    NothingDone,
+    Operation,
+    StepFailed,
+    Unknown,
+)
 from zkrq.protocol.view import ServerId, View, ViewChange, accused, raise_level
 
 BUNDLE_MOST = 4
@@ -51,12 +64,15 @@ class Producer(Client):
     bundle by itself, under its id."""
 
     PUSHES = 4
+    WAITS = 12
+    """Steps before each push, at most, where an order is declared meanwhile."""
     UNSENT = 0.2
     """The push of a bundle never leaves the client."""
 
     def __init__(self, world: World, numbers: Iterable[int]) -> None:
         super().__init__(world)
         self.numbers = numbers
+        self.knows_order = False
 
     def work(self) -> Steps[None]:
         world, ledger = self.world, self.world.ledger
@@ -64,8 +80,11 @@ class Producer(Client):
             ledger.pushing.add(number)
             put = bundle(number, world.below(BUNDLE_MOST + 1))
             if ledger.clock.ordered:
-                put = ordered(number)
-                ledger.push_begins(put.id.encode())
+                put = in_group(number) if ledger.clock.declared else ordered(number)
+                for _ in range(world.below(self.WAITS) if ledger.clock.declared else 0):
+                    yield PAUSE
+                if ledger.is_declared:
+                    ledger.push_begins(put.id.encode())
             pushed = yield from self.push(put)
             ledger.pushed |= pushed
             for item in pushed:
@@ -80,9 +99,11 @@ class Producer(Client):
         if self.world.levels and self.view.level >= SPOKEN.highest:
             self.world.ledger.later.add(put.id.encode())
         if self.world.ledger.clock.ordered:
+            self.knows_order = not self.world.ledger.clock.declared
             for _ in range(self.PUSHES):
                 if not done:
-                    done |= yield from self.attempt([put], partial(self.operations.push_decided, max_size=0))
+                    push = self.operations.push_plain if not self.knows_order else self.decided
+                    done |= yield from self.attempt([put], push)
             return done
         if is_alone(put.record) or not self.world.chance(self.UNSENT):
             done |= yield from self.attempt([put], self.operations.push_plain)
@@ -94,9 +115,12 @@ class Producer(Client):
                 done |= yield from self.attempt([put], self.operations.push_plain)
                 continue
             some = missing[: 1 + self.world.below(len(missing))]
-            decided = partial(self.operations.push_decided, max_size=0)
-            done |= yield from self.attempt([put.single(position) for position in some], decided)
+            done |= yield from self.attempt([put.single(position) for position in some], self.decided)
         return done
+
+    def decided(self, queue: str, puts: Sequence[Put]) -> Operation[Pushes]:
+        """Push by a decision of the primary."""
+        return self.operations.push_decided(PushDecided(queue, 0, puts, in_order=self.knows_order))
 
     def attempt(self, puts: list[Put], push: Callable[..., Operation[Pushes]]) -> Steps[set[Item]]:
         try:
@@ -115,6 +139,9 @@ class Producer(Client):
 
     def failed(self, failure: Failure) -> None:
         """A try of a push has failed."""
+        if isinstance(failure, DecisionNeeded):
+            self.knows_order = True
+            self.world.ledger.counts["refused for the order"] += 1
 
     def check_clocks(self, pushes: Pushes) -> None:
         """Servers contradict each other, and the others alone would do: then the one with the wrong clock has to have
@@ -126,6 +153,24 @@ class Producer(Client):
             return
         if links.server in view.members and len(view.members) > view.min_replicas:
             raise Broken(Promise.IN_DOUBT, f"{pushes.exceptional} in {view}")
+
+
+class Declarer(Client):
+    """Declares that the queue keeps an order, at some moment."""
+
+    WAITS = 6
+
+    def work(self) -> Steps[None]:
+        for _ in range(self.world.below(self.WAITS)):
+            yield PAUSE
+        while not self.world.ledger.is_declared:
+            try:
+                yield from self.run(self.operations.decide(Declare(QUEUE, "groups", "ordered=1", "declared")))
+            except Failure:
+                yield from self.refresh()
+            else:
+                self.world.ledger.is_declared = True
+                self.world.log("declared", "an order")
 
 
 class Upgrader(Client):
@@ -497,8 +542,14 @@ def bundle(number: int, size: int, id: str = "") -> Put:
     return Put(id, fresh(0, number, size=size), join(contents))
 
 
+def in_group(number: int) -> Put:
+    """A push of one item into a group."""
+    id = f"{number:02}"
+    record = fresh(0, number, group=f"{group_of(id.encode())}")
+    return Put(id, record, join([content_of(id.encode())]))
+
+
 def ordered(number: int) -> Put:
     """A push of one item into an ordered group."""
-    id = f"{number:02}"
-    record = in_order(fresh(0, number, group=f"{group_of(id.encode())}"))
-    return Put(id, record, join([content_of(id.encode())]))
+    put = in_group(number)
+    return put._replace(record=in_order(put.record))

@@ -73,6 +73,8 @@ class Ledger:
         self.maybe_acked: defaultdict[Item, set[Token]] = defaultdict(set)
         self.begun_at: dict[Item, int] = {}
         self.returned_at: dict[Item, int] = {}
+        self.is_declared = not clock.declared
+        """Whether the order is declared everywhere: pushes that began before have no place in it."""
         self._moment = 0
         """Of pushes into ordered groups."""
         self.may_have_ended: set[Item] = set()
@@ -145,7 +147,7 @@ class Ledger:
 
     def hold_in_order(self, item: Item, fence: tuple[int, int]) -> None:
         """A consumer is given an item of an ordered group, with this fencing token."""
-        if not self.clock.ordered or self.pardons:
+        if not self.clock.ordered or self.pardons or item not in self.begun_at:
             return
         group = group_of(item)
         mates = [other for other in self.begun_at if group_of(other) == group and other != item]

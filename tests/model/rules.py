@@ -246,6 +246,16 @@ class Rule(enum.Enum):
         "the primary gives each push into an ordered group an order above all that it knows",
         "the producers' clocks reverse pushes that followed one another",
     )
+    PLAIN_IS_REFUSED_IN_ORDER = (
+        0,
+        "a server that knows that the queue keeps an order takes no plain push",
+        "a producer that has not heard of the order gives its item the place of its own clock",
+    )
+    ORDER_BY_SETTINGS = (
+        0,
+        "the primary gives a push a place in the order because the queue keeps one, whoever pushes",
+        "a producer that has not heard of the order pushes an item that has no place in it",
+    )
     ORDERED_ONE_BY_ONE = (
         0,
         "an ordered group hands out nothing while one of its items is claimed",
@@ -488,6 +498,9 @@ ORDER_RULES = [
     Rule.TOKENS_GROW_IN_A_GROUP,
 ]
 """Rules about ordered groups."""
+
+SETTINGS_RULES = [Rule.PLAIN_IS_REFUSED_IN_ORDER, Rule.ORDER_BY_SETTINGS]
+"""Rules about producers that do not know that the queue keeps an order."""
 
 TURN_RULES = [Rule.TURN_FINDS_ITS_OWN, Rule.EACH_PART_HAS_A_VERDICT]
 """Rules about turns alone."""

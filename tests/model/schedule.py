@@ -12,7 +12,7 @@ from unittest.mock import patch
 
 from tests.model.awaiting import steps_of
 from tests.model.bundle import put_together, taken_apart
-from tests.model.clients import Caller, Consumer, Cut, Producer, Reaper, Upgrader, Watcher
+from tests.model.clients import Caller, Consumer, Cut, Declarer, Producer, Reaper, Upgrader, Watcher
 from tests.model.ensemble import Ensemble
 from tests.model.membership import Refused, Steps
 from tests.model.promises import Broken, Promise
@@ -147,6 +147,7 @@ class Kind(TypedDict, total=False):
     results: bool
     levels: bool
     ordered: bool
+    settings: bool
 
 
 class Schedule:
@@ -164,12 +165,14 @@ class Schedule:
         results: bool = False,
         levels: bool = False,
         ordered: bool = False,
+        settings: bool = False,
     ) -> None:
         """``links``: one client does not always reach one server.  ``clocks``: that of one server is wrong at times.
         ``shards``: a second shard comes and goes.
         ``turns``: consumers settle and claim in one decision.  ``limited``: the queue has a limit of items claimed at
         once.  ``results``: consumers ack with a result, for which callers ask.  ``levels``: clients are of two
-        releases, and the level is raised.  ``ordered``: groups keep the order of their pushes."""
+        releases, and the level is raised.  ``ordered``: groups keep the order of their pushes.
+        ``settings``: they do once a client has declared it, and producers do not know of it."""
         self.world = World(
             seed,
             on,
@@ -179,7 +182,8 @@ class Schedule:
             limited=limited,
             results=results,
             levels=levels,
-            ordered=ordered,
+            ordered=ordered or settings,
+            declared=settings,
         )
         self.trace = self.world.trace
         self.counts = self.world.ledger.counts
@@ -207,6 +211,7 @@ class Schedule:
             Scrubber(self.world),
             *(Caller(self.world) for _ in range(CALLERS if results else 0)),
             *(Upgrader(self.world) for _ in range(UPGRADERS if levels else 0)),
+            *(Declarer(self.world) for _ in range(1 if settings else 0)),
         )
         if self.world.links:
             self._cut(self.world.links)

@@ -36,7 +36,18 @@ from tests.model.rules import Rule, Rules
 from zkrq.protocol import calls
 from zkrq.protocol.calls import bundle_and_position
 from zkrq.protocol.payloads import split
-from zkrq.protocol.records import FIRST, REFUSED, REQUEUED, Bundle, Row, Version, is_alone, version_of
+from zkrq.protocol.records import (
+    FIRST,
+    REFUSED,
+    REQUEUED,
+    Bundle,
+    Row,
+    State,
+    Version,
+    in_order,
+    is_alone,
+    version_of,
+)
 from zkrq.protocol.replies import Answer, Status
 
 Item = bytes
@@ -45,6 +56,9 @@ Item = bytes
 Token = str
 
 QUEUE = "queue"
+
+LIMITS = b"\1limits"
+"""Id of the record that says whether the queue keeps an order."""
 
 SLOTS_MAX = 1_000
 """More items than a schedule has."""
@@ -105,6 +119,8 @@ class Clock:
     """The same of each group."""
     ordered: bool = False
     """Whether groups keep the order of their pushes; then every item is alone, and in a group."""
+    declared: bool = False
+    """Whether only a record says so, which is declared meanwhile, and producers do not know of it."""
 
 
 @dataclass(slots=True)
@@ -228,6 +244,23 @@ class Scripts:
             whole = self.held.payloads.get(id)
             self.held.payloads[id] = filled(len(bundle.states), whole, payload) if whole else payload
 
+    @property
+    def keeps_order(self) -> bool:
+        """Whether the server has heard that the queue keeps an order."""
+        packed = self.held.records.get(LIMITS)
+        return packed is not None and "ordered=1" in unpack(packed).text
+
+    def declare(self, epoch: int, call: calls.Declare) -> Answer:
+        work = _Work(self, epoch)
+        text = f"{call.section}:{call.settings}"
+        draft = work.open(LIMITS)
+        if draft is None:
+            self.held.known = True
+            work.touch(work.begin(LIMITS, Bundle(Version(0, 0), State.PAUSED.value, text=text)))
+        else:
+            work.tell(draft)
+        return ok(b"", work.commit())
+
     # -- in every server's life --------------------------------------------------------------------------------------
 
     def seal(self, epoch: int, call: calls.Seal) -> Answer:
@@ -247,6 +280,8 @@ class Scripts:
 
     def push_plain(self, epoch: int, call: calls.PushPlain) -> Answer:
         held = self.held
+        if self.keeps_order and Rule.PLAIN_IS_REFUSED_IN_ORDER in self.on:
+            return Answer(Status.DECIDE)
         late: list[int] = []
         told: list[object] = []
         for at, put in enumerate(call.items, 1):
@@ -267,6 +302,8 @@ class Scripts:
         return ok(late, told)
 
     def push_decided(self, epoch: int, call: calls.PushDecided) -> Answer:
+        if self.keeps_order and not call.in_order and Rule.PLAIN_IS_REFUSED_IN_ORDER in self.on:
+            return Answer(Status.DECIDE)
         work = _Work(self, epoch)
         outcomes = [self._push_one(work, put, again=call.again) for put in call.items]
         self.held.known = self.held.known or bool(work.opened)
@@ -293,6 +330,8 @@ class Scripts:
             if again:
                 self._enter(work, put, known, REFUSED)
             return b"L"
+        if self.keeps_order and Rule.ORDER_BY_SETTINGS in self.on:
+            put = put._replace(record=in_order(put.record))
         draft = self._enter(work, put, known, QUEUED)
         payload = put.payload
         if not is_alone:
@@ -635,7 +674,7 @@ class Scripts:
             self._take_results(id, unpack(packed), before, unpack_notes(notes))
             if otherwise:
                 superseded += (at, bytes(otherwise))
-            if not counts.is_alive:
+            if not counts.is_alive or id == LIMITS:
                 continue
             if payload:
                 self.complete_each(id, counts, payload)
@@ -751,6 +790,8 @@ class Scripts:
         return ok(unknown, different)
 
     def _is_whole(self, id: Item, bundle: Bundle) -> bool:
+        if id == LIMITS:
+            return True
         if len(bundle.states) == 1 and not may_lack(bundle):
             return id in self.held.payloads
         return not self.lacks_payloads(id, bundle)
@@ -776,7 +817,7 @@ class Scripts:
             draft = work.begin(id, unpack(packed))
             draft.notes = unpack_notes(notes)
             self.held.known = True
-            if unpack(packed).is_alive:
+            if unpack(packed).is_alive and id != LIMITS:
                 assert payload is not None, "the scrub forwards whole items only"
                 self.held.payloads[id] = payload
             work.touch(draft)
@@ -784,7 +825,7 @@ class Scripts:
 
     def _ids_after(self, cursor: bytes) -> tuple[bytes, Sequence[Item]]:
         """A page of the ids that follow this one, and the cursor to go on from."""
-        ids = sorted(id for id in self.held.records if id > cursor)
+        ids = sorted(id for id in self.held.records if cursor == calls.START or id > cursor)
         return (ids[PAGE - 1] if len(ids) > PAGE else calls.START), ids[:PAGE]
 
     def _copies(self, ids: Iterable[Item]) -> list[object]:

@@ -30,8 +30,7 @@ from zkrq.producing.options import Options
 from zkrq.producing.placement import Placement, Target
 from zkrq.producing.receipts import results_of
 from zkrq.producing.sending import Named, Sender
-from zkrq.protocol import calls
-from zkrq.protocol.calls import Call, PushPlain, Put, bundle_and_position
+from zkrq.protocol.calls import Call, PushDecided, PushPlain, Put, bundle_and_position
 from zkrq.protocol.founding import Founding, Location
 from zkrq.protocol.pushing import InDoubt, Pushes
 from zkrq.protocol.replies import Answer
@@ -53,7 +52,7 @@ class Dozing(Client):
     """A client that may have looked at the view long before its push leaves."""
 
     def ask(self, step: Ask) -> Steps[Answers]:
-        for _ in self.world.doze() if isinstance(step.call, PushPlain | calls.PushDecided) else ():
+        for _ in self.world.doze() if isinstance(step.call, PushPlain | PushDecided) else ():
             yield PAUSE
         return (yield from super().ask(step))
 
@@ -175,27 +174,9 @@ class WatchedReplicas(Replicas):
             raise Unavailable("perhaps")
         return results
 
-    async def push_decided(
-        self,
-        queue: str,
-        max_size: int,
-        puts: Sequence[Put],
-        *,
-        replace: bool = False,
-        key_window_ms: int = 0,
-        map_number: int = 0,
-        confirm: Confirm | None = None,
-    ) -> Pushes:
-        results = await super().push_decided(
-            queue,
-            max_size,
-            puts,
-            replace=replace,
-            key_window_ms=key_window_ms,
-            map_number=map_number,
-            confirm=confirm,
-        )
-        self._note(puts, results)
+    async def push_decided(self, call: PushDecided, *, map_number: int = 0, confirm: Confirm | None = None) -> Pushes:
+        results = await super().push_decided(call, map_number=map_number, confirm=confirm)
+        self._note(call.items, results)
         return results
 
     def _note(self, puts: Sequence[Put], results: Pushes) -> None:

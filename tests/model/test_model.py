@@ -23,6 +23,7 @@ from tests.model.rules import (
     LIMIT_RULES,
     ORDER_RULES,
     RESULT_RULES,
+    SETTINGS_RULES,
     SHARD_RULES,
     TURN_RULES,
     Rule,
@@ -126,7 +127,7 @@ OVER_SHARDS = {
     Rule.TOUCHED_STAYS: 2,
     Rule.HOMES_COME_FIRST: 30,
     Rule.REGISTERED_WHILE_SETTLING: 10,
-    Rule.REGISTERED_UNDER_ITS_MAP: 107,
+    Rule.REGISTERED_UNDER_ITS_MAP: 142,
     Rule.REMOVED_ONLY_EMPTY: 11,
     Rule.MAP_RAISES_THE_EPOCH: 4,
 }
@@ -176,7 +177,11 @@ SHARDS_SOON = 2
 LOAD_BEARING = [
     rule
     for rule in Rule
-    if rule not in (*SHARD_RULES, *TURN_RULES, *LIMIT_RULES, *ORDER_RULES, *RESULT_RULES, *LEVEL_RULES, *CLOCK_RULES)
+    if rule
+    not in (
+        *(*SHARD_RULES, *TURN_RULES, *LIMIT_RULES, *ORDER_RULES, *SETTINGS_RULES),
+        *(*RESULT_RULES, *LEVEL_RULES, *CLOCK_RULES),
+    )
     and not any(
         rule in those for those in (AMONG_MANY_FAULTS, RARE, BEHIND_THE_DEADLINE, BEHIND_A_BROKEN_LINK, NOT_MISSED)
     )
@@ -481,6 +486,26 @@ def test_without_the_end_of_the_item_before_an_item_comes_back_after_the_next_on
     rule = Rule.END_TRAVELS_WITH_THE_NEXT
     assert explore([422], off=[rule], ordered=True).violations.keys() == {Promise.OUT_OF_ORDER}
     assert not explore([422], ordered=True).broken
+
+
+@pytest.mark.parametrize("turns", [False, True], ids=["claims", "turns"])
+def test_an_order_that_is_declared_meanwhile_is_kept_by_producers_that_do_not_know_it(turns: bool) -> None:
+    findings = explore(range(2 * SCHEDULES), settings=True, turns=turns)
+    assert not findings.broken, findings.first
+    assert findings.counts["holds in order"] > SCHEDULES // 2
+    assert findings.counts["refused for the order"] > SCHEDULES // 2
+
+
+@pytest.mark.chaos
+def test_an_order_that_is_declared_meanwhile_is_kept_in_many_schedules() -> None:
+    findings = explore_together(range(10_000), jobs=JOBS, settings=True)
+    assert not findings.broken, findings.first
+
+
+@pytest.mark.parametrize(("rule", "near"), [(Rule.PLAIN_IS_REFUSED_IN_ORDER, 40), (Rule.ORDER_BY_SETTINGS, 27)])
+def test_without_a_rule_of_settings_a_producer_that_does_not_know_the_order_breaks_it(rule: Rule, near: int) -> None:
+    seeds = range(max(0, near - 20), near + SOON)
+    assert explore(seeds, off=[rule], settings=True, only_first=True).violations.keys() == {Promise.OUT_OF_ORDER}
 
 
 def test_no_turn_is_taken_unless_asked_for_or_without_a_primary(all_rules: Findings) -> None:

@@ -507,8 +507,9 @@ def test_model_and_scripts_differ_without_a_rule(rule: Rule) -> None:
 
 
 def test_every_call_of_the_model_is_made() -> None:
-    """But for the reservation, which is a matter of time only."""
-    assert {kind.script for kind in _TOLD} | {"reserve"} == {
+    """But for the reservation, which is a matter of time only, and the declaration of an order, after which both sides
+    would have to compare clocks (``lua/test_queue_order.py``)."""
+    assert {kind.script for kind in _TOLD} | {"reserve", "declare"} == {
         name
         for name in SCRIPTS
         if callable(getattr(Server(ServerId(""), ALL_RULES, Clock(), "", "").scripts, name, None))

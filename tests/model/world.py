@@ -106,18 +106,19 @@ class World:
         results: bool = False,
         levels: bool = False,
         ordered: bool = False,
+        declared: bool = False,
     ) -> None:
         """``clocks``: that of one server is wrong at times.  ``turns``: consumers may settle and claim in one decision.
         ``limited``: the queue has a limit.
         ``results``: consumers ack with a result.  ``levels``: clients are of two releases, and the level is raised.
-        ``ordered``: groups keep the order of their pushes."""
+        ``ordered``: groups keep the order of their pushes.  ``declared``: once that is declared."""
         self.on = on
         self.turns = turns and Rule.PRIMARY_DECIDES in on
         trouble = BEHIND_LINKS[seed // 2 // len(SERVERS) % len(BEHIND_LINKS)] if links else Trouble.ASKEW
         self.links = Links(SERVERS[seed // 2 % len(SERVERS)], trouble) if links or clocks else None
         self.blackouts = seed % 2 == 1
         clock = Clock(limit=LIMIT, group_limit=GROUP_LIMIT) if limited else Clock()
-        clock.ordered = ordered
+        clock.ordered, clock.declared = ordered, declared
         self.ledger = Ledger(clock)
         self.ledger.keeps_results = results
         self.levels = levels

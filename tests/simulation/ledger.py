@@ -328,6 +328,8 @@ class Ledger:
         self.tokens: dict[str, tuple[int, int]] = {}
         """The greatest fencing token of each group that keeps the order."""
         self.default_group: str | None = None
+        self.is_declared = False
+        """Whether the order is declared: what was pushed before has no place in it, and no group here."""
         """That of items that are pushed without one."""
         self.begun: dict[tuple[str, int | None, str | None], dict[str, Begun]] = {}
         """By the view's register, its epoch, in which one server counts (None: all epochs), and group (None: all): the
@@ -355,7 +357,7 @@ class Ledger:
         window: float = 0.0,
     ) -> Item:
         item = self.items[label] = Item(label, key, ttl, delay=delay, priority=priority, due=self._loop.now + delay)
-        item.group, item.window = group, window
+        item.group, item.window = group if self.is_declared or not self.ordered else None, window
         return item
 
     def recurring(self, moment: datetime) -> str:

@@ -197,6 +197,9 @@ class Load:
     def draw_key_window_ms(self) -> Word:
         return self.rng.choice([0, 0, 1_000, 60_000])
 
+    def draw_in_order(self) -> Word:
+        return self.rng.randint(0, 1)
+
     def draw_wanted(self) -> Word:
         return self.rng.choice(["", "D"])
 

@@ -252,6 +252,16 @@ def the_order_is_the_producers() -> AbstractContextManager[object]:
     return _rewritten({"if places.is_ordered(r) and r.order == 0 then set_order(r) end": ""}, "push_decided")
 
 
+def a_plain_push_enters_an_ordered_queue() -> AbstractContextManager[object]:
+    """A server that knows that the queue keeps an order takes no plain push."""
+    return _rewritten({"if limits.keep_order() then return {'DECIDE'} end": ""}, "push_plain")
+
+
+def who_does_not_know_the_order_pushes_without() -> AbstractContextManager[object]:
+    """The primary gives each item of a queue that keeps an order its place."""
+    return _rewritten({"put_in_order(r)\n": "\n"}, "push_decided")
+
+
 def the_order_is_that_of_one_clock() -> AbstractContextManager[object]:
     """It exceeds every order that the server knows, whatever its clock says."""
     return _rewritten({"math.max(number('order') + 0.001, now_us / 1000)": "now_us / 1000"}, "push_decided")
@@ -400,6 +410,8 @@ VARIANTS: Mapping[str, Variant] = {
         Variant(groups_are_not_put_back_in_line, "none"),
         Variant(a_group_keeps_its_turn, "none", first=60),
         Variant(the_order_is_the_producers, first=10),
+        Variant(a_plain_push_enters_an_ordered_queue, first=39),
+        Variant(who_does_not_know_the_order_pushes_without, first=3),
         Variant(the_order_is_that_of_one_clock, first=30),
         Variant(an_ordered_group_goes_on_while_one_is_claimed, first=8),
         Variant(an_ordered_group_does_not_wait, first=8),

@@ -59,6 +59,9 @@ COMMAND_TIMEOUT = 1.0
 OPERATION_TIMEOUT = 8.0
 CLAIM_TIMEOUT = 6.0
 
+UNAWARE = 0.3
+"""Which part of the clients does not say that a queue keeps an order."""
+
 UNNOTICED_STEP = 1.0
 """Seconds; a server's clock that is set forward by no more is not noticed (JUMP_US in ``lua/_lease.lua``)."""
 
@@ -206,7 +209,7 @@ class Client:
         policy: dict[str, Any] = {}
         if self.world.rolling is None:
             policy["holds_group"] = lane.setting.holds_group
-            options["groups"] = lane.setting.declared_groups
+            options["groups"] = None if self.is_unaware(lane) else lane.setting.declared_groups
             options["results"] = Results(ttl=500) if lane.setting.results else None
             options["limits"] = lane.setting.limits
             options["history"] = lane.setting.history
@@ -222,6 +225,15 @@ class Client:
             )
         except Closed:
             return None
+
+    def is_unaware(self, lane: Lane) -> bool:
+        """Whether its program does not say that a queue keeps an order.
+
+        Where there are several shards all say it, since nothing can be declared while items are on other shards.
+        """
+        if not lane.setting.ordered or self.world.plan:
+            return False
+        return self.world.chance_for(f"{self.name} and {lane.name}").random() < UNAWARE
 
     async def do(self, kind: str, work: Coroutine[Any, Any, T], limit: float) -> Ended[T]:
         """Carry out an operation as a task of its own, which a fault may cancel; it has to end within ``limit``."""

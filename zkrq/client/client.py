@@ -328,7 +328,9 @@ class Client:
             Once(act) if declared or settings.results else None,
         )
         placement = self.shards.placement
-        pusher: Pusher[Any] = Pusher(context, Sender(name, settings.max_size or 0, placement), placement, self._pushes)
+        keeps_order = settings.groups is not None and settings.groups.ordered
+        sender = Sender(name, settings.max_size or 0, placement, keeps_order=keeps_order)
+        pusher: Pusher[Any] = Pusher(context, sender, placement, self._pushes)
         line: Line[Any] = Line(context)
         parts: QueueParts[Any] = QueueParts(context, pusher, line, everywhere)
         parts.use([self._make_shard(context, line, shard) for shard in self.shards.open.values()])

@@ -61,11 +61,16 @@ class Options(NamedTuple):
         """
         if groups.ordered and (self.delay_ms or self.priority):
             given = f"priority={self.priority}" if self.priority else f"a delay of {self.delay_ms / 1000:g} s"
-            raise ConfigError(
-                f"groups keep the order of their pushes (Groups(ordered=True)), which {given} would contradict: push "
-                "without it, or into another queue; nothing was written"
-            )
+            raise out_of_order(given)
         return self._replace(group=self.group or "", ordered=groups.ordered)
+
+
+def out_of_order(given: str) -> ConfigError:
+    """Return the error for a push whose options contradict the order that its queue keeps."""
+    return ConfigError(
+        f"groups keep the order of their pushes (Groups(ordered=True)), which {given} would contradict: push without "
+        "it, or into another queue; nothing was written"
+    )
 
 
 PLAIN = Options()

@@ -38,6 +38,7 @@ from zkrq.producing.sending import Named, Sender
 from zkrq.protocol.calls import Put, bundle_and_position
 from zkrq.protocol.payloads import NO_HEADERS, with_headers
 from zkrq.replication.batching import MAX_IN_FLIGHT, Batcher, InFlightLimit
+from zkrq.replication.runner import PrimaryDecides
 
 if TYPE_CHECKING:
     from zkrq.base.checks import Headers
@@ -79,9 +80,8 @@ class Pusher(Generic[T]):
         self._sender = sender
         self._tasks = context.tasks
         self._max_payload = context.settings.max_payload_bytes
-        self._groups = groups = context.settings.groups
-        self.is_ordered: Final = groups is not None and groups.ordered
-        self._is_decided = bool(context.settings.max_size) or self.is_ordered
+        self._groups = context.settings.groups
+        self._has_limit = bool(context.settings.max_size)
         self._check = placement.check
         self._closed = False
         batcher = partial(
@@ -114,7 +114,12 @@ class Pusher(Generic[T]):
             call = Push("", 0, payload, options)
         else:
             call = Push(id, check_push_id(id) or clock.now_ms(), payload, options)
-        if self._is_decided or options.key or (id is not None and bundle_and_position(id)[0] != id):
+        if (
+            self._has_limit
+            or self._sender.keeps_order
+            or options.key
+            or (id is not None and bundle_and_position(id)[0] != id)
+        ):
             batcher = self._decided
         else:
             batcher = self._plain if id is None else self._homed
@@ -122,7 +127,10 @@ class Pusher(Generic[T]):
 
     async def _send_plain(self, calls: Sequence[Push]) -> Sequence[Receipt | ZkrqError]:
         """Push items that were gathered, in bundles as far as possible, to one shard."""
-        pushes, groups, causes = await self._sender.anywhere(partial(bundles_of, calls), len(calls))
+        try:
+            pushes, groups, causes = await self._sender.anywhere(partial(bundles_of, calls), len(calls))
+        except PrimaryDecides:
+            return await self._send_home(calls, decided=True)
         if not pushes.exceptional:
             copies = pushes.replicas
             return [_receipt_of((call.id, copies, False, False, True, ())) for call in calls]
@@ -151,27 +159,33 @@ class Pusher(Generic[T]):
         if isinstance(items, Sequence):
             payloads = list(payloads)  # finds a bad item before the first one is written
         receipts = PackedReceipts()
-        in_flight: deque[tuple[Chunk, asyncio.Task[Sequence[Results]]]] = deque()
+        in_flight: deque[tuple[Chunk, asyncio.Task[Sequence[Results] | None]]] = deque()
 
         async def land() -> None:
             chunk, task = in_flight[0]
-            results: Sequence[Results] = ()
+            results: Sequence[Results] | None = ()
             with suppress(Exception):  # no error of a push, which is a result; it was logged
                 results = await asyncio.shield(task)
+                if results is None and not receipts.errors:
+                    in_flight[0] = chunk, self._start(chunk)
+                    results = await asyncio.shield(in_flight[0][1])
             in_flight.popleft()
-            ended = results or [[_interrupted(id) if id else Closed() for id in ids] for ids in chunk.ids]
+            if results is None:
+                ended: Sequence[Results] = [[_out_of_turn()] * len(ids) for ids in chunk.ids]
+            else:
+                ended = results or [[_interrupted(id) if id else Closed() for id in ids] for ids in chunk.ids]
             for ids, part in zip(chunk.ids, ended, strict=True):
                 receipts.add(ids, part)
 
         try:
             for some in chunks(payloads):
                 # In order, or a batch that is tried again would come behind the next one.
-                if len(in_flight) >= (1 if self.is_ordered else MAX_IN_FLIGHT):
+                while len(in_flight) >= (1 if self.is_ordered else MAX_IN_FLIGHT):
                     await land()
-                    if self.is_ordered and receipts.errors:
-                        break
+                if self.is_ordered and receipts.errors:
+                    break
                 chunk = Chunk(some, options, [("",)] * len(some))
-                in_flight.append((chunk, self._tasks.start(self._send(chunk), f"push many to {self._queue}")))
+                in_flight.append((chunk, self._start(chunk)))
         except Exception as error:  # an item cannot be encoded, or the generator of the items failed
             while in_flight:
                 await land()
@@ -187,29 +201,41 @@ class Pusher(Generic[T]):
             raise error
         return receipts
 
-    async def _send(self, chunk: Chunk) -> Sequence[Results]:
-        """Push a chunk; return the results of each of its puts."""
+    def _start(self, chunk: Chunk) -> asyncio.Task[Sequence[Results] | None]:
+        return self._tasks.start(self._send(chunk), f"push many to {self._queue}")
+
+    async def _send(self, chunk: Chunk) -> Sequence[Results] | None:
+        """Push a chunk; return the results of each of its puts, None: nothing was written, because the queue keeps an
+        order, so it has to be pushed again after those before it."""
         if self._closed:
             return [[Closed()] * len(ids) for ids in chunk.ids]
         began = asyncio.get_running_loop().time()
         results = await self._send_open(chunk)
-        if self.observers.pushed:
+        if results and self.observers.pushed:
             seconds = [asyncio.get_running_loop().time() - began] * len(chunk.payloads)
             outcomes = _outcomes(itertools.chain.from_iterable(results))
             self.observers.tell_pushed(self._queue, seconds, outcomes)
         return results
 
-    async def _send_open(self, chunk: Chunk) -> Sequence[Results]:
+    async def _send_open(self, chunk: Chunk) -> Sequence[Results] | None:
+        is_decided = self._has_limit or self.is_ordered
+
         def make(ending: str) -> tuple[Sequence[Put], None]:
-            puts, chunk.ids = puts_of_many(chunk.payloads, chunk.options, ending, are_alone=self._is_decided)
+            puts, chunk.ids = puts_of_many(chunk.payloads, chunk.options, ending, are_alone=is_decided)
             return puts, None
 
-        if self._is_decided:
+        if is_decided:
             puts, _ = make("")
-            results = await self._sender.at_home([Named(put, by_caller=False) for put in puts], decided=True)
+            named = [Named(put, by_caller=False) for put in puts]
+            try:
+                results = await self._sender.at_home(named, decided=True, in_turn=True)
+            except PrimaryDecides:
+                return None
             return [(result,) for result in results]
         try:
             pushes, _, causes = await self._sender.anywhere(make, len(chunk.payloads))
+        except PrimaryDecides:
+            return None
         except ZkrqError as error:
             if isinstance(error, OutcomeUnknown):
                 error.ids = tuple(itertools.chain.from_iterable(chunk.ids))
@@ -234,6 +260,11 @@ class Pusher(Generic[T]):
         if len(payload) > self._max_payload:
             raise PayloadTooLarge(len(payload), self._max_payload)
         return with_headers(payload, headers) if headers else NO_HEADERS + payload
+
+    @property
+    def is_ordered(self) -> bool:
+        """Whether the queue is known to keep an order, by an option or because its servers have said so."""
+        return self._sender.keeps_order
 
     @property
     def is_idle(self) -> bool:

@@ -7,9 +7,21 @@ from collections.abc import Iterator, Sequence
 from typing import overload
 
 from zkrq.base.errors import ConfigError, OutcomeUnknown, QueueFull, Receipt, Receipts, ZkrqError
+from zkrq.producing.options import out_of_order
 from zkrq.protocol.calls import item_id
 from zkrq.protocol.clocks import PUT_WINDOW
-from zkrq.protocol.pushing import Done, Duplicate, Exceptional, Full, InDoubt, Known, NotPushed, Pushes, Replaced
+from zkrq.protocol.pushing import (
+    Done,
+    Duplicate,
+    Exceptional,
+    Full,
+    InDoubt,
+    Known,
+    NotPushed,
+    OutOfOrder,
+    Pushes,
+    Replaced,
+)
 from zkrq.protocol.records import BUNDLE_MAX
 from zkrq.replication.causes import UNKNOWN, Causes
 from zkrq.replication.runner import translate
@@ -121,6 +133,8 @@ def outcome(id: str, told: Exceptional, *, is_named: bool, causes: Causes = UNKN
             return Receipt(id, copies, done=isinstance(told, Done), new=is_new, replaced=replaced)
         case Full():
             return QueueFull()
+        case OutOfOrder():
+            return out_of_order("a delay or a priority")
         case InDoubt(reason, cause):
             why = f" ({reason})" if reason else ""
             text = causes.add_to(f"the push of {id} may have happened{why}; push again with the same id", cause)

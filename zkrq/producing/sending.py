@@ -21,8 +21,9 @@ from zkrq.base.errors import NotEnoughReplicas, OutcomeUnknown, Unavailable, Zkr
 from zkrq.base.tasks import together
 from zkrq.producing.placement import Placement, Target
 from zkrq.producing.receipts import Results, results_of
+from zkrq.protocol.calls import PushDecided
 from zkrq.protocol.shards import ShardName
-from zkrq.replication.runner import MapChanged
+from zkrq.replication.runner import MapChanged, PrimaryDecides
 
 if TYPE_CHECKING:
     from zkrq.protocol.calls import Put
@@ -51,8 +52,10 @@ class Named(NamedTuple):
 class Sender:
     """Send the puts of one queue."""
 
-    def __init__(self, queue: str, max_size: int, placement: Placement) -> None:
-        """``max_size``: the queue's limit, 0: none."""
+    def __init__(self, queue: str, max_size: int, placement: Placement, *, keeps_order: bool = False) -> None:
+        """``max_size``: the queue's limit, 0: none.  ``keeps_order``: whether the queue is known to keep an order."""
+        self.keeps_order = keeps_order
+        """Whether it is known to; the servers say so when they refuse a plain push."""
         self._queue = queue
         self._max_size = max_size
         self._placement = placement
@@ -62,7 +65,7 @@ class Sender:
         there.
 
         ``make`` makes the puts, with ids of this ending, and what the caller wants to know of them.  Raises what the
-        last shard did.
+        last shard did; ``PrimaryDecides`` if the queue keeps an order, which is known from then on.
         """
         placement, tried = self._placement, set[ShardName]()
         while True:
@@ -83,6 +86,9 @@ class Sender:
             except MapChanged:
                 await self._refresh(map_number)
                 tried.clear()
+            except PrimaryDecides:
+                self.keeps_order = True
+                raise
             except (NotEnoughReplicas, Unavailable):
                 target.avoid()
                 if not has_other:
@@ -92,32 +98,40 @@ class Sender:
             finally:
                 target.under_way -= count
 
-    async def at_home(self, items: Sequence[Named], *, decided: bool) -> Results:
+    async def at_home(self, items: Sequence[Named], *, decided: bool, in_turn: bool = False) -> Results:
         """Send items that have an identity, each to its shard; return the result of each.
 
-        ``decided``: the primary decides about each, because a key may be taken, the queue full, or the id a former
-        bundle's.
+        ``decided``: the primary decides about each, because a key may be taken, the queue full, the id a former
+        bundle's, or because the queue keeps an order.  ``in_turn``: these items follow others; if the queue turns out
+        to keep an order, nothing is pushed, and this raises ``PrimaryDecides``.
         """
         results: dict[int, Results] = {}
+        changed = set[int]()  # numbers of maps by which something was placed wrongly
 
         async def send(target: Target, group: Sequence[int], map_number: int) -> Sequence[int]:
-            """Return those that must be placed anew."""
+            """Return those that must be placed anew, or decided."""
             puts, first = [items[at].put for at in group], items[group[0]]
             confirm = partial(self._confirm, target, puts)
             try:
-                if decided:
-                    pushes = await target.replicas.push_decided(
+                if decided or self.keeps_order:
+                    call = PushDecided(
                         self._queue,
                         self._max_size,
                         puts,
-                        replace=first.replaces,
+                        replacing=first.replaces,
                         key_window_ms=first.key_window_ms,
-                        map_number=map_number,
-                        confirm=confirm,
+                        in_order=self.keeps_order,
                     )
+                    pushes = await target.replicas.push_decided(call, map_number=map_number, confirm=confirm)
                 else:
                     pushes = await target.replicas.push_plain(self._queue, puts, map_number=map_number, confirm=confirm)
             except MapChanged:
+                changed.add(map_number)
+                return group
+            except PrimaryDecides:
+                self.keeps_order = True
+                if in_turn:
+                    raise
                 return group
             except ZkrqError as error:
                 results.update((at, [_own(error, items[at].put.id)]) for at in group)
@@ -139,7 +153,8 @@ class Sender:
                     alike = target, items[at].replaces, items[at].key_window_ms
                     groups.setdefault(alike, []).append(at)
             again = await together(send(alike[0], group, map_number) for alike, group in groups.items())
-            if left := [at for some in again for at in some]:
+            left = [at for some in again for at in some]
+            if map_number in changed:
                 await self._refresh(map_number)
         return [results[at][0] for at in range(len(items))]
 

@@ -27,6 +27,7 @@ from zkrq.protocol.steps import (
     Answers,
     Ask,
     Begin,
+    DecisionNeeded,
     Effort,
     Failure,
     Fenced,
@@ -72,8 +73,8 @@ class Decided(NamedTuple, Generic[R]):
 class SoFar:
     """Results so far of one decision's attempts."""
 
-    def __init__(self, puts: Sequence[Put]) -> None:
-        self.effort = Effort()
+    def __init__(self, puts: Sequence[Put], effort: Effort | None = None) -> None:
+        self.effort = effort or Effort()
         self.primary = ServerId("")
         """The server that decides in the present attempt."""
         self.payloads = {put.id.encode(): put.payload for put in puts}
@@ -94,15 +95,18 @@ class SoFar:
 class Deciding(Attempts):
     """Decide on the primary, and apply on the others."""
 
-    def decide(self, call: Decision[R], *, map_number: int = 0, may_leave: bool = True) -> Operation[Decided[R]]:
+    def decide(
+        self, call: Decision[R], *, map_number: int = 0, may_leave: bool = True, effort: Effort | None = None
+    ) -> Operation[Decided[R]]:
         """Let the primary decide, and every other server of the view apply its decision.
 
         ``map_number``: number of the shard map by which the items of a push were placed here, or by which something
-        else was chosen to be decided here; 0: by none.  ``may_leave``: of a push, see ``place_again``.
+        else was chosen to be decided here; 0: by none.  ``may_leave``: of a push, see ``place_again``.  ``effort``: of
+        an operation that this continues, None: of none.
         Raises ``NothingDone``, ``TooFewMembers``, ``Misplaced``, ``Denied``; ``Unknown`` if it may have happened;
         ``Fenced`` if the owner was declared dead.
         """
-        so_far = SoFar(call.puts)
+        so_far = SoFar(call.puts, effort)
         outcome: list[Decided[R]] = []
 
         def attempt(view: View) -> Operation[Answers]:
@@ -159,8 +163,14 @@ class Deciding(Attempts):
         """Let the primary decide.  Raises ``Fenced``, ``NothingDone``."""
         effort, primary = so_far.effort, so_far.primary
         sent = call.under(trim=self.may_trim(view), again=effort.touched)
-        answers: Answers = yield Ask(view.epoch, {primary: view.members[primary]}, sent)
+        to = {primary: view.members[primary]}
+        answers: Answers = yield Ask(view.epoch, to, sent)
         effort.note(answers)
+        if answers[primary].status is Status.DECIDE:
+            if not effort.touched:
+                raise DecisionNeeded(f"queue {call.queue!r} keeps an order")
+            answers = yield Ask(view.epoch, to, call.under(trim=self.may_trim(view), again=True))
+            effort.note(answers)
         if so_far.payloads and full_members(view, answers):
             yield Hurry(FULL_RETRY_SECONDS)
         answer = answers[primary]

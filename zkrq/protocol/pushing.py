@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence, Set
+from dataclasses import replace
 from typing import NamedTuple
 
 from zkrq.protocol.calls import DecidedReply, PushDecided, PushPlain, Put
@@ -19,6 +20,7 @@ from zkrq.protocol.steps import (
     Answers,
     Ask,
     Begin,
+    DecisionNeeded,
     Effort,
     Evict,
     Failure,
@@ -82,6 +84,10 @@ class Full(NamedTuple):
     """Nothing was pushed, because the queue has reached its limit."""
 
 
+class OutOfOrder(NamedTuple):
+    """Nothing was pushed, because the queue keeps an order, which a delay or a priority would contradict."""
+
+
 class InDoubt(NamedTuple):
     """The item may have been pushed; ``reason``: why there is no answer, empty: servers contradict each other."""
 
@@ -98,7 +104,7 @@ class NotPushed(NamedTuple):
 ASKEW = Answer(Status.ASKEW, (), "it refused a push for its age that others accept")
 """Counted as the answer of a server that contradicts others, while no clock is known to be wrong."""
 
-Exceptional = Duplicate | Replaced | Known | Done | Late | Full | InDoubt | NotPushed
+Exceptional = Duplicate | Replaced | Known | Done | Late | Full | OutOfOrder | InDoubt | NotPushed
 
 
 Place = tuple[int, int]
@@ -110,6 +116,10 @@ class Pushes(NamedTuple):
 
     replicas: int
     exceptional: Mapping[Place, Exceptional]
+
+
+class _Refused(Exception):
+    """A server refuses a plain push, because the queue keeps an order."""
 
 
 class _Round:
@@ -196,7 +206,7 @@ class Pushing(Deciding):
 
         ``map_number``: number of the shard map by which they were placed here.  ``patient``: otherwise this ends with
         ``NothingDone`` instead of waiting, because the items can go to another shard.
-        Raises ``TooFewMembers``, ``NothingDone``, ``Misplaced``.
+        Raises ``TooFewMembers``, ``NothingDone``, ``Misplaced``, ``DecisionNeeded``.
         """
         effort, so_far, call = Effort(), _Round(), PushPlain(queue, puts)
         tried: list[int] = []
@@ -222,6 +232,8 @@ class Pushing(Deciding):
             if full_members(view, answers):
                 yield Hurry(FULL_RETRY_SECONDS)
             so_far.note(view, call, answers)
+            if any(answer.status is Status.DECIDE for answer in answers.values()):
+                raise _Refused
             if not effort.touched and any(answer.verdict is Verdict.REFUSE for answer in answers.values()):
                 raise NothingDone(f"refused, nothing was written: {effort.trouble}")
             if so_far.refusals and effort.note(answers) and (contradicting := so_far.contradicting(view)):
@@ -230,6 +242,10 @@ class Pushing(Deciding):
 
         try:
             yield from self.until_done(effort, attempt)
+        except _Refused:
+            if not effort.touched:
+                raise DecisionNeeded(f"queue {queue!r} keeps an order") from None
+            return (yield from self._push_in_order(queue, puts, effort, map_number))
         except Failure as failure:
             if effort.touched:
                 return Pushes(0, dict.fromkeys(_places(puts), InDoubt(effort.why(failure), failure)))
@@ -248,6 +264,24 @@ class Pushing(Deciding):
         if so_far.tombstones:
             exceptional |= yield from self._push_again(queue, puts, so_far, known, map_number)
         return Pushes(so_far.copies, exceptional)
+
+    def _push_in_order(self, queue: str, puts: Sequence[Put], effort: Effort, map_number: int) -> Operation[Pushes]:
+        """Let the primary decide about items whose plain push some servers may have taken, before one refused it
+        because the queue keeps an order.
+
+        So the push was in flight while the order was declared, or its outcome on a server is not known.  What the
+        primary has taken stays as it is, without a place in the order; what it has not is decided under the same id,
+        above what others hold.
+        """
+        places = list(_places(puts))
+        singles = [puts[at].single(position) for at, position in places]
+        try:
+            pushed = yield from self.push_decided(
+                PushDecided(queue, 0, singles, in_order=True), map_number=map_number, effort=effort
+            )
+        except Failure as failure:
+            return Pushes(0, dict.fromkeys(places, InDoubt(effort.why(failure), failure)))
+        return Pushes(pushed.replicas, {places[number]: told for (number, _), told in pushed.exceptional.items()})
 
     def _judge_clocks(self, view: View, so_far: _Round, contradicting: Set[ServerId]) -> Operation[Answers]:
         """Return answers by which servers that contradict each other count as failed: those to evict for their clocks,
@@ -276,9 +310,8 @@ class Pushing(Deciding):
         }
         results: dict[Place, Exceptional] = {}
         try:
-            pushed = yield from self.push_decided(
-                queue, 0, list(again.values()), map_number=map_number, may_leave=False
-            )
+            call = PushDecided(queue, 0, list(again.values()), in_order=True)
+            pushed = yield from self.push_decided(call, map_number=map_number, may_leave=False)
         except Failure as failure:
             pushed = Pushes(0, {(at, 0): NotPushed(failure) for at in range(len(again))})
         for number, place in enumerate(again):
@@ -297,24 +330,15 @@ class Pushing(Deciding):
         return results
 
     def push_decided(
-        self,
-        queue: str,
-        max_size: int,
-        puts: Sequence[Put],
-        *,
-        replace: bool = False,
-        key_window_ms: int = 0,
-        map_number: int = 0,
-        may_leave: bool = True,
+        self, call: PushDecided, *, map_number: int = 0, may_leave: bool = True, effort: Effort | None = None
     ) -> Operation[Pushes]:
         """Let the primary decide about new items.
 
-        ``max_size``: the queue's limit, 0: none; ``replace``: in the place of queued items with their keys;
-        ``key_window_ms``: see ``PushDecided``; ``map_number``: see ``push_plain``; ``may_leave``: see ``place_again``.
-        Raises ``TooFewMembers``, ``NothingDone``, ``Misplaced``, ``Unknown``.
+        ``map_number``: see ``push_plain``; ``may_leave``: see ``place_again``; ``effort``: of the plain push that this
+        continues, None: of none.
+        Raises ``TooFewMembers``, ``NothingDone``, ``Misplaced``, ``Unknown``; ``DecisionNeeded`` unless ``in_order``.
         """
-        call = PushDecided(queue, max_size, puts, replacing=replace, key_window_ms=key_window_ms)
-        decided = yield from self.decide(call, map_number=map_number, may_leave=may_leave)
+        decided = yield from self.decide(call, map_number=map_number, may_leave=may_leave, effort=effort)
         outcomes = decided.reply.outcomes
         usual = outcomes.count(b"+")
         if usual == len(outcomes):
@@ -325,18 +349,11 @@ class Pushing(Deciding):
             return Pushes(decided.copies, found)
         again = Pushes(decided.copies, {(number, 0): Late() for number in range(len(late))})
         try:
-            if (yield from self._evict_askew(queue, decided.epoch)):
-                again = yield from self.push_decided(
-                    queue,
-                    max_size,
-                    [puts[at] for at in late],
-                    replace=replace,
-                    key_window_ms=key_window_ms,
-                    map_number=map_number,
-                    may_leave=may_leave,
-                )
+            if (yield from self._evict_askew(call.queue, decided.epoch)):
+                rest = replace(call, items=[call.items[at] for at in late])
+                again = yield from self.push_decided(rest, map_number=map_number, may_leave=may_leave, effort=effort)
         except Failure as failure:
-            if len(late) == len(puts):
+            if len(late) == len(call.items):
                 raise
             again = Pushes(decided.copies, {(number, 0): NotPushed(failure) for number in range(len(late))})
         for number, at in enumerate(late):
@@ -414,5 +431,7 @@ def _judge(outcome: bytes, decided: Decided[DecidedReply]) -> Exceptional:
             return Duplicate(outcome[1:].decode(), decided.copies, is_gone=outcome[:1] == b"W")
         case b"F":
             return Full()
+        case b"O":
+            return OutOfOrder()
         case _:
             return Late()

@@ -28,6 +28,7 @@ class Status(enum.Enum):
     MISMATCH = "MISMATCH"  # another client has enrolled this server
     HOLDSDATA = "HOLDSDATA"  # it holds queues of an unknown deployment
     LATE = "LATE"  # the call was in flight for too long
+    DECIDE = "DECIDE"  # only the primary can decide this, because of the queue's settings
     TAKEN = "TAKEN"  # another client is repairing this server
     GONE = "GONE"  # another life of the process than the view names
     UNREACHABLE = "UNREACHABLE"  # no connection, or it broke twice
@@ -73,6 +74,7 @@ VERDICTS: Mapping[Status, Verdict] = {
     Status.MISMATCH: Verdict.REFUSE,
     Status.HOLDSDATA: Verdict.REFUSE,
     Status.LATE: Verdict.REFUSE,
+    Status.DECIDE: Verdict.REFUSE,
     Status.TAKEN: Verdict.REFUSE,
     Status.DENIED: Verdict.CORRECT,
     Status.CROWDED: Verdict.ACCUSE,

@@ -313,6 +313,10 @@ class Misplaced(Failure):
     """The shard takes pushes only of clients that know a newer shard map; nothing was written."""
 
 
+class DecisionNeeded(Failure):
+    """Nothing was written of a plain push, because the queue keeps an order: the primary has to decide."""
+
+
 class TooFewMembers(Failure):
     """No push completes under this view, because fewer members are in sync than are needed; nothing was written.
 

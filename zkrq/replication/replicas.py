@@ -12,7 +12,7 @@ from zkrq.protocol.view import ask_for_map
 from zkrq.replication.causes import UNKNOWN, Causes
 
 if TYPE_CHECKING:
-    from zkrq.protocol.calls import Call, Decision, NamesPage, Paged, Paging, Put
+    from zkrq.protocol.calls import Call, Decision, NamesPage, Paged, Paging, PushDecided, Put
     from zkrq.protocol.deciding import Decided
     from zkrq.protocol.pushing import Pushes
     from zkrq.protocol.view import ServerId
@@ -52,25 +52,14 @@ class Replicas:
         """
         return self.run(self._operations.push_plain(queue, puts, map_number=map_number, patient=patient), confirm)
 
-    async def push_decided(
-        self,
-        queue: str,
-        max_size: int,
-        puts: Sequence[Put],
-        *,
-        replace: bool = False,
-        key_window_ms: int = 0,
-        map_number: int = 0,
-        confirm: Confirm | None = None,
-    ) -> Pushes:
+    def push_decided(
+        self, call: PushDecided, *, map_number: int = 0, confirm: Confirm | None = None
+    ) -> Awaitable[Pushes]:
         """Let the primary decide about new items; see ``Pushing.push_decided``, and ``push_plain`` for ``confirm``.
 
         Raises what ``push_plain`` does, and ``OutcomeUnknown``.
         """
-        pushing = self._operations.push_decided(
-            queue, max_size, puts, replace=replace, key_window_ms=key_window_ms, map_number=map_number
-        )
-        return await self.run(pushing, confirm)
+        return self.run(self._operations.push_decided(call, map_number=map_number), confirm)
 
     def decide(self, call: Decision[R], *, map_number: int = 0) -> Awaitable[Decided[R]]:
         """Let the primary decide, and every other server apply the decision.

@@ -40,6 +40,7 @@ from zkrq.protocol.steps import (
     Change,
     CheckTime,
     ConfirmPlace,
+    DecisionNeeded,
     Denied,
     Evict,
     Evicted,
@@ -105,6 +106,10 @@ _log = logging.getLogger("zkrq.view")
 
 class MapChanged(Unavailable):
     """The shards have changed meanwhile, and nothing was pushed; retry."""
+
+
+class PrimaryDecides(Unavailable):
+    """A plain push was refused, and nothing was pushed, because the queue keeps an order; have the primary decide."""
 
 
 Reporter = Callable[[int, int], None]
@@ -355,6 +360,8 @@ def translate(failure: Failure, causes: Causes = UNKNOWN) -> ZkrqError:
         # Nothing was written: the pusher reads the newer map and places the push again.
         case Misplaced():
             return MapChanged(str(failure))
+        case DecisionNeeded():
+            return PrimaryDecides(str(failure))
         case NothingDone():
             return Unavailable(text)
         case Unknown():

@@ -79,12 +79,14 @@ class Queue(Generic[T]):
         is_ordered = False
 
         def push(some: Iterable[T]) -> Receipts:
-            def act(queue: queue.Queue[T]) -> Awaitable[Receipts]:
+            async def act(queue: queue.Queue[T]) -> Receipts:
                 nonlocal is_ordered
-                is_ordered = queue._pusher.is_ordered  # pyright: ignore[reportPrivateUsage]
-                return queue.push_many(
-                    some, delay=delay, at=at, priority=priority, ttl=ttl, headers=headers, group=group, **unknown
-                )
+                try:
+                    return await queue.push_many(
+                        some, delay=delay, at=at, priority=priority, ttl=ttl, headers=headers, group=group, **unknown
+                    )
+                finally:
+                    is_ordered = queue._pusher.is_ordered  # pyright: ignore[reportPrivateUsage]
 
             return self._call(act)
 

@@ -41,8 +41,8 @@ class PushPlain(Carrying[PlainReply], Combining[PlainReply]):
 class DecidedReply(NamedTuple):
     """``outcomes`` by position: ``+`` pushed, ``K`` known: pushed before and still there, ``=`` and the id of the item
     that has the key, ``W`` and the id of the one that began the key's window and is gone, ``D`` pushed before and gone,
-    ``F`` the queue is full, ``L`` too late.  Behind ``+``, ``K``, ``D``
-    follow the ids of the items in whose place it was put, with a byte 1 between them."""
+    ``F`` the queue is full, ``L`` too late, ``O`` it contradicts the order that the queue keeps.  Behind ``+``, ``K``,
+    ``D`` follow the ids of the items in whose place it was put, with a byte 1 between them."""
 
     outcomes: Sequence[bytes]
     records: Records
@@ -52,7 +52,9 @@ class DecidedReply(NamedTuple):
 class PushDecided(Decision[DecidedReply], Combining[DecidedReply]):
     """Decide pushes of items that have a key, whose queue has a limit (``max_size``, 0: none), or whose id is gone.
 
-    ``again``: another primary may have decided the same pushes before.  ``replacing``: they take the place of queued
+    ``again``: another primary may have decided the same pushes before.  ``in_order``: the client knows that the queue
+    may keep an order; without it such a queue refuses the call.  A call that may have been executed continues with it,
+    since it was in flight while the order was declared.  ``replacing``: they take the place of queued
     items with their keys.  ``key_window_ms``: milliseconds for which each keeps others of its key away, whatever
     becomes of it; 0: while it is queued or claimed.
     """
@@ -64,13 +66,14 @@ class PushDecided(Decision[DecidedReply], Combining[DecidedReply]):
     again: bool = False
     replacing: bool = False
     key_window_ms: int = 0
+    in_order: bool = False
 
     @property
     def puts(self) -> Sequence[Put]:
         return self.items
 
     def under(self, *, trim: bool, again: bool) -> PushDecided:
-        return replace(self, again=again) if again != self.again else self
+        return replace(self, again=again, in_order=again or self.in_order) if again != self.again else self
 
     def read(self, body: Body) -> DecidedReply:
         outcomes, records = body

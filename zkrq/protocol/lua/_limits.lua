@@ -111,6 +111,13 @@ do
     end
   end
 
+  -- Tell whether groups keep the order of their pushes: then the primary decides each push.
+  function limits.keep_order()
+    if not numbers then read_numbers() end
+    local text = numbers.limits
+    return text and text ~= '' and string.find(limits.section(text, 'groups'), 'ordered=1', 1, true) ~= nil
+  end
+
   -- Count claims that begin now.
   function limits.count_begun(items)
     if not numbers then read_numbers() end

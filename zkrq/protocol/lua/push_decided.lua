@@ -2,7 +2,8 @@
 -- purpose: decide pushes that only the primary can decide: of an item with a key, which is pushed only while no other
 -- item with that key is queued or claimed; into a queue that has a limit; and of an item whose id some server knows to
 -- be gone (push_plain.lua), or which belongs to a bundle: it was pushed before, without an answer; and of an item of a group
--- that keeps the order, behind all others of such groups.  A known item is left
+-- that keeps the order, behind all others of such groups: its producer says so, or the settings of the queue do.  A known
+-- item is left
 -- unchanged.  A tombstone does not count if it has expired, or only says that a push was refused, or if the queue was
 -- deleted between the removal of the item and this push: the item begins a new life, above every tombstone of the
 -- former one.
@@ -13,9 +14,12 @@
 -- key_window_ms: for how long from now each keeps others of its key away, whatever becomes of it; 0: while it is queued or
 -- claimed.  Only pushes with a window ask for one.
 -- again: 1 when another primary may have decided the same push before; what is refused now is removed there.
+-- in_order: 1 if the client knows that the queue may keep an order.  Where it does, and the client does not know, nothing is
+-- decided: pushes that have to follow one another may be in flight together.
 -- KEYS: server queues records payloads ready scheduled members groups claimed holdings dead recent tombstones keys expiring notes lead waiting
--- ARGV: epoch generation again queue put_window_ms max_size replacing key_window_ms / id record payload
--- reply: OK [outcome; by position: + new, K known: it was there before, D done: pushed before and gone, each followed by the ids of those in whose place it was put; = and the id of the item that has the key, W and the id of the one that began its window and is gone, F full, L late] [id record notes since; of all that is there]
+-- ARGV: epoch generation again queue put_window_ms max_size replacing key_window_ms in_order / id record payload
+-- reply: OK [outcome; by position: + new, K known: it was there before, D done: pushed before and gone, each followed by the ids of those in whose place it was put; = and the id of the item that has the key, W and the id of the one that began its window and is gone, F full, L late, O it has a delay or a priority, which contradicts the order that the queue keeps] [id record notes since; of all that is there]
+-- reply: DECIDE
 -- reply: NOTINSYNC generation
 -- reply: STALE epoch
 
@@ -58,6 +62,14 @@ end
 local function set_order(r)
   r.order = math.max(number('order') + 0.001, now_us / 1000)
   set_number('order', r.order)
+end
+
+-- Give an item a place in the order that its queue keeps, which its producer need not know of.  One without a group is in
+-- the group of those.
+local function put_in_order(r)
+  local GROUPED, ORDERED = 4, 8
+  if not r.group then r.group, r.marks = '', r.marks + GROUPED end
+  if not places.is_ordered(r) then r.order, r.claim_n, r.marks = 0, 0, r.marks + ORDERED end
 end
 
 -- Have an item name those in whose place it was put, for as long as it is known: whoever pushes it again must have their
@@ -149,7 +161,9 @@ do
   end
 end
 
-local function operation(again, queue, put_window_ms, max_size, replacing, key_window_ms)
+local function operation(again, queue, put_window_ms, max_size, replacing, key_window_ms, in_order)
+  local keeps_order = limits.keep_order()
+  if keeps_order and in_order == '0' then return {'DECIDE'} end
   local floor_ms, size = math.max(now_ms - put_window_ms, number('floor_ms')), number('queued') + number('claimed')
   local most, outcomes, outcome_of, window_ms = tonumber(max_size), {}, {}, tonumber(key_window_ms)
 
@@ -245,6 +259,10 @@ local function operation(again, queue, put_window_ms, max_size, replacing, key_w
       return 'D' .. replaced_by(before, put_window_ms)
     end
     if r.pushed_at < floor_ms or r.pushed_at > now_ms + put_window_ms then return refuse('L') end
+    if keeps_order then
+      if r.due > 0 or r.priority > 0 then return refuse('O') end
+      put_in_order(r)
+    end
     local taken = has_key(r) and replacing == '0' and is_taken(key)
     local window, first, former, former_state
     if window_ms > 0 then window, first, former, former_state = window_of(key) end
