@@ -3,10 +3,11 @@ PYTHON := .venv/bin/python
 ARGS ?=
 SEEDS ?= 2000
 SCHEDULES ?= 100000
+PYTEST = $(PYTHON) -m pytest --dist loadfile --no-loadscope-reorder
 # Hundreds of Python processes are started; compiling everything anew in each would take longer than what they do.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo dev bench test long chaos turns callers simulate mutants model celery fuzz http soak oldest valkey wheel release docs lint format setup clean
+.PHONY: demo dev quick test check long bench chaos turns callers simulate mutants model celery fuzz http soak oldest valkey wheel release docs lint format setup clean
 
 demo: setup    ## Three Redis and three ZooKeeper servers, workers, and failures: watch that nothing gets lost.
 	$(PYTHON) -m zkrq demo $(ARGS)
@@ -14,14 +15,20 @@ demo: setup    ## Three Redis and three ZooKeeper servers, workers, and failures
 dev: setup     ## The same servers without the failures, to try things out against.
 	$(PYTHON) -m zkrq dev $(ARGS)
 
-long: setup    ## The cases that a test run leaves out for time, about 20 minutes.
-	$(PYTHON) -m pytest -n 2 --dist loadfile -m chaos $(ARGS)
+quick: setup   ## While you think, 40 s: units, scripts, behaviour on servers in the process. ARGS="-k local" goes to pytest.
+	$(PYTEST) -n 3 --suite quick $(ARGS)
+
+test: setup    ## Before a commit, 3 minutes: quick, the model, the simulation, and of each other kind what finds most.
+	$(PYTEST) -n 4 --suite test $(ARGS)
+
+check: setup   ## Before it is merged, 12 minutes: the rest of what has to pass.
+	$(PYTEST) -n 6 --suite check $(ARGS)
+
+long: setup    ## What no change has to wait for, about 20 minutes.
+	$(PYTHON) -m pytest -n 2 --dist loadfile --suite long $(ARGS)
 
 bench: setup   ## About 25 minutes, ARGS=--quick four; tables and pictures in build/bench, see docs/benchmarks.md.
 	$(PYTHON) -m benchmarks $(ARGS)
-
-test: setup    ## ARGS="-k local" goes to pytest.
-	$(PYTHON) -m pytest -n 6 --dist loadfile --no-loadscope-reorder -m "not chaos" $(ARGS)
 
 chaos: setup   ## Every fault on real servers, about 25 minutes; a table and a picture in build/chaos.
 	$(PYTHON) -m tests.chaos $(ARGS)

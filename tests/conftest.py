@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from tests import eager, prepared
+from tests import eager, prepared, suites
 from tests.security import certificates
 from zkrq import local
 
@@ -36,9 +36,25 @@ def pytest_configure(config: pytest.Config) -> None:
     """Workers collect a whole run from different folders on: so they share the rewriting of a fresh clone's asserts."""
     worker, workers = os.environ.get("PYTEST_XDIST_WORKER"), int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
     if worker and config.args_source is config.ArgsSource.TESTPATHS:
-        folders = sorted({path.parent for path in HERE.rglob("test_*.py")})
+        files = [path for path in HERE.rglob("test_*.py") if not _is_left_out(path, config)]
+        folders = sorted({path.parent for path in files})
         first = len(folders) * int(worker.removeprefix("gw")) // workers
         config.args[:] = map(str, folders[first:] + folders[:first])
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Do not even import the files that have no test of the suite."""
+    return _is_left_out(collection_path, config) or None
+
+
+def _is_left_out(path: Path, config: pytest.Config) -> bool:
+    chosen = config.getoption("suite")
+    if chosen is None or path == HERE or not path.is_relative_to(HERE):
+        return False
+    if chosen == suites.LONG:
+        return path.suffix == ".py" and not suites.may_be_long(path)
+    place = path.relative_to(HERE).as_posix()
+    return place.partition("/")[0] not in suites.PLACES or suites.RUNS[chosen].isdisjoint(suites.suites(place))
 
 
 @pytest.hookimpl(wrapper=True)
@@ -52,11 +68,20 @@ def pytest_collection() -> Generator[None, object, object]:
 
 
 @pytest.hookimpl(trylast=True)  # after pytest has put together what shares a fixture
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Files in their places; within one, first what needs no cluster of the module's: what moves the clock of the event
-    loop would take such a cluster along, which then does in a moment what it does in so many minutes."""
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """The tests of the suite, and files in their places; within one, first what needs no cluster of the module's: what
+    moves the clock of the event loop would take such a cluster along, which then does in a moment what it does in so
+    many minutes."""
+    if chosen := config.getoption("suite"):
+        parts = [(_suite(item) in suites.RUNS[chosen], item) for item in items]
+        config.hook.pytest_deselected(items=[item for runs, item in parts if not runs])
+        items[:] = [item for runs, item in parts if runs]
     places = _places({item.path for item in items})
     items.sort(key=lambda item: (places[item.path], "backend" in getattr(item, "fixturenames", ())))
+
+
+def _suite(item: pytest.Item) -> str:
+    return suites.LONG if item.get_closest_marker("chaos") else suites.suite(item.nodeid)
 
 
 def pytest_collection_finish() -> None:
@@ -110,6 +135,7 @@ LOOPS: dict[str, dict[str, object]] = {
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--loop", choices=LOOPS, default="asyncio", help="event loop on which the tests run")
+    parser.addoption("--suite", choices=suites.RUNS, default=None, help="only these tests (see tests/suites.py)")
 
 
 @pytest.fixture(scope="session")

@@ -1,0 +1,13 @@
+"""The first schedules of ``test_model.py``, for a run that has no time for more."""
+
+from __future__ import annotations
+
+from tests.model.explore import explore
+
+SCHEDULES = 200
+
+
+def test_no_promise_is_broken_in_few_schedules() -> None:
+    findings = explore(range(SCHEDULES))
+    assert not findings.broken, findings.first
+    assert findings.schedules == SCHEDULES
