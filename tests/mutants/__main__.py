@@ -1,6 +1,7 @@
 """``python -m tests.mutants``: break a copy of the tree, one line at a time; each mistake has to be found.
 
-Before that, every killer has to pass on an unbroken copy: one that always fails proves nothing.
+Before that, every killer has to pass on an unbroken copy: one that always fails proves nothing.  Only tests of the
+suites ``quick`` and ``test`` kill, and seeds of the simulation; how many each has killed stands at the end.
 """
 
 from __future__ import annotations
@@ -8,12 +9,14 @@ from __future__ import annotations
 import argparse
 import sys
 import time
+from collections import Counter
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 
+from tests import suites
 from tests.mutants.table import MUTANTS
-from tests.mutants.trial import Mutant, Outcome, Verdict, copy_of_tree, run, trial
+from tests.mutants.trial import SEEDS, Mutant, Outcome, Verdict, copy_of_tree, run, trial
 
 
 def main() -> int:
@@ -34,16 +37,22 @@ def main() -> int:
     if not options.unchecked and not _pass_on_the_whole_tree(mutants, options.jobs, options.seconds):
         return 1
     wide = max(len(mutant.name) for mutant in mutants)
-    failed = 0
+    killed: Counter[str] = Counter()
     with ThreadPoolExecutor(options.jobs) as pool:
         verdicts = pool.map(partial(_timed, seconds=options.seconds), mutants)
         for mutant, (verdict, took) in zip(mutants, verdicts, strict=True):
-            print(f"{verdict.outcome.value:10}  {mutant.name:{wide}}  {took:5.1f} s  {mutant.killer}", flush=True)
-            failed += verdict.outcome is not Outcome.KILLED
+            by = verdict.by if verdict.outcome is Outcome.KILLED else ""
+            print(f"{verdict.outcome.value:10}", f"{by:5}", f"{mutant.name:{wide}}", f"{took:5.1f} s", mutant.killer,
+                  sep="  ", flush=True)  # fmt: skip
+            if by:
+                killed[by] += 1
             if verdict.outcome is Outcome.NO_VERDICT:
                 print(verdict.output)
-    print(f"{len(mutants) - failed} of {len(mutants)} killed")
-    return 1 if failed else 0
+    print("killed by")
+    for by in (suites.QUICK, suites.TEST, SEEDS):
+        print(f"  {by:5}  {killed[by]:4}")
+    print(f"{killed.total()} of {len(mutants)} killed")
+    return 0 if killed.total() == len(mutants) else 1
 
 
 def _timed(mutant: Mutant, seconds: float) -> tuple[Verdict, float]:
@@ -54,7 +63,8 @@ def _timed(mutant: Mutant, seconds: float) -> tuple[Verdict, float]:
 def _pass_on_the_whole_tree(mutants: Sequence[Mutant], jobs: int, seconds: float) -> bool:
     killers = list(dict.fromkeys(mutant.killer for mutant in mutants))
     with copy_of_tree() as root, ThreadPoolExecutor(jobs) as pool:
-        verdicts = list(pool.map(partial(run, root=root, seconds=seconds), killers))
+        # The last suite of a killer has all of its tests: those of quick are a part of test.
+        verdicts = list(pool.map(partial(run, root=root, seconds=seconds, only_last=True), killers))
     useless = [(killer, verdict) for killer, verdict in zip(killers, verdicts, strict=True)
                if verdict.outcome is not Outcome.SURVIVED]  # fmt: skip
     for killer, verdict in useless:

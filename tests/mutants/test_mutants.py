@@ -25,6 +25,12 @@ def test_a_mutant_names_one_line(mutant: Mutant) -> None:
         assert all((ROOT / file).exists() for file in files)
 
 
+@every("mutant", MUTANTS)
+def test_a_killer_is_in_a_suite_that_everybody_runs(mutant: Mutant) -> None:
+    """What ``make check`` alone notices is noticed too late."""
+    assert mutant.killer.runs, f"nothing of {mutant.killer} is in quick or test: see tests/suites.py"
+
+
 def test_names_are_unique() -> None:
     assert len(set(_names)) == len(_names)
 

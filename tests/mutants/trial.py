@@ -13,13 +13,18 @@ from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+from tests import suites
+
 ROOT = Path(__file__).resolve().parents[2]
 
 LEFT_OUT = shutil.ignore_patterns(".*", "__pycache__", "build", "dist", "*.egg-info")
 """What no killer needs.  Hidden entries include the virtual environment: the interpreter is this one."""
 
-PYTEST_FAILED = 1
-"""How pytest ends when a test has failed; it ends otherwise when it could not run any."""
+PYTEST_FAILED, PYTEST_FOUND_NO_TEST = 1, 5
+"""How pytest ends when a test has failed, and when none is selected."""
+
+SEEDS = "seeds"
+"""What kills a mutant that no suite is asked about: seeds of the simulation."""
 
 OUTPUT_LINES = 30
 """Last lines of a killer's output that are shown when it could not run."""
@@ -33,7 +38,7 @@ class Outcome(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class Suite:
-    """Killed when one of these tests fails; arguments for pytest."""
+    """Killed when one of these tests fails, of ``quick`` or else of ``test``; arguments for pytest."""
 
     selection: tuple[str, ...]
 
@@ -43,8 +48,15 @@ class Suite:
     def __str__(self) -> str:
         return " ".join(self.selection).replace("tests/", "")
 
-    def command(self) -> list[str]:
-        return [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", *self.selection]
+    @property
+    def runs(self) -> tuple[str, ...]:
+        """The suites that have tests among the selected files, the cheapest first."""
+        files = [word.partition("::")[0] for word in self.selection if word.startswith("tests/")]
+        found = frozenset[str]().union(*map(suites.suites, files))
+        return tuple(name for name in (suites.QUICK, suites.TEST) if name in found)
+
+    def command(self, run: str) -> list[str]:
+        return [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", "--suite", run, *self.selection]
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +69,11 @@ class Seeds:
     def __str__(self) -> str:
         return f"{self.count} seeds" + (f" with {self.faults}" if self.faults != "all" else "")
 
-    def command(self) -> list[str]:
+    @property
+    def runs(self) -> tuple[str, ...]:
+        return (SEEDS,)
+
+    def command(self, run: str) -> list[str]:
         return [sys.executable, "-m", "tests.simulation", "--jobs=1", "--stop", f"--seeds={self.count}",
                 f"--faults={self.faults}"]  # fmt: skip
 
@@ -88,7 +104,10 @@ class Mutant:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
+    """``by``: the suite whose test has killed the mutant, or ``SEEDS``; the last one that was asked if none has."""
+
     outcome: Outcome
+    by: str
     output: str
 
 
@@ -101,12 +120,30 @@ def copy_of_tree() -> Generator[Path]:
         yield root
 
 
-def run(killer: Suite | Seeds, root: Path, seconds: float) -> Verdict:
-    """Whether the killer complains about the tree at ``root``."""
+def run(killer: Suite | Seeds, root: Path, seconds: float, *, only_last: bool = False) -> Verdict:
+    """Whether the killer complains about the tree at ``root``: one suite after the other, or only the last one.
+
+    A suite that has none of the killer's tests says nothing, but some suite must have one.
+    """
+    verdict = Verdict(Outcome.NO_VERDICT, "", f"none of its tests is in {suites.QUICK} or {suites.TEST}")
+    for name in killer.runs[-1:] if only_last else killer.runs:
+        code, output = _run(killer.command(name), root, seconds)
+        if code == PYTEST_FOUND_NO_TEST:
+            continue
+        outcomes = {0: Outcome.SURVIVED, PYTEST_FAILED: Outcome.KILLED}
+        outcome = Outcome.NO_VERDICT if code is None else outcomes.get(code, Outcome.NO_VERDICT)
+        verdict = Verdict(outcome, name, output)
+        if outcome is not Outcome.SURVIVED:
+            break
+    return verdict
+
+
+def _run(command: list[str], root: Path, seconds: float) -> tuple[int | None, str]:
+    """Return how the command has ended, None if it has not in time, and the last lines of its output."""
     environment = {**os.environ, "PYTHONPATH": str(root), "PYTHONDONTWRITEBYTECODE": "1"}
     try:
         done = subprocess.run(
-            killer.command(),
+            command,
             cwd=root,
             env=environment,
             stdout=subprocess.PIPE,
@@ -116,9 +153,8 @@ def run(killer: Suite | Seeds, root: Path, seconds: float) -> Verdict:
             check=False,
         )
     except subprocess.TimeoutExpired:
-        return Verdict(Outcome.NO_VERDICT, f"no end within {seconds:g} s")
-    outcome = {0: Outcome.SURVIVED, PYTEST_FAILED: Outcome.KILLED}.get(done.returncode, Outcome.NO_VERDICT)
-    return Verdict(outcome, "\n".join(done.stdout.splitlines()[-OUTPUT_LINES:]))
+        return None, f"no end within {seconds:g} s"
+    return done.returncode, "\n".join(done.stdout.splitlines()[-OUTPUT_LINES:])
 
 
 def trial(mutant: Mutant, seconds: float) -> Verdict:
