@@ -7,6 +7,7 @@ import time
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from unittest.mock import patch
 
 import pytest
 
@@ -31,20 +32,23 @@ class Turns:
 
 @asynccontextmanager
 async def slow_loop(turn: float = TURN) -> AsyncGenerator[Turns]:
-    """Each turn of the event loop takes so long; count them."""
+    """Each turn of the event loop takes so long, by the loop's own clock; count them."""
     loop, turns, goes_on = asyncio.get_running_loop(), Turns(), True
+    now = loop.time()
 
     def block() -> None:
-        time.sleep(turn)
+        nonlocal now
+        now += turn
         turns.count += 1
         if goes_on:
             loop.call_soon(block)
 
-    block()
-    try:
-        yield turns
-    finally:
-        goes_on = False
+    with patch.object(loop, "time", lambda: now):
+        block()
+        try:
+            yield turns
+        finally:
+            goes_on = False
 
 
 async def test_in_a_slow_loop_a_wait_ends_after_so_many_turns() -> None:
