@@ -4,101 +4,109 @@ Every item is written to N independent Redis servers in parallel.  ZooKeeper ses
 and one znode in ZooKeeper says which servers are in sync.
 """
 
+import sys
 from importlib import import_module
 from typing import TYPE_CHECKING
 
-from zkrq import typed
-from zkrq.base.checks import Duration, Headers
-from zkrq.base.codecs import JSON, RAW, Codec
-from zkrq.base.credentials import LoginFile
-from zkrq.base.deprecation import RENAMED, ZkrqDeprecated
-from zkrq.base.errors import (
-    ClaimLost,
-    Closed,
-    CodecError,
-    ConfigError,
-    NoResult,
-    NotEnoughReplicas,
-    OutcomeUnknown,
-    PayloadTooLarge,
-    QueueFull,
-    Receipt,
-    Receipts,
-    Unavailable,
-    WrongLoop,
-    ZkrqError,
-)
-from zkrq.base.events import (
-    CatchingUp,
-    ClaimsLost,
-    ClocksApart,
-    DamageFound,
-    DeadLettersDropped,
-    DeclaredDead,
-    Event,
-    ItemsGivenUp,
-    LevelRaised,
-    LevelRefused,
-    LimitsChanged,
-    LoopBlocked,
-    MemoryShortened,
-    MomentsLost,
-    NotWritable,
-    OwnerFenced,
-    Recovered,
-    RegisterWentBack,
-    ScheduleChanged,
-    Scrubbed,
-    ServerCaughtUp,
-    ServerEvicted,
-    ServerFull,
-    ServerHasRoom,
-    ServerUnusableHere,
-    SessionLost,
-    SessionResumed,
-    SessionSuspended,
-    SeveralReleases,
-    ShardEvent,
-    SubscriptionSilent,
-    ViewChanged,
-    WakeupsRefused,
-)
-from zkrq.base.ids import new_id
-from zkrq.base.limits import DeadLetters, Groups, Limits, Results
-from zkrq.base.progress import WorkProgress
-from zkrq.base.retry import Backoff, Reject, Retry, RetryLater, constant, exponential, linear
-from zkrq.base.tls import TLS
 from zkrq.base.version import __version__ as __version__
-from zkrq.client.administration import Cancellation
-from zkrq.client.cluster import Cluster
-from zkrq.client.connecting import connect, embedded, found
-from zkrq.client.consumers import Consumer
-from zkrq.client.flow import Flow, Passed
-from zkrq.client.groups import Group, LargestGroups
-from zkrq.client.health import Health, ServerHealth
-from zkrq.client.inspection import Sizes, Statistics
-from zkrq.client.items import EndedItem, FoundPage, Item, ItemState
-from zkrq.client.moments import next_moments
-from zkrq.client.queue import Queue
-from zkrq.client.results import Result, ResultQueue, ResultReceipt, ResultState
-from zkrq.client.schedules import Recurring
-from zkrq.client.scheduling import StoredSchedules
-from zkrq.client.shards import ShardStatus
-from zkrq.client.timetable import StoredSchedule
-from zkrq.client.topics import Listener
-from zkrq.consuming.batch import Batch
-from zkrq.consuming.claims import Claim
-from zkrq.consuming.deliveries import Batches, Deliveries
-from zkrq.consuming.lease import Lost, Verb
-from zkrq.consuming.observing import Observer, Outgoing
-from zkrq.process.program import run
-from zkrq.protocol.levels import ClientInfo
-from zkrq.protocol.view import View
-from zkrq.repair.progress import Progress
-from zkrq.working.delivery import After, Before
-from zkrq.working.handlers import BatchHandler, Handler
-from zkrq.working.outcomes import Counts, Ending, Outcome, WorkerStatistics
-from zkrq.working.worker import Worker
+
+if TYPE_CHECKING:
+    from zkrq import logs as logs
+    from zkrq import opentelemetry as opentelemetry
+    from zkrq import prometheus as prometheus
+    from zkrq import sync as sync
+    from zkrq import testing as testing
+    from zkrq import typed
+    from zkrq.base.checks import Duration, Headers
+    from zkrq.base.codecs import JSON, RAW, Codec
+    from zkrq.base.credentials import LoginFile
+    from zkrq.base.deprecation import ZkrqDeprecated
+    from zkrq.base.errors import (
+        ClaimLost,
+        Closed,
+        CodecError,
+        ConfigError,
+        NoResult,
+        NotEnoughReplicas,
+        OutcomeUnknown,
+        PayloadTooLarge,
+        QueueFull,
+        Receipt,
+        Receipts,
+        Unavailable,
+        WrongLoop,
+        ZkrqError,
+    )
+    from zkrq.base.events import (
+        CatchingUp,
+        ClaimsLost,
+        ClocksApart,
+        DamageFound,
+        DeadLettersDropped,
+        DeclaredDead,
+        Event,
+        ItemsGivenUp,
+        LevelRaised,
+        LevelRefused,
+        LimitsChanged,
+        LoopBlocked,
+        MemoryShortened,
+        MomentsLost,
+        NotWritable,
+        OwnerFenced,
+        Recovered,
+        RegisterWentBack,
+        ScheduleChanged,
+        Scrubbed,
+        ServerCaughtUp,
+        ServerEvicted,
+        ServerFull,
+        ServerHasRoom,
+        ServerUnusableHere,
+        SessionLost,
+        SessionResumed,
+        SessionSuspended,
+        SeveralReleases,
+        ShardEvent,
+        SubscriptionSilent,
+        ViewChanged,
+        WakeupsRefused,
+    )
+    from zkrq.base.ids import new_id
+    from zkrq.base.limits import DeadLetters, Groups, Limits, Results
+    from zkrq.base.progress import WorkProgress
+    from zkrq.base.retry import Backoff, Reject, Retry, RetryLater, constant, exponential, linear
+    from zkrq.base.tls import TLS
+    from zkrq.client.administration import Cancellation
+    from zkrq.client.cluster import Cluster
+    from zkrq.client.connecting import connect, embedded, found
+    from zkrq.client.consumers import Consumer
+    from zkrq.client.flow import Flow, Passed
+    from zkrq.client.groups import Group, LargestGroups
+    from zkrq.client.health import Health, ServerHealth
+    from zkrq.client.inspection import Sizes, Statistics
+    from zkrq.client.items import EndedItem, FoundPage, Item, ItemState
+    from zkrq.client.moments import next_moments
+    from zkrq.client.queue import Queue
+    from zkrq.client.results import Result, ResultQueue, ResultReceipt, ResultState
+    from zkrq.client.schedules import Recurring
+    from zkrq.client.scheduling import StoredSchedules
+    from zkrq.client.shards import ShardStatus
+    from zkrq.client.timetable import StoredSchedule
+    from zkrq.client.topics import Listener
+    from zkrq.consuming.batch import Batch
+    from zkrq.consuming.claims import Claim
+    from zkrq.consuming.deliveries import Batches, Deliveries
+    from zkrq.consuming.lease import Lost, Verb
+    from zkrq.consuming.observing import Observer, Outgoing
+    from zkrq.process.program import run
+    from zkrq.protocol.levels import ClientInfo
+    from zkrq.protocol.view import View
+    from zkrq.repair.progress import Progress
+    from zkrq.working.delivery import After, Before
+    from zkrq.working.handlers import BatchHandler, Handler
+    from zkrq.working.outcomes import Counts, Ending, Outcome, WorkerStatistics
+    from zkrq.working.worker import Worker
 
 __all__ = [
     "JSON",
@@ -222,19 +230,147 @@ __all__ = [
     "typed",
 ]
 
-if TYPE_CHECKING:
-    from zkrq import logs as logs
-    from zkrq import opentelemetry as opentelemetry
-    from zkrq import prometheus as prometheus
-    from zkrq import sync as sync
-    from zkrq import testing as testing
-else:
+if not TYPE_CHECKING:
+    # A program, a command or a test imports what it uses: a name is loaded when it is first asked for.
+    _HOMES = {
+        "JSON": "base.codecs",
+        "RAW": "base.codecs",
+        "TLS": "base.tls",
+        "After": "working.delivery",
+        "Backoff": "base.retry",
+        "Batch": "consuming.batch",
+        "BatchHandler": "working.handlers",
+        "Batches": "consuming.deliveries",
+        "Before": "working.delivery",
+        "Cancellation": "client.administration",
+        "CatchingUp": "base.events",
+        "Claim": "consuming.claims",
+        "ClaimLost": "base.errors",
+        "ClaimsLost": "base.events",
+        "ClientInfo": "protocol.levels",
+        "ClocksApart": "base.events",
+        "Closed": "base.errors",
+        "Cluster": "client.cluster",
+        "Codec": "base.codecs",
+        "CodecError": "base.errors",
+        "ConfigError": "base.errors",
+        "Consumer": "client.consumers",
+        "Counts": "working.outcomes",
+        "DamageFound": "base.events",
+        "DeadLetters": "base.limits",
+        "DeadLettersDropped": "base.events",
+        "DeclaredDead": "base.events",
+        "Deliveries": "consuming.deliveries",
+        "Duration": "base.checks",
+        "EndedItem": "client.items",
+        "Ending": "working.outcomes",
+        "Event": "base.events",
+        "Flow": "client.flow",
+        "FoundPage": "client.items",
+        "Group": "client.groups",
+        "Groups": "base.limits",
+        "Handler": "working.handlers",
+        "Headers": "base.checks",
+        "Health": "client.health",
+        "Item": "client.items",
+        "ItemState": "client.items",
+        "ItemsGivenUp": "base.events",
+        "LargestGroups": "client.groups",
+        "LevelRaised": "base.events",
+        "LevelRefused": "base.events",
+        "Limits": "base.limits",
+        "LimitsChanged": "base.events",
+        "Listener": "client.topics",
+        "LoginFile": "base.credentials",
+        "LoopBlocked": "base.events",
+        "Lost": "consuming.lease",
+        "MemoryShortened": "base.events",
+        "MomentsLost": "base.events",
+        "NoResult": "base.errors",
+        "NotEnoughReplicas": "base.errors",
+        "NotWritable": "base.events",
+        "Observer": "consuming.observing",
+        "Outcome": "working.outcomes",
+        "OutcomeUnknown": "base.errors",
+        "Outgoing": "consuming.observing",
+        "OwnerFenced": "base.events",
+        "Passed": "client.flow",
+        "PayloadTooLarge": "base.errors",
+        "Progress": "repair.progress",
+        "Queue": "client.queue",
+        "QueueFull": "base.errors",
+        "Receipt": "base.errors",
+        "Receipts": "base.errors",
+        "Recovered": "base.events",
+        "Recurring": "client.schedules",
+        "RegisterWentBack": "base.events",
+        "Reject": "base.retry",
+        "Result": "client.results",
+        "ResultQueue": "client.results",
+        "ResultReceipt": "client.results",
+        "ResultState": "client.results",
+        "Results": "base.limits",
+        "Retry": "base.retry",
+        "RetryLater": "base.retry",
+        "ScheduleChanged": "base.events",
+        "Scrubbed": "base.events",
+        "ServerCaughtUp": "base.events",
+        "ServerEvicted": "base.events",
+        "ServerFull": "base.events",
+        "ServerHasRoom": "base.events",
+        "ServerHealth": "client.health",
+        "ServerUnusableHere": "base.events",
+        "SessionLost": "base.events",
+        "SessionResumed": "base.events",
+        "SessionSuspended": "base.events",
+        "SeveralReleases": "base.events",
+        "ShardEvent": "base.events",
+        "ShardStatus": "client.shards",
+        "Sizes": "client.inspection",
+        "Statistics": "client.inspection",
+        "StoredSchedule": "client.timetable",
+        "StoredSchedules": "client.scheduling",
+        "SubscriptionSilent": "base.events",
+        "Unavailable": "base.errors",
+        "Verb": "consuming.lease",
+        "View": "protocol.view",
+        "ViewChanged": "base.events",
+        "WakeupsRefused": "base.events",
+        "WorkProgress": "base.progress",
+        "Worker": "working.worker",
+        "WorkerStatistics": "working.outcomes",
+        "WrongLoop": "base.errors",
+        "ZkrqDeprecated": "base.deprecation",
+        "ZkrqError": "base.errors",
+        "connect": "client.connecting",
+        "constant": "base.retry",
+        "embedded": "client.connecting",
+        "exponential": "base.retry",
+        "found": "client.connecting",
+        "linear": "base.retry",
+        "new_id": "base.ids",
+        "next_moments": "client.moments",
+        "run": "process.program",
+    }
+    """The module of each public name, below ``zkrq``."""
+
+    _MODULES = frozenset({"logs", "opentelemetry", "prometheus", "sync", "testing", "typed"})
+    """Public modules that are attributes of this one without an import by their users."""
 
     def __getattr__(name: str) -> object:
-        if name in {"logs", "opentelemetry", "prometheus", "sync", "testing"}:  # imported by those who use it
+        if name in _MODULES:
             return import_module(f"zkrq.{name}")
+        if name in _HOMES:
+            # Threads that ask at the same time find the same object, because import_module locks the module.
+            value = globals()[name] = getattr(import_module(f"zkrq.{_HOMES[name]}"), name)
+            return value
+        from zkrq.base.deprecation import RENAMED
+
         if name in RENAMED:
             present, deprecation = RENAMED[name]
             deprecation.warn()
-            return globals()[present]
+            return getattr(sys.modules[__name__], present)
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+    def __dir__() -> list[str]:
+        return sorted({*globals(), *__all__})
