@@ -1176,7 +1176,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "refused-certificate-looks-like-a-death",
-        "zkrq/replication/wire.py",
+        "zkrq/replication/redis_wire.py",
         "elif alert := await read_alert(host, port, _context(self._connection)):",
         "elif alert := None:",
         "a client's own certificate evicts no server",

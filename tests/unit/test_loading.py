@@ -53,12 +53,18 @@ def test_an_error_is_loaded_without_the_client() -> None:
     assert {name for name in modules if name.startswith("zkrq.client")} == set()
 
 
+def test_redis_is_loaded_when_a_client_is_made() -> None:
+    """redis-py loads as many modules as all of zkrq, and a cluster in this process needs none of them."""
+    assert "redis" not in _packages(loaded_by("import zkrq; zkrq.connect; zkrq.Worker; zkrq.run"))
+    assert "redis" in _packages(loaded_by("import zkrq; zkrq.connect(['redis://a'], 'b')"))
+
+
 def test_everything_is_loaded_without_an_extra() -> None:
     modules = loaded_by("import inspect\nfrom zkrq import *\nimport zkrq\ninspect.getmembers(zkrq)")
     assert "zkrq.client.cluster" in modules
     faces = ("zkrq.kombu", "zkrq.opentelemetry", "zkrq.outbox", "zkrq.prometheus", "zkrq.serve", "zkrq.sync")
     assert {name for name in modules if name.startswith((*faces, "zkrq.testing"))} == set()
-    assert _packages(modules) & FACES <= {"opentelemetry"}, "redis-py loads opentelemetry itself, where it is installed"
+    assert _packages(modules) & (FACES | {"redis"}) == set()
 
 
 def test_threads_that_ask_first_find_the_same() -> None:

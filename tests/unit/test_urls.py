@@ -14,6 +14,7 @@ from tests.every import every
 from zkrq.base.credentials import Source
 from zkrq.base.errors import ConfigError
 from zkrq.base.tls import TLS
+from zkrq.replication.redis_wire import RedisWire
 from zkrq.replication.urls import (
     Dialler,
     Told,
@@ -24,7 +25,6 @@ from zkrq.replication.urls import (
     with_credentials_of,
     without_credentials,
 )
-from zkrq.replication.wire import RedisWire
 
 URLS = [
     "redis://localhost",

@@ -12,7 +12,8 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import RedisError
 
 from zkrq.protocol.replies import Status
-from zkrq.replication.wire import NoConnection, Parser, RedisWire
+from zkrq.replication.redis_wire import Parser, RedisWire
+from zkrq.replication.wire import NoConnection
 
 
 class Connection:

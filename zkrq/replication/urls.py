@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qsl, quote, urlencode, urlsplit
 
 from zkrq.base.errors import ConfigError
-from zkrq.replication.wire import Dial, Wire, read_url, wires
 
 if TYPE_CHECKING:
     from zkrq.base.credentials import Source
     from zkrq.base.tls import TLS
+    from zkrq.replication.wire import Dial, Wire
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +32,8 @@ class Dialler:
 
         Raises ``ConfigError``.
         """
+        from zkrq.replication.redis_wire import wires  # redis-py takes as long to load as all the rest
+
         auth = None if self.tls and url.startswith("redis://") else self.auth
         try:
             return wires(_parts(url), timeout, auth, self.tls)
@@ -144,6 +146,8 @@ def check_url(url: str) -> None:
 def _parts(url: str) -> Mapping[str, Any]:
     if not isinstance(url, str) or not url.startswith(("redis://", "rediss://", "unix://")):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise ConfigError(f"{redact(str(url))!r} is not a Redis URL: redis://, rediss:// or unix:// expected")
+    from zkrq.replication.redis_wire import read_url
+
     try:
         url.encode()  # UnicodeEncodeError is a ValueError
         parts = read_url(url)
