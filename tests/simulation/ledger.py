@@ -52,6 +52,9 @@ LONGEST_LEASE = 10.0
 TOLD_SECONDS = 1.0
 """A holder that hears of a cancel at once does so within this."""
 
+OVER = (ResultState.DONE, "none"), (ResultState.DONE, "lost")
+"""What callers are told of an item whose result is over, as a clock says that is ahead by far."""
+
 
 class Outcome(enum.Enum):
     """How an operation ended for its caller."""
@@ -683,7 +686,7 @@ class Ledger:
         told = result.state, result.value if result.has_value else "lost" if result.is_lost else "none"
         if item.told is None:
             item.told, item.told_at = told, self._loop.now
-        elif item.told != told:
+        elif item.told != told and not (self.found.leapt and told in OVER):
             self.violation(f"told otherwise: {item.label} is {told}, and was {item.told}")
         self._check_result(item)
 
@@ -705,8 +708,8 @@ class Ledger:
         if self.found.away:
             return
         if item.told and item.result and not item.returns and item.told != (ResultState.DONE, item.result[0]):
-            if self.found.leapt and item.told in ((ResultState.DONE, "none"), (ResultState.DONE, "lost")):
-                return  # its time is over, says a clock that is an hour ahead
+            if self.found.leapt and item.told in OVER:
+                return
             self.violation(f"result lost: {item.label} is {item.told}, and its ack has left {item.result}")
 
     def check_settled(self, verb: str, item: Item, begun_at: float) -> None:

@@ -120,8 +120,10 @@ class _Errors(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         if record.exc_info and not (self._world.rolling and self._world.rolling.explains(record.exc_info[1])):
             text = f"{record.getMessage()}: {record.exc_info[1]!r}"
-            # A moment that is four minutes late is too old for a server whose clock is a minute ahead: it is lost.
-            if 2 * self._world.shape.clocks > PUT_WINDOW - ID_CATCH_UP and "id is older than" in text:
+            # A moment that is four minutes late is too old for a server whose clock is a minute ahead, and any is for
+            # the only one in sync if its clock is wrong: it is lost.
+            is_askew = 2 * self._world.shape.clocks > PUT_WINDOW - ID_CATCH_UP or self._world.found.leapt
+            if is_askew and "id is older than" in text:
                 return
             self._world.found.violation(f"logged as a mistake: {text}")
         elif self._world.trace.lines is not None:
@@ -684,7 +686,8 @@ class _Audit:
     async def drain(self) -> None:
         """Take and ack until nothing is left."""
         world, auditor, queue = self._world, self._auditor, self._queue
-        until = world.loop.now + DRAIN_SECONDS + world.stepped
+        leapt = world.found.leapt
+        until = world.loop.now + DRAIN_SECONDS + world.stepped - leapt
         while True:
             if self._lane.setting.pauses:  # again and again: a pause of unknown outcome may come late
                 await resume(auditor, self._lane, queue)
@@ -701,7 +704,11 @@ class _Audit:
                 sizes = (await auditor.do("size", queue.size(), CALL_LIMIT)).value
                 if sizes is not None and sizes[:3] == (0, 0, 0):
                     return
-                if world.loop.now > until:
+                if world.loop.now > until and leapt:
+                    # What was delayed by a clock that was wrong by far is late by as much.
+                    world.loop.skipped += leapt
+                    leapt, until = 0.0, until + DRAIN_SECONDS
+                elif world.loop.now > until:
                     self._ledger.violation(f"stranded: {sizes}")
                     return
                 await asyncio.sleep(5.0)
