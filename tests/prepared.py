@@ -21,7 +21,7 @@ FILES = (0, 1, 2)
 MAX_REQUEST = 1 << 20
 """Bytes of arguments and environment."""
 NUMBER_BYTES = 4
-LATE = ("anyio._backends._asyncio", "uvloop")
+LATE = ("anyio._backends._asyncio", "uvloop", "zkrq.replication.redis_wire")
 """What every command imports when it begins to work, where it is installed."""
 PASSED_ON = (signal.SIGHUP, signal.SIGINT, signal.SIGTERM)
 
@@ -55,7 +55,7 @@ def serve(path: str) -> None:
     from contextlib import suppress
     from importlib import import_module
 
-    from zkrq.cli import main
+    from zkrq.cli.running import main
 
     for name in LATE:
         with suppress(ImportError):

@@ -359,10 +359,10 @@ if not TYPE_CHECKING:
 
     def __getattr__(name: str) -> object:
         if name in _MODULES:
-            return import_module(f"zkrq.{name}")
+            return import_module(f"{__name__}.{name}")
         if name in _HOMES:
             # Threads that ask at the same time find the same object, because import_module locks the module.
-            value = globals()[name] = getattr(import_module(f"zkrq.{_HOMES[name]}"), name)
+            value = globals()[name] = getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
             return value
         from zkrq.base.deprecation import RENAMED
 

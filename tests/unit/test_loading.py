@@ -23,6 +23,8 @@ DRIVERS = {"redis", "hiredis", "aiozk"}
 FACES = {"fastapi", "starlette", "uvicorn", "pydantic", "msgspec", "prometheus_client", "opentelemetry", "kombu"}
 """What is optional: servers of HTTP, codecs, metrics, frameworks."""
 
+BASE = {"zkrq", "zkrq.base", "zkrq.base.version"}
+
 BARE = 40
 """Modules that ``import zkrq`` may load in addition to those of the interpreter."""
 
@@ -42,7 +44,7 @@ def _packages(modules: set[str]) -> set[str]:
 
 def test_the_package_alone_loads_next_to_nothing() -> None:
     modules = loaded_by("import zkrq; zkrq.__version__; dir(zkrq)")
-    assert {name for name in modules if name.startswith("zkrq")} == {"zkrq", "zkrq.base", "zkrq.base.version"}
+    assert {name for name in modules if name.startswith("zkrq")} == BASE
     assert len(modules) <= BARE, sorted(modules)
 
 
@@ -82,6 +84,29 @@ with ThreadPoolExecutor(8) as threads:
 assert len(first) == len(zkrq.__all__) and all(other == first for other in others)
 """
     assert "zkrq.client.cluster" in loaded_by(code)
+
+
+def test_the_version_is_told_without_loading_a_command() -> None:
+    modules = loaded_by("from zkrq.cli import main; assert main(['--version']) == 0")
+    assert {name for name in modules if name.startswith("zkrq")} == {*BASE, "zkrq.cli"}
+    assert len(modules) <= BARE, sorted(modules)
+
+
+@pytest.mark.parametrize("arguments", [["--help"], ["push", "--help"], ["serve", "--help"]])
+def test_help_loads_neither_a_face_nor_redis(arguments: list[str]) -> None:
+    modules = loaded_by(f"from zkrq.cli import main\ntry: main({arguments})\nexcept SystemExit: pass")
+    assert "zkrq.cli.running" in modules
+    assert _packages(modules) & (FACES | {"redis", "rich", "uvloop", "asyncpg", "lupa"}) == set()
+    faces = ("zkrq.kombu", "zkrq.outbox", "zkrq.serve", "zkrq.sync", "zkrq.testing")
+    assert {name for name in modules if name.startswith(faces)} == set()
+
+
+def test_the_version_is_the_same_however_it_is_asked_for() -> None:
+    def told(*program: str) -> str:
+        return subprocess.run([sys.executable, *program], capture_output=True, text=True, check=True).stdout
+
+    alone = told("-c", "import sys; from zkrq.cli import main; sys.exit(main(['--version']))")
+    assert alone == told("-m", "zkrq", "--version") == f"zkrq {zkrq.__version__}\n"
 
 
 def _imported_for_types() -> Iterator[tuple[str, str]]:

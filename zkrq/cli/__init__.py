@@ -13,6 +13,16 @@ stdin       lines from stdin
 demo/       the demo
 """
 
-from zkrq.cli.running import main
+import sys
 
-__all__ = ["main"]
+from zkrq.base.version import __version__
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run one command; return the exit code.  Programs that only ask for the version load nothing else."""
+    if (sys.argv[1:] if arguments is None else arguments) == ["--version"]:
+        sys.stdout.write(f"zkrq {__version__}\n")
+        return 0
+    from zkrq.cli import running
+
+    return running.main(arguments)
