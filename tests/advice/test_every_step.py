@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 import shlex
 import tomllib
@@ -25,8 +26,16 @@ ROWS = {**LED_OUT, **table.ELSEWHERE, **table.NOT_HERE, **table.NO_STEP}
 EXTRA = re.compile(r"zkrq\[(\w+|\{\})\]")
 """A package to install, which is the whole step."""
 
-FOUND = [*scan.steps_of_source(), *scan.steps_of_pages()]
-STEPS = [step for step in FOUND if not EXTRA.search(step.text)]
+
+@functools.cache
+def found() -> list[scan.Step]:
+    """Scan the product, once; not where this module is imported, which every worker of a test run does."""
+    return [*scan.steps_of_source(), *scan.steps_of_pages()]
+
+
+def steps() -> list[scan.Step]:
+    """Return what is found, without packages to install."""
+    return [step for step in found() if not EXTRA.search(step.text)]
 
 
 def row_of(step: scan.Step) -> table.Row | None:
@@ -35,12 +44,12 @@ def row_of(step: scan.Step) -> table.Row | None:
 
 
 def test_every_step_has_a_row() -> None:
-    without = [f"{step.file}:{step.line}: {step.text}" for step in STEPS if row_of(step) is None]
+    without = [f"{step.file}:{step.line}: {step.text}" for step in steps() if row_of(step) is None]
     assert not without, "a new next step: carry it out in tests/advice, or say in its steps.txt where or why not"
 
 
 def test_every_row_is_about_one_step() -> None:
-    rows = [row for step in STEPS if (row := row_of(step))]
+    rows = [row for step in steps() if (row := row_of(step))]
     assert sorted(rows) == sorted(ROWS), "a row without a step, or one for several"
     kinds = (LED_OUT, table.ELSEWHERE, table.NOT_HERE, table.NO_STEP)
     assert sum(map(len, kinds)) == len(ROWS), "a step in two tables"
@@ -54,7 +63,7 @@ def test_the_tests_exist_that_are_referred_to() -> None:
 
 def test_what_is_to_be_installed_exists() -> None:
     extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
-    named = {extra for step in FOUND for extra in EXTRA.findall(step.text)} - {"{}"}
+    named = {extra for step in found() for extra in EXTRA.findall(step.text)} - {"{}"}
     assert named <= extras.keys()
     assert len(named) > 5
 
