@@ -144,7 +144,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "if may_leave and not effort.touched:",
         "if may_leave:",
         "a push that some server may have stays on its shard when the map changes",
-        Suite("tests/unit/test_push_operations.py"),
+        Suite("tests/unit/test_pushing.py"),
     ),
     Mutant(
         "put-back-is-told-by-any-counts",
@@ -184,7 +184,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "            if effort.touched:\n",
         "            if effort.touched and patient:\n",
         "what may have been pushed is placed nowhere else",
-        Suite("tests/unit/test_push_operations.py"),
+        Suite("tests/unit/test_pushing.py"),
     ),
     Mutant(
         "calls-cover-the-shards-of-any-map",

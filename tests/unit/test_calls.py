@@ -6,23 +6,13 @@ from dataclasses import fields
 from typing import Any, NamedTuple, cast, get_type_hints
 
 from tests.every import every
+from tests.unit.every_call import CALLS, sentinels
 from zkrq.protocol import calls
 from zkrq.protocol.calls import Call, Rows
 from zkrq.protocol.records import Bundle, Version, pack
 from zkrq.protocol.scripts import SCRIPTS
 
-CALLS: dict[str, type[Call[Any]]] = {
-    each.script: each
-    for each in vars(calls).values()
-    if isinstance(each, type) and issubclass(each, Call) and "script" in each.__dict__
-}
-
 every_call = every("call", CALLS.values())
-
-
-def sentinels(call: type[Call[Any]]) -> dict[str, Any]:
-    """Another value for every field."""
-    return {field.name: f"the {field.name}" for field in fields(call) if field.name != "items"}  # pyright: ignore
 
 
 def test_every_script_has_one_call() -> None:

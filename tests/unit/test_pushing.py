@@ -1,322 +1,254 @@
-"""The parts of a push: its options, its receipts, and its batches."""
+"""A push that can go to another shard: it does only if nothing was written, also when the shards have changed."""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Sequence
-from datetime import UTC, datetime, timedelta
+from dataclasses import replace
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-from tests.every import every
-from zkrq.base import clock
-from zkrq.base.checks import MAX_DURATION, MAX_ID
-from zkrq.base.errors import ConfigError, OutcomeUnknown, QueueFull, Receipt, Unavailable, ZkrqError
-from zkrq.base.ids import Ids, new_ids_at
-from zkrq.producing import bundling
-from zkrq.producing.bundling import PUT_BYTES
-from zkrq.producing.options import Options, read_options
-from zkrq.producing.pusher import (
-    _receipt_of,  # pyright: ignore[reportPrivateUsage]
-    _worst,  # pyright: ignore[reportPrivateUsage]
+from tests.unit.by_hand import info, view_of
+from zkrq.base.errors import Unavailable
+from zkrq.protocol.calls import PushDecided, Put
+from zkrq.protocol.operations import OPERATIONS, Operations
+from zkrq.protocol.pushing import Done, InDoubt, Known, Late, Pushes, _Round  # pyright: ignore[reportPrivateUsage]
+from zkrq.protocol.records import fresh
+from zkrq.protocol.replies import Answer, Status
+from zkrq.protocol.steps import (
+    Ask,
+    Begin,
+    CheckTime,
+    ConfirmPlace,
+    Evict,
+    Identify,
+    Look,
+    Misplaced,
+    NoteClocks,
+    NothingDone,
+    Obstacles,
+    Refresh,
+    Rest,
+    StepFailed,
+    Unknown,
 )
-from zkrq.producing.receipts import PackedReceipts, outcome
-from zkrq.protocol.pushing import Done, Duplicate, Known
-from zkrq.replication.batching import MAX_BATCH, MAX_BATCH_BYTES
+from zkrq.protocol.view import Life, ServerId, evict, found, plan
 
-# -- options -------------------------------------------------------------------------------------------------------
-
-
-def options(
-    delay: Any = None, at: Any = None, priority: Any = 0, key: Any = None, ttl: Any = None
-) -> Options:  # of any type, as users give them
-    return read_options(delay, at, priority, key, ttl)
+SERVERS = [ServerId(name) for name in ("a", "b")]
+VIEW = found(plan({id: Life(id, id) for id in SERVERS}, dict.fromkeys(SERVERS, ""), min_replicas=2, by=""), by="")
+PUT = Put("id", fresh(0, 1), b"")
 
 
-def refused(**given: Any) -> str:
-    with pytest.raises(ConfigError) as error:
-        options(**given)
-    return str(error.value)
+def _end(answer: Answer) -> Pushes:
+    """What becomes of a push of which one server gives this answer, and nothing more can be had of the others."""
+    operation: Any = OPERATIONS.push_plain("jobs", [PUT], map_number=1, patient=False)
+    assert isinstance(next(operation), Look)
+    assert isinstance(operation.send(VIEW), Begin)
+    assert isinstance(operation.send(Obstacles({}, ())), Ask)
+    assert isinstance(operation.send({SERVERS[0]: answer, SERVERS[1]: answer}), Evict)
+    with pytest.raises(StopIteration) as ended:
+        operation.throw(NothingDone("nobody answers"))
+    return ended.value.value
 
 
-def test_plain_push_has_none() -> None:
-    assert options() == Options()
-    assert options() is options(), "recognized by what it is"
+def test_what_may_have_happened_is_in_doubt() -> None:
+    (outcome,) = _end(Answer(Status.TIMEOUT, reason="no answer")).exceptional.values()
+    assert isinstance(outcome, InDoubt)
 
 
-def test_options_are_in_the_units_of_the_wire() -> None:
-    assert options(delay=1.5, priority=9, key="k", ttl=2) == Options(9, 1500, "k", 2000.0)
-    assert options(delay=timedelta(minutes=1), ttl=timedelta(hours=1)) == Options(0, 60_000, "", 3_600_000.0)
+def test_what_certainly_has_not_happened_may_go_elsewhere() -> None:
+    with pytest.raises(NothingDone, match="nobody answers"):
+        _end(Answer(Status.GONE, reason="another life"))
 
 
-def test_moment_is_a_delay() -> None:
-    in_a_minute = options(at=clock.now() + timedelta(minutes=1))
-    assert 50_000 < in_a_minute.delay_ms <= 60_000
-    assert options(at=clock.now() - timedelta(days=1)).delay_ms == 0, "it is due already"
+STALE = Answer(Status.STALE, reason="a later epoch")
+NEWER = replace(VIEW, epoch=VIEW.epoch + 1, map_number=4)
+"""The view after an operator has changed the shards."""
+
+PLAIN_OK = Answer(Status.OK, ([], []))
+DECIDED_OK = Answer(Status.OK, ([b"+"], []))
 
 
-@every("priority", range(10))
-def test_priorities(priority: int) -> None:
-    assert options(priority=priority).priority == priority
+def _begin(*, decided: bool) -> Any:
+    """A push that was placed by map 3, and is about to be written."""
+    push = OPERATIONS.push_decided(PushDecided("jobs", 0, [PUT]), map_number=3) if decided else None
+    operation: Any = push or OPERATIONS.push_plain("jobs", [PUT], map_number=3)
+    assert isinstance(next(operation), Look)
+    assert isinstance(operation.send(replace(VIEW, map_number=3)), Begin)
+    return operation
 
 
-@every("priority", [-1, 10, True, 1.5, "1", None])
-def test_bad_priority(priority: Any) -> None:
-    assert "priority" in refused(priority=priority)
-
-
-@every("delay", [-1, -0.001, math.nan, math.inf, MAX_DURATION * 1.01, "1", True, timedelta(-1)])
-def test_bad_delay(delay: Any) -> None:
-    assert "delay" in refused(delay=delay)
-
-
-@pytest.mark.parametrize("at", [datetime(2030, 1, 1), 1e9, "now", datetime(9999, 1, 1, tzinfo=UTC)])  # noqa: DTZ001
-def test_bad_moment(at: Any) -> None:
-    assert "at " in refused(at=at)
-
-
-def test_delay_and_moment_exclude_each_other() -> None:
-    message = refused(delay=0, at=clock.now())
-    assert "delay" in message
-    assert "at" in message
-
-
-@every("key", ["", " ", "a\n", " a", "a\0", "\x01pause", "x" * (MAX_ID + 1), "ä" * MAX_ID, 7, b"k"])
-def test_bad_key(key: Any) -> None:
-    assert "key" in refused(key=key)
-
-
-@every("ttl", [0, -1, math.nan, math.inf, MAX_DURATION * 1.01, "1", True, timedelta(0)])
-def test_bad_time_to_live(ttl: Any) -> None:
-    assert "ttl" in refused(ttl=ttl)
-
-
-def test_shortest_time_to_live_is_a_millisecond() -> None:
-    assert options(ttl=1e-9).ttl_ms == 1.0
-
-
-@pytest.mark.parametrize("delay", [2, 2.0001, 60])
-def test_item_that_would_never_be_delivered_is_refused(delay: float) -> None:
-    assert "ttl" in refused(delay=delay, ttl=2)
-    assert "ttl" in refused(at=clock.now() + timedelta(seconds=delay + 1), ttl=2)
-    assert options(delay=1.999, ttl=2) == Options(0, 1999, "", 2000.0)
-
-
-# -- receipts ------------------------------------------------------------------------------------------------------
-
-
-def ids(length: int, first: int = 0) -> Ids:
-    return Ids("i", first, length)
-
-
-Pushed = int | Duplicate | Known | Done
-
-
-def result(id: str, told: Pushed | ZkrqError) -> int | Receipt | ZkrqError:
-    return told if isinstance(told, int | ZkrqError) else outcome(id, told, is_named=False)
-
-
-def receipts(*parts: Sequence[Pushed | ZkrqError]) -> PackedReceipts:
-    """Receipts of several calls, whose ids count on in hexadecimal."""
-    receipts = PackedReceipts()
-    for results in parts:
-        some = ids(len(results), len(receipts))
-        receipts.add(some, [result(id, told) for id, told in zip(some, results, strict=True)])
-    return receipts
-
-
-def test_no_receipts() -> None:
-    none = receipts()
-    assert (len(none), list(none), none[:], none.errors, list(none.outcomes())) == (0, [], [], [], [])
-    for index in (0, -1):
-        with pytest.raises(IndexError):
-            none[index]
-
-
-def test_receipts_of_several_calls_are_one_sequence() -> None:
-    told = receipts([3, 3], [2], [], [2, 3])
-    assert list(told) == [Receipt("i10", 3), Receipt("i11", 3), Receipt("i12", 2), Receipt("i13", 2), Receipt("i14", 3)]
-    assert len(told) == 5
-    assert told.errors == []
-
-
-COPIES = st.integers(1, 7)
-RESULTS = st.one_of(
-    st.integers(0, 255),
-    st.builds(Duplicate, st.just("first"), COPIES),
-    st.builds(Known, COPIES, st.booleans()),
-    st.builds(Done, COPIES, st.booleans()),
-)
-PARTS = st.lists(st.lists(RESULTS, max_size=5), max_size=5)
-
-
-@given(PARTS, st.integers(-30, 30))
-def test_receipts_are_indexed_as_a_list_is(parts: list[list[Pushed]], index: int) -> None:
-    told = receipts(*parts)
-    plain = list(told)
-    if -len(plain) <= index < len(plain):
-        assert told[index] == plain[index] == told.outcome(index)
+def _touched(*, decided: bool) -> Any:
+    """The same when one server has it, and the other one already asks for map 4."""
+    operation = _begin(decided=decided)
+    asked = operation.send(Obstacles({}, ()))
+    if decided:
+        asked = operation.send({VIEW.primary("jobs"): DECIDED_OK._replace(body=([b"+"], [b"id", PUT.record, [], 0]))})
+        answers = dict.fromkeys(asked.lives, STALE)
     else:
-        for look in (told.__getitem__, told.outcome):
-            with pytest.raises(IndexError):
-                look(index)
+        answers = {SERVERS[0]: PLAIN_OK, SERVERS[1]: STALE}
+    assert isinstance(operation.send(answers), Refresh)
+    step = operation.send(NEWER)
+    return operation, operation.send(Obstacles({}, ())) if decided else step
 
 
-@given(PARTS, st.slices(12))
-def test_receipts_are_sliced_as_a_list_is(parts: list[list[Pushed]], some: slice) -> None:
-    told = receipts(*parts)
-    assert told[some] == list(told)[some]
+@pytest.mark.parametrize("decided", [False, True])
+def test_a_push_that_met_a_newer_map_before_anything_was_written_is_placed_anew(decided: bool) -> None:
+    operation = _begin(decided=decided)
+    asked = operation.send(Obstacles({}, ()))
+    assert isinstance(asked, Ask)
+    assert isinstance(operation.send(dict.fromkeys(asked.lives, STALE)), Refresh)
+    with pytest.raises(Misplaced, match="map 4 is needed, 3 was known"):
+        operation.send(NEWER)
+        operation.send(Obstacles({}, ()))
 
 
-@given(PARTS)
-def test_receipts_are_a_sequence(parts: list[list[Pushed]]) -> None:
-    told = receipts(*parts)
-    known = [result(ids(1, at)[0], each) for at, each in enumerate(each for part in parts for each in part)]
-    plain = [Receipt(ids(1, at)[0], each) if isinstance(each, int) else each for at, each in enumerate(known)]
-    assert list(told) == list(told.outcomes()) == plain
-    assert list(reversed(told)) == plain[::-1]
-    assert told + told[:2] == plain + plain[:2]
-    assert all(each in told for each in plain)
-    assert [told.index(each) for each in plain] == [plain.index(each) for each in plain]
+@pytest.mark.parametrize("decided", [False, True])
+def test_a_push_that_one_server_has_goes_on_there_when_the_newer_map_leaves_it_there(decided: bool) -> None:
+    operation, step = _touched(decided=decided)
+    assert step == ConfirmPlace(4)
+    assert isinstance(operation.send(0), Rest), "the map is not known yet"
+    assert isinstance(operation.send(None), CheckTime)
+    assert operation.send(None) == ConfirmPlace(4)
+    step = operation.send(5)
+    if isinstance(step, Begin):
+        step = operation.send(Obstacles({}, ()))
+    assert isinstance(step, Ask)
+    assert step.epoch == NEWER.epoch
 
 
-def test_duplicate_names_the_first() -> None:
-    told = receipts([3, Duplicate("other", 3)])
-    assert told[1] == Receipt("other", 3, duplicate=True, new=False)
-    assert not told[0].duplicate
+@pytest.mark.parametrize("decided", [False, True])
+def test_a_push_that_one_server_has_is_in_doubt_when_it_belongs_elsewhere_by_now(decided: bool) -> None:
+    operation, step = _touched(decided=decided)
+    assert step == ConfirmPlace(4)
+    if decided:
+        with pytest.raises(Unknown, match="another shard"):
+            operation.throw(StepFailed(Unavailable("another shard")))
+        return
+    with pytest.raises(StopIteration) as ended:
+        operation.throw(StepFailed(Unavailable("another shard")))
+    (outcome,) = ended.value.value.exceptional.values()
+    assert isinstance(outcome, InDoubt)
 
 
-def test_done_is_told_apart_from_pushed_now() -> None:
-    assert list(receipts([3, Done(2)])) == [Receipt("i10", 3), Receipt("i11", 2, done=True)]
+class _Decided(Operations):
+    """The primary says of each item that it is gone."""
+
+    def push_decided(self, *_: Any, **__: Any) -> Any:
+        yield from ()
+        return Pushes(2, {(0, 0): Done(2)})
 
 
-@pytest.mark.parametrize(("in_doubt", "new"), [(False, False), (True, None)])
-def test_id_that_was_there_is_told_apart_from_a_new_one(in_doubt: bool, new: bool | None) -> None:
-    assert outcome("mine", Known(3, in_doubt), is_named=True) == Receipt("mine", 3, new=new)
-    assert outcome("mine", Done(3, in_doubt), is_named=True) == Receipt("mine", 3, done=True, new=new)
+@pytest.mark.parametrize(("leaders", "outcome"), [(1, Done(2)), (2, Known(2, in_doubt=True))])
+def test_a_tombstone_of_a_later_primary_may_be_that_of_the_push_itself(leaders: int, outcome: object) -> None:
+    """The former primary stored the item, and a consumer acked it there, before the present one was asked."""
+    so_far = _Round()
+    for leading in SERVERS[:leaders]:
+        so_far.begin(replace(VIEW, members={leading: VIEW.members[leading]}), "jobs")
+    so_far.covered = {(id, VIEW.members[id]) for id in SERVERS}
+    so_far.copies = 2
+    so_far.tombstones = {(0, 0): {so_far.primary: 3}}
+    again: Any = _Decided()._push_again("jobs", [PUT], so_far, {}, 0)  # pyright: ignore[reportPrivateUsage]
+    with pytest.raises(StopIteration) as ended:
+        next(again)
+    assert ended.value.value == {(0, 0): outcome}
 
 
-def test_a_receipt_of_the_hot_path_is_one_of_the_constructor() -> None:
-    assert _receipt_of(("mine", 3, False, False, True, ())) == Receipt("mine", 3)
-    assert Receipt._fields == ("id", "replicas", "duplicate", "done", "new", "replaced")
+# -- clocks -----------------------------------------------------------------------------------------------------------
+
+THREE = view_of(*map(ServerId, "abc"))
+HOUR = 3600.0
+ROUNDS = 10
 
 
-@pytest.mark.parametrize("in_doubt", [False, True])
-def test_id_that_the_library_made_is_always_new(in_doubt: bool) -> None:
-    """Where it is known, an earlier try of the same push has stored it."""
-    assert list(receipts([Known(3, in_doubt)])) == [Receipt("i10", 3)]
+class _Servers:
+    """Three servers, of which some refuse every push for its age, and what the clocks say."""
+
+    def __init__(self, *refusing: str, **ahead: float) -> None:
+        self.refusing = set(refusing)
+        self.ahead = ahead
+        self.view = THREE
+        self.asked: list[set[str]] = []
+        self.askew: dict[ServerId, str] = {}
+
+    def run(self, operation: Any) -> Any:
+        try:
+            step = next(operation)
+            while True:
+                step = operation.send(self._result(step))
+        except StopIteration as stop:
+            return stop.value
+
+    def _result(self, step: Any) -> object:
+        match step:
+            case Look():
+                return self.view
+            case Begin():
+                return Obstacles({}, (), self.askew)
+            case Ask(lives=lives, call=PushDecided()):
+                (primary,) = lives
+                return {primary: Answer(Status.OK, ([b"L" if primary in self.refusing else b"+"], []))}
+            case Ask(lives=lives):
+                self.asked.append(set(lives))
+                assert len(self.asked) < ROUNDS
+                late = {id: [1] if id in self.refusing else [] for id in lives}
+                return {id: Answer(Status.OK, (late[id], [])) for id in lives}
+            case Identify(servers):
+                return {id: info(id, ahead=self.ahead.get(id, 0.0)) for id in servers}
+            case NoteClocks(compared):
+                self.askew = compared.refusing()
+            case Evict(view, failed):
+                if len(view.members) > view.min_replicas and any(self.ahead.get(id) for id in failed):
+                    self.view = evict(view, failed, by="", now_ms=0)
+                return self.view
+            case _:
+                assert isinstance(step, Rest), step
+        return None
 
 
-def test_item_that_was_not_pushed_raises_its_error() -> None:
-    full, unknown = QueueFull(), OutcomeUnknown(ids=("i3",))
-    told = receipts([3, full], [3], [unknown, 3])
-    assert told.errors == [full, unknown]
-    assert list(told.outcomes()) == [Receipt("i10", 3), full, Receipt("i12", 3), unknown, Receipt("i14", 3)]
-    assert told.outcome(-2) is unknown
-    assert told[2] == Receipt("i12", 3)
-    for index, error in ((1, full), (3, unknown), (-2, unknown)):
-        with pytest.raises(type(error)) as raised:
-            told[index]
-        assert raised.value is error
-    assert told[4:] == [Receipt("i14", 3)]
-    with pytest.raises(QueueFull):
-        told[:]
+def test_a_server_that_refuses_a_push_for_its_own_clock_leaves_and_the_push_returns() -> None:
+    servers = _Servers("c", c=-HOUR)
+    assert servers.run(OPERATIONS.push_plain("jobs", [PUT])) == Pushes(2, {})
+    assert servers.view.members.keys() == {"a", "b"}
 
 
-def test_receipts_of_a_million_are_small() -> None:
-    """A few bytes each, made when they are looked at."""
-    told = PackedReceipts()
-    for start in range(0, 1_000_000, MAX_BATCH):
-        told.add(ids(MAX_BATCH, start), [3] * MAX_BATCH)
-    assert len(told) == 1_000_000
-    assert told[999_999] == Receipt(ids(1, 999_999)[0], 3)
-    held = sum(len(part) for part in told._results)  # pyright: ignore[reportPrivateUsage]
-    assert held == 1_000_000
-    assert told._others == {}  # pyright: ignore[reportPrivateUsage]
+def test_a_push_that_all_refuse_is_late_and_no_server_is_evicted() -> None:
+    servers = _Servers("a", "b", "c", a=HOUR, b=HOUR, c=HOUR)
+    assert servers.run(OPERATIONS.push_plain("jobs", [PUT])).exceptional == {(0, 0): Late()}
+    assert servers.view is THREE
 
 
-def test_worst_error_is_the_one_whose_outcome_is_unknown() -> None:
-    told = receipts(
-        [QueueFull(), OutcomeUnknown(ids=("i1", "i2"))], [3, OutcomeUnknown(ids=("i2", "i3")), Unavailable()]
-    )
-    worst = _worst(told)
-    assert isinstance(worst, OutcomeUnknown)
-    assert worst.ids == ("i1", "i2", "i3"), "each once"
-    assert worst.outcomes is told
+def test_a_push_that_a_needed_server_refuses_is_in_doubt_and_the_next_one_is_not_sent() -> None:
+    servers = _Servers("c", c=HOUR)
+    servers.view = replace(THREE, min_replicas=3)
+    (outcome,) = servers.run(OPERATIONS.push_plain("jobs", [PUT])).exceptional.values()
+    assert isinstance(outcome, InDoubt)
+    assert outcome.reason == "c: its clock is 3600.0 s ahead of the others': set it right (chrony, NTP)"
+    before = len(servers.asked)
+    with pytest.raises(NothingDone, match="nothing was written: c: its clock is"):
+        servers.run(OPERATIONS.push_plain("jobs", [PUT]))
+    assert len(servers.asked) == before
 
 
-def test_first_error_is_as_bad_as_any_other() -> None:
-    full = QueueFull()
-    told = receipts([3, full, Unavailable()])
-    assert _worst(told) is full
-    assert full.outcomes is told
+def test_servers_that_contradict_each_other_for_another_reason_are_asked_once_more() -> None:
+    """One of them has forgotten removals early, and refuses what is older."""
+    servers = _Servers("c")
+    (outcome,) = servers.run(OPERATIONS.push_plain("jobs", [PUT])).exceptional.values()
+    assert outcome == InDoubt()
+    assert servers.asked == [{"a", "b", "c"}, {"c"}]
+    assert servers.view is THREE
 
 
-# -- ids that are made together ------------------------------------------------------------------------------------
+def test_another_primary_decides_what_one_with_a_wrong_clock_refused() -> None:
+    primary = THREE.primary("jobs")
+    servers = _Servers(primary, **{primary: HOUR})
+    assert servers.run(OPERATIONS.push_decided(PushDecided("jobs", 0, [PUT]))).exceptional == {}
+    assert primary not in servers.view.members
 
 
-def test_receipts_tell_the_ids_that_were_sent() -> None:
-    sent = new_ids_at(1_700_000_000_000, 40)
-    told = PackedReceipts()
-    told.add(sent, [3] * 40)
-    assert [receipt.id for receipt in told] == list(sent)
-
-
-# -- how many go together --------------------------------------------------------------------------------------------
-
-
-def chunks(sizes: Sequence[int]) -> list[list[int]]:
-    """What becomes one batch each, as the sizes of the payloads."""
-    return [[len(payload) for payload in chunk] for chunk in bundling.chunks(bytes(size) for size in sizes)]
-
-
-def test_nothing_is_no_chunk() -> None:
-    assert chunks([]) == []
-
-
-@every("length", [1, MAX_BATCH - 1, MAX_BATCH, MAX_BATCH + 1, 2 * MAX_BATCH, 2 * MAX_BATCH + 1])
-def test_chunks_are_no_longer_than_a_batch(length: int) -> None:
-    lengths = [len(chunk) for chunk in chunks([1] * length)]
-    assert lengths[:-1] == [MAX_BATCH] * (len(lengths) - 1)
-    assert sum(lengths) == length
-    assert 0 < lengths[-1] <= MAX_BATCH
-
-
-def test_chunks_weigh_no_more_than_a_batch() -> None:
-    largest = MAX_BATCH_BYTES // 2 - PUT_BYTES
-    assert chunks([largest] * 5) == [[largest] * 2, [largest] * 2, [largest]]
-    assert chunks([largest + 1] * 3) == [[largest + 1]] * 3
-
-
-def test_item_that_is_larger_than_a_batch_goes_alone() -> None:
-    huge = 2 * MAX_BATCH_BYTES
-    assert chunks([1, huge, 1, 1, huge, huge]) == [[1], [huge], [1, 1], [huge], [huge]]
-
-
-@given(st.lists(st.sampled_from([0, 1, 1000, MAX_BATCH_BYTES // 3, MAX_BATCH_BYTES - PUT_BYTES, MAX_BATCH_BYTES + 1])))
-def test_chunks_are_everything_in_order(sizes: list[int]) -> None:
-    made = chunks(sizes)
-    assert [size for chunk in made for size in chunk] == sizes
-    weights = [sum(PUT_BYTES + size for size in chunk) for chunk in made]
-    assert all(weight <= MAX_BATCH_BYTES or len(chunk) == 1 for weight, chunk in zip(weights, made, strict=True))
-    for weight, following in zip(weights, made[1:], strict=False):
-        assert weight + PUT_BYTES + following[0] > MAX_BATCH_BYTES, "no smaller than need be"
-
-
-def test_chunks_are_made_as_they_are_taken() -> None:
-    """So that a generator of a million items needs little memory."""
-    taken = 0
-
-    def payloads() -> Any:
-        nonlocal taken
-        while True:
-            taken += 1
-            yield b"x"
-
-    made = bundling.chunks(payloads())
-    for count in (1, 2, 3):
-        assert len(next(made)) == MAX_BATCH
-        assert taken <= count * MAX_BATCH + 1
+def test_a_primary_with_a_wrong_clock_that_is_needed_is_named() -> None:
+    primary = THREE.primary("jobs")
+    servers = _Servers(primary, **{primary: HOUR})
+    servers.view = replace(THREE, min_replicas=3)
+    for _ in range(2):
+        with pytest.raises(NothingDone, match=f"nothing was written: {primary}: its clock is 3600.0 s ahead"):
+            servers.run(OPERATIONS.push_decided(PushDecided("jobs", 0, [PUT])))

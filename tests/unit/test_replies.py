@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.every import every
-from tests.unit.test_calls import CALLS, sentinels
+from tests.unit.every_call import CALLS, sentinels
 from zkrq.protocol.calls import Call
 from zkrq.protocol.replies import (
     MAY_HAVE_HAPPENED,

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.every import every
-from tests.unit.test_serve_page import HOSTILE, NOON
+from tests.unit.page_values import HOSTILE, NOON
 from zkrq.client.items import Item
 from zkrq.serve.actions import FIELDS_MAX, Form, Outcome, question, read_form, read_outcome, tell
 from zkrq.serve.letters import columns, group, kind_of, value_of

@@ -1,0 +1,87 @@
+"""What the page makes of figures: curves and rates."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+from tests.every import every
+from tests.unit.page_values import NOON
+from zkrq.client.flow import Flow
+from zkrq.client.inspection import Sizes, Statistics
+from zkrq.serve import curves
+from zkrq.serve.curves import HEIGHT, MARKS, WIDTH, History, Point, draw, latest_rate, rates, thin
+from zkrq.serve.shown import NO_FIGURES
+
+
+def test_history_keeps_the_last_minutes_of_the_queues_that_are_there() -> None:
+    history = History()
+    for at in range(0, 1000, 100):
+        history.add(at, {"a": seen(at), "b": seen(1)} if at < 500 else {"a": seen(at)})
+    assert history.points("a") == tuple(Point(at, at, at) for at in range(0, 1000, 100))
+    assert history.points("b") == ()
+    history.add(950 + curves.HISTORY_SECONDS, {"a": seen(0, removed=900)})
+    assert history.points("a") == (Point(950 + curves.HISTORY_SECONDS, 0, 900, 900),)
+    for at in range(curves.POINTS_MAX + 10):
+        history.add(2000 + at / 10, {"a": seen(1)})
+    assert len(history.points("a")) == curves.POINTS_MAX
+
+
+def seen(ready: int, *, removed: int = 0, dead: int = 0, server: str = "redis-1") -> Statistics:
+    """A queue as its primary counts it."""
+    flow = Flow(ready + dead + removed, removed, server)
+    return NO_FIGURES._replace(sizes=Sizes(ready, 0, 0, dead), flow=flow)
+
+
+def test_what_passes_is_added_up_whoever_counts() -> None:
+    """Between the looks at two primaries, and of a queue that began anew, it is not known."""
+    history = History()
+    looks = [seen(5), seen(8, removed=2), seen(50, server="redis-2"), seen(49, removed=1, server="redis-2"), seen(3)]
+    for at, look in enumerate([*looks, seen(2, removed=2, dead=1)]):
+        history.add(at, {"a": look})
+    passed = [(0, 0), (5, 2), (5, 2), (5, 3), (5, 3), (7, 5)]
+    assert [point[2:] for point in history.points("a")] == passed
+
+
+def test_a_rate_is_of_the_last_seconds() -> None:
+    passed = ((0, 0, 0), (5, 10, 0), (10, 20, 5), (20, 120, 5), (30, 120, 25))
+    points = [Point(at, 0, pushed, removed) for at, pushed, removed in passed]
+    assert rates(points) == [(5, 2.0, 0.0), (10, 2.0, 0.5), (20, 10.0, 0.0), (30, 0.0, 2.0)]
+    assert rates(points[:1]) == rates([]) == []
+
+
+@every("seconds", range(0, 31, 3))
+def test_the_latest_rate_is_the_last_of_all(seconds: int) -> None:
+    points = [Point(at, 0, at * at, at) for at in range(0, seconds, 2)]
+    assert latest_rate(points) == next(iter(rates(points)[-1:]), None)
+
+
+def test_a_curve_has_zero_in_sight_and_stays_within_its_edges() -> None:
+    assert draw([0], [5.0]) is draw([], [], []) is None
+    assert draw([0, 10], [5.0, 10.0]) == ([f"0.0,{HEIGHT / 2} {WIDTH}.0,0.0"], 10.0, ())
+    assert draw([0, 10], [0.0, 5.0], [10.0, 0.0]) == (
+        [f"0.0,{HEIGHT}.0 {WIDTH}.0,{HEIGHT / 2}", f"0.0,0.0 {WIDTH}.0,{HEIGHT}.0"],
+        10.0,
+        (),
+    )
+    assert draw([3, 3], [0.0, 0.0]) == ([f"0.0,{HEIGHT}.0 0.0,{HEIGHT}.0"], 0.0, ())
+
+
+@every("count", [2, 3, MARKS, 500])
+def test_every_place_of_a_curve_tells_a_moment_that_was_looked_at(count: int) -> None:
+    moments = [100.0 + 2 * number for number in range(count)]
+    drawn = draw(moments, moments, [0.0] * count, ends=NOON)
+    assert drawn
+    assert len(drawn.marks) == min(count, MARKS)
+    assert drawn.marks[0].left == 0.0
+    assert abs(sum(mark.width for mark in drawn.marks) - WIDTH) < 0.01
+    for mark in drawn.marks:
+        assert mark.at == NOON - timedelta(seconds=moments[-1] - mark.values[0])
+        place = (mark.values[0] - moments[0]) * WIDTH / (moments[-1] - moments[0])
+        assert mark.left - 0.01 <= place <= mark.left + mark.width + 0.01
+
+
+@every("most", [2, 3, 10, 100])
+def test_thin_keeps_the_first_and_the_last(most: int) -> None:
+    left = thin(range(57), most)
+    assert (left[0], left[-1], len(left)) == (0, 56, min(57, most))
+    assert list(left) == sorted(set(left))
