@@ -10,7 +10,7 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 BEHAVIOUR = Path("tests", "behaviour")
-MOST = ("test_queue.py", "test_worker.py", "test_results.py", "test_prompt.py", "test_batches.py", "test_topics.py")
+MOST = ("test_queue.py", "test_worker.py", "test_results.py", "test_wake_ups.py", "test_batches.py", "test_topics.py")
 """Files whose cases push, claim, settle, wait and listen."""
 
 USUAL_ONLY = (

@@ -1,6 +1,6 @@
 """The snippets of README and docs do what they say: those that are no whole programs, each with what it presumes.
 
-Programs run in test_readme.py.
+Programs run in test_documentation.py.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ from zkrq.outbox.sqlalchemy import Inbox, define_tables
 pytestmark = pytest.mark.anyio
 
 ELSEWHERE = {
-    ("README.md", "# jobs.py"): "test_readme.py",
+    ("README.md", "# jobs.py"): "test_documentation.py",
     ("migrating.md", "# arq"): "a program of arq",
     ("migrating.md", "# SAQ"): "a program of SAQ",
     ("security.md", "files = zkrq.TLS("): "tests/security/test_tls.py",
-    ("frameworks.md", ""): "tests/frameworks/test_page.py",
+    ("frameworks.md", ""): "tests/frameworks/test_frameworks_page.py",
     ("outbox.md", "from zkrq.outbox.django import push"): "tests/outbox/by_django.py",
-    ("testing.md", "from unittest.mock"): "tests/frameworks/test_page.py",
+    ("testing.md", "from unittest.mock"): "tests/frameworks/test_frameworks_page.py",
     ("testing.md", "pytest_plugins"): "tests/unit/test_plugin.py",
     ("testing.md", "@pytest.mark.anyio"): "tests/unit/test_plugin.py",
 }

@@ -7,7 +7,7 @@ import time
 import pytest
 
 from tests.lua.one_server import DELETED, WINDOW_MS, Applied, OneServer, Put, packed_item, put_and_claim
-from tests.lua.test_push import push_one
+from tests.lua.test_push_decided import push_one
 from zkrq.protocol.records import State, Version
 
 

@@ -127,7 +127,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "if r.epoch < epoch then touch(r) else r.told = true end",
         "r.told = true",
         "what was decided before the view changed is stamped with the new epoch",
-        Suite("tests/lua/test_settle.py", "tests/lua/test_push.py"),
+        Suite("tests/lua/test_settle.py", "tests/lua/test_push_decided.py"),
     ),
     # -- shards --------------------------------------------------------------------------------------------------------
     Mutant(
@@ -482,7 +482,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "if there == 0 and freed >= slots",
         "if false",
         "no item waits that a free worker could begin",
-        Suite("tests/behaviour/test_prompt.py", "-m", "not chaos"),
+        Suite("tests/behaviour/test_wake_ups.py", "-m", "not chaos"),
     ),
     # -- history -------------------------------------------------------------------------------------------------------
     Mutant(
@@ -516,7 +516,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "pushed_at < floor_ms or pushed_at > latest_ms",
         "pushed_at > latest_ms",
         "a push that is older than any tombstone must be refused",
-        Suite("tests/lua/test_put.py"),
+        Suite("tests/lua/test_push_plain.py"),
     ),
     Mutant(
         "calls-for-one-queue-are-combined",
@@ -532,7 +532,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "number('floor_ms')",
         "0",
         "a push from before a tombstone that was dropped early is refused",
-        Suite("tests/lua/test_put.py", "tests/lua/test_repair.py"),
+        Suite("tests/lua/test_push_plain.py", "tests/lua/test_repair.py"),
     ),
     Mutant(
         "key-is-given-twice",
@@ -540,7 +540,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "string.find(r.states, 'C') or string.find(r.states, '[QR]')",
         "string.find(r.states, '[QR]')",
         "a claimed item keeps its key",
-        Suite("tests/lua/test_push.py", "tests/behaviour/test_keys.py"),
+        Suite("tests/lua/test_push_decided.py", "tests/behaviour/test_keys.py"),
     ),
     Mutant(
         "full-queue-takes-one-more",
@@ -548,7 +548,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "if most > 0 and size >= most + #rivals then",
         "if most > 0 and size > most + #rivals then",
         "a queue holds no more than max_size",
-        Suite("tests/lua/test_limits.py", "tests/lua/test_push.py"),
+        Suite("tests/lua/test_memory.py", "tests/lua/test_push_decided.py"),
     ),
     Mutant(
         "key-window-ends-with-its-item",
@@ -604,7 +604,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "if again == '1' then",
         "if false then",
         "what another primary may have accepted before is removed there",
-        Suite("tests/lua/test_push.py"),
+        Suite("tests/lua/test_push_decided.py"),
     ),
     # -- calls and servers ---------------------------------------------------------------------------------------------
     Mutant(
@@ -613,7 +613,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "if string.find(calls, call, 1, true) then",
         "if false then",
         "a late first try takes nothing that came after its repetition",
-        Suite("tests/lua/test_calls.py"),
+        Suite("tests/lua/test_repeated_calls.py"),
     ),
     Mutant(
         "enrol-compares-nothing",
@@ -1083,7 +1083,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "yield from self._affirm_items_of(follower, queue, index)",
         "pass",
         "what only the primary knows to be removed is removed everywhere before the deletion returns",
-        Suite("tests/integration/test_items.py", "-k", "deletion_meets"),
+        Suite("tests/integration/test_primary_killed.py", "-k", "deletion_meets"),
     ),
     Mutant(
         "fence-leaves-the-followers",
@@ -1196,7 +1196,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "await link.protect(path)",
         "pass",
         "znodes from before there were credentials are not left to everybody",
-        Suite("tests/security/test_znodes.py", "-k", "gets_it"),
+        Suite("tests/security/test_znode_rights.py", "-k", "gets_it"),
     ),
     # -- ordered groups ------------------------------------------------------------------------------------------------
     Mutant(
