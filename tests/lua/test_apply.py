@@ -6,7 +6,8 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.lua.one_server import Applied, OneServer, Put, packed_item, put_and_claim
+from tests.lua.entries import Applied, Put, packed_item
+from tests.lua.one_server import OneServer, put_and_claim
 from zkrq.protocol.records import State, Version
 
 

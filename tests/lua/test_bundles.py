@@ -6,19 +6,9 @@ import time
 
 import pytest
 
-from tests.lua.one_server import (
-    BUNDLE,
-    LEASE_MS,
-    WINDOW_MS,
-    Applied,
-    Claimed,
-    OneServer,
-    Put,
-    ScriptFailed,
-    Settlement,
-    joined,
-    put_and_claim,
-)
+from tests.lua.connection import ScriptFailed
+from tests.lua.entries import BUNDLE, LEASE_MS, WINDOW_MS, Applied, Claimed, Put, Settlement, joined
+from tests.lua.one_server import OneServer, put_and_claim
 from zkrq.protocol import calls
 from zkrq.protocol.calls import item_id
 from zkrq.protocol.payloads import split

@@ -6,18 +6,9 @@ from typing import Any
 
 import pytest
 
-from tests.lua.one_server import (
-    LEASE_MS,
-    WINDOW_MS,
-    Applied,
-    Claimed,
-    OneServer,
-    Put,
-    Refused,
-    packed_item,
-    put_and_claim,
-    wait_ms,
-)
+from tests.lua.connection import Refused
+from tests.lua.entries import LEASE_MS, WINDOW_MS, Applied, Claimed, Put, packed_item
+from tests.lua.one_server import OneServer, put_and_claim, wait_ms
 from zkrq.protocol import calls
 from zkrq.protocol.records import State, Version
 

@@ -10,7 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.every import every
-from tests.lua.one_server import WINDOW_MS, Applied, OneServer, Put, packed_item, put_and_claim
+from tests.lua.entries import WINDOW_MS, Applied, Put, packed_item
+from tests.lua.one_server import OneServer, put_and_claim
 from zkrq.protocol import calls
 from zkrq.protocol.records import FIRST, State, Version, fresh
 

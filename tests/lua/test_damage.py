@@ -12,18 +12,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tests.lua.one_server import (
-    BUNDLE,
-    LIMITS,
-    PAUSE,
-    Applied,
-    OneServer,
-    Put,
-    ScriptFailed,
-    joined,
-    put_and_claim,
-    read_decided,
-)
+from tests.lua.connection import ScriptFailed
+from tests.lua.contents import LIMITS, PAUSE
+from tests.lua.entries import BUNDLE, Applied, Put, joined, read_decided
+from tests.lua.one_server import OneServer, put_and_claim
 from tests.lua.test_gate import CALLS
 from tests.lua.test_repair import SOURCE, TARGET, carried_out, copy, fill_every_key, place
 from zkrq.protocol import calls

@@ -6,7 +6,8 @@ import time
 
 import pytest
 
-from tests.lua.one_server import DEPLOYMENT, Applied, OneServer, Put, entry_of, packed_item, put_and_claim
+from tests.lua.entries import Applied, Put, packed_item
+from tests.lua.one_server import DEPLOYMENT, OneServer, entry_of, put_and_claim
 from zkrq.protocol.records import Own, State, Version
 
 LONG_MS = 60_000

@@ -6,7 +6,9 @@ import time
 
 import pytest
 
-from tests.lua.one_server import DELETED, WINDOW_MS, Applied, OneServer, Put, packed_item, put_and_claim
+from tests.lua.contents import DELETED
+from tests.lua.entries import WINDOW_MS, Applied, Put, packed_item
+from tests.lua.one_server import OneServer, put_and_claim
 from tests.lua.test_push_decided import push_one
 from zkrq.protocol.records import State, Version
 

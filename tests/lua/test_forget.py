@@ -7,7 +7,8 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.lua.one_server import OneServer, Put, put_and_claim
+from tests.lua.entries import Put
+from tests.lua.one_server import OneServer, put_and_claim
 
 SOON_MS = 20
 """A put window after twice of which, and no later, tombstones have expired."""

@@ -7,7 +7,8 @@ from typing import Any, cast
 import pytest
 
 from tests.every import every
-from tests.lua.one_server import GENERATION, OneServer, Refused, ScriptFailed, put_and_claim
+from tests.lua.connection import Refused, ScriptFailed
+from tests.lua.one_server import GENERATION, OneServer, put_and_claim
 from zkrq.protocol import calls
 from zkrq.protocol.calls.reporting import Report, ToldReports
 from zkrq.protocol.payloads import join

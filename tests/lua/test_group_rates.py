@@ -8,7 +8,9 @@ from collections.abc import Callable
 import pytest
 
 from tests.lines import BEGUN, RESTING, STATE_BYTES, line_of
-from tests.lua.one_server import BUNDLE, LIMITS, Applied, OneServer, Put, packed_item, wait_ms
+from tests.lua.contents import LIMITS
+from tests.lua.entries import BUNDLE, Applied, Put, packed_item
+from tests.lua.one_server import OneServer, wait_ms
 from tests.lua.test_groups import put_group, repaired
 from tests.lua.test_ordered import push
 from zkrq.protocol import calls

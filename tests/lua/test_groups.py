@@ -11,7 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.lines import member_of
-from tests.lua.one_server import BUNDLE, LIMITS, Applied, Claimed, OneServer, Put
+from tests.lua.contents import LIMITS
+from tests.lua.entries import BUNDLE, Applied, Claimed, Put
+from tests.lua.one_server import OneServer
 from zkrq import local
 from zkrq.protocol import calls
 from zkrq.protocol.calls import only_of

@@ -9,7 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.lua.one_server import BUNDLE, PAUSE, Applied, OneServer, Put
+from tests.lua.contents import PAUSE
+from tests.lua.entries import BUNDLE, Applied, Put
+from tests.lua.one_server import OneServer
 from zkrq import local
 from zkrq.protocol.records import FIRST, Bundle, Own, Row, Version, pack, version_of
 

@@ -6,7 +6,8 @@ import struct
 from typing import cast
 
 from tests.lines import entry_of
-from tests.lua.one_server import BUNDLE, LEASE_MS, Decided, OneServer, Put, put_and_claim, wait_ms
+from tests.lua.entries import BUNDLE, LEASE_MS, Decided, Put
+from tests.lua.one_server import OneServer, put_and_claim, wait_ms
 from tests.stored import SHIFT_BYTES
 from zkrq.protocol import calls
 from zkrq.protocol.calls import EndedRow, item_id

@@ -7,7 +7,8 @@ from collections.abc import Iterable
 
 import pytest
 
-from tests.lua.one_server import Decided, OneServer, Put
+from tests.lua.entries import Decided, Put
+from tests.lua.one_server import OneServer
 
 LONG_MS, SHORT_MS = 60_000, 20
 

@@ -6,7 +6,8 @@ from typing import cast
 
 import pytest
 
-from tests.lua.one_server import OneServer, ScriptFailed
+from tests.lua.connection import ScriptFailed
+from tests.lua.one_server import OneServer
 from zkrq.protocol.scripts import LIBRARY, SCRIPTS
 
 

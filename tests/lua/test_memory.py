@@ -12,7 +12,9 @@ from typing import cast
 
 import pytest
 
-from tests.lua.one_server import LEASE_MS, Applied, Claimed, OneServer, Put, ScriptFailed, packed_item, put_and_claim
+from tests.lua.connection import ScriptFailed
+from tests.lua.entries import LEASE_MS, Applied, Claimed, Put, packed_item
+from tests.lua.one_server import OneServer, put_and_claim
 from zkrq.protocol import calls
 from zkrq.protocol.records import State, Version, fresh
 

@@ -9,7 +9,8 @@ from __future__ import annotations
 import pytest
 
 from tests.lines import entry_of
-from tests.lua.one_server import Claimed, Decided, OneServer, Put, Settlement, wait_ms
+from tests.lua.entries import Claimed, Decided, Put, Settlement
+from tests.lua.one_server import OneServer, wait_ms
 from zkrq.protocol import calls
 from zkrq.protocol.calls import only_of
 from zkrq.protocol.records import Own, Version, pack, token_of

@@ -6,7 +6,8 @@ import time
 
 import pytest
 
-from tests.lua.one_server import OneServer, Put, put_and_claim
+from tests.lua.entries import Put
+from tests.lua.one_server import OneServer, put_and_claim
 from zkrq.protocol.calls import StatisticsReply
 
 LONG_MS = 60_000

@@ -7,7 +7,9 @@ from typing import cast
 
 import pytest
 
-from tests.lua.one_server import Applied, OneServer, Put, Refused, packed_item, put_and_claim
+from tests.lua.connection import Refused
+from tests.lua.entries import Applied, Put, packed_item
+from tests.lua.one_server import OneServer, put_and_claim
 from zkrq.protocol import calls
 from zkrq.protocol.records import State, Version
 

@@ -6,17 +6,10 @@ import time
 
 import pytest
 
-from tests.lua.one_server import (
-    LEASE_MS,
-    PAUSE,
-    WINDOW_MS,
-    Applied,
-    OneServer,
-    Put,
-    Refused,
-    packed_item,
-    put_and_claim,
-)
+from tests.lua.connection import Refused
+from tests.lua.contents import PAUSE
+from tests.lua.entries import LEASE_MS, WINDOW_MS, Applied, Put, packed_item
+from tests.lua.one_server import OneServer, put_and_claim
 from zkrq.protocol.records import State, Version
 
 LONG_MS = 60_000

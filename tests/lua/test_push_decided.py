@@ -7,7 +7,9 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.lua.one_server import WINDOW_MS, Applied, Decided, OneServer, Put, ScriptFailed, packed_item, put_and_claim
+from tests.lua.connection import ScriptFailed
+from tests.lua.entries import WINDOW_MS, Applied, Decided, Put, packed_item
+from tests.lua.one_server import OneServer, put_and_claim
 from zkrq.protocol.records import State, Version
 
 LONG_MS = 60_000

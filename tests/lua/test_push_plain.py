@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from tests.lua.one_server import BUNDLE, WINDOW_MS, Applied, OneServer, Put, packed_item, put_and_claim
+from tests.lua.entries import BUNDLE, WINDOW_MS, Applied, Put, packed_item
+from tests.lua.one_server import OneServer, put_and_claim
 from zkrq.protocol.records import FIRST, State, Version
 
 

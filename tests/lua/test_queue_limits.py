@@ -10,19 +10,9 @@ from typing import cast
 
 import pytest
 
-from tests.lua.one_server import (
-    BUNDLE,
-    LEASE_MS,
-    LIMITS,
-    PAUSE,
-    WINDOW_MS,
-    Applied,
-    Decided,
-    OneServer,
-    Put,
-    packed_item,
-    put_and_claim,
-)
+from tests.lua.contents import LIMITS, PAUSE
+from tests.lua.entries import BUNDLE, LEASE_MS, WINDOW_MS, Applied, Decided, Put, packed_item
+from tests.lua.one_server import OneServer, put_and_claim
 from zkrq.protocol import calls
 from zkrq.protocol.records import Bundle, State, Version, pack, unpack
 

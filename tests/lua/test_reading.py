@@ -6,7 +6,8 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.lua.one_server import OneServer, Put, put_and_claim, wait_ms
+from tests.lua.entries import Put
+from tests.lua.one_server import OneServer, put_and_claim, wait_ms
 from zkrq.protocol.records import State, Version
 
 

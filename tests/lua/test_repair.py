@@ -14,23 +14,10 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from tests.lua.one_server import (
-    BUNDLE,
-    GENERATION,
-    PAUSE,
-    WINDOW_MS,
-    Applied,
-    Contents,
-    Decided,
-    OneServer,
-    Put,
-    Refused,
-    ScriptFailed,
-    ids_of,
-    joined,
-    packed_item,
-    put_and_claim,
-)
+from tests.lua.connection import Refused, ScriptFailed
+from tests.lua.contents import PAUSE, Contents, ids_of
+from tests.lua.entries import BUNDLE, WINDOW_MS, Applied, Decided, Put, joined, packed_item
+from tests.lua.one_server import GENERATION, OneServer, put_and_claim
 from zkrq import local
 from zkrq.protocol import calls, copying
 from zkrq.protocol.copying import QueueCopy, copy_items, queues_at

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from tests.lua.one_server import OneServer, Put, put_and_claim
+from tests.lua.entries import Put
+from tests.lua.one_server import OneServer, put_and_claim
 from zkrq.protocol import calls
 
 

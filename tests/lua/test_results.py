@@ -6,7 +6,8 @@ from typing import cast
 
 import pytest
 
-from tests.lua.one_server import BUNDLE, Decided, OneServer, Put, Settlement, put_and_claim, wait_ms
+from tests.lua.entries import BUNDLE, Decided, Put, Settlement
+from tests.lua.one_server import OneServer, put_and_claim, wait_ms
 from zkrq.protocol import calls
 from zkrq.protocol.calls import item_id
 

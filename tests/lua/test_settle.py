@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from tests.lua.one_server import Applied, Decided, OneServer, Put, Settlement, packed_item, put_and_claim
+from tests.lua.entries import Applied, Decided, Put, Settlement, packed_item
+from tests.lua.one_server import OneServer, put_and_claim
 from zkrq.protocol.records import State, Version, unpack
 
 VERBS = {"ack": State.GONE, "nack": State.QUEUED, "release": State.QUEUED, "bury": State.DEAD, "extend": State.CLAIMED}

@@ -6,7 +6,8 @@ from typing import Any, cast
 
 import hiredis
 
-from tests.lua.one_server import GENERATION, LEASE_MS, OneServer, Put
+from tests.lua.entries import LEASE_MS, Put
+from tests.lua.one_server import GENERATION, OneServer
 from zkrq.protocol import calls
 from zkrq.protocol.records import VERSION_BYTES
 from zkrq.protocol.replies import Status, read_reply

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from tests.every import every
-from tests.lua.one_server import Listener, OneServer, wait_ms
+from tests.lua.connection import Listener
+from tests.lua.one_server import OneServer, wait_ms
 from zkrq.protocol import calls
 from zkrq.protocol.calls import StoredRow
 from zkrq.protocol.records import State

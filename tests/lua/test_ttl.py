@@ -7,7 +7,8 @@ from functools import partial
 
 import pytest
 
-from tests.lua.one_server import WINDOW_MS, Applied, Claimed, Copy, Decided, OneServer, Put, packed_item, wait_ms
+from tests.lua.entries import WINDOW_MS, Applied, Claimed, Copy, Decided, Put, packed_item
+from tests.lua.one_server import OneServer, wait_ms
 from zkrq.protocol import calls
 from zkrq.protocol.records import State, Version, pack, unpack
 

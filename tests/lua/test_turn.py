@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from tests.every import every
-from tests.lua.one_server import BUNDLE, OneServer, Put, put_and_claim
+from tests.lua.entries import BUNDLE, Put
+from tests.lua.one_server import OneServer, put_and_claim
 from zkrq.protocol.records import State
 
 

@@ -13,18 +13,10 @@ from dataclasses import dataclass, field, replace
 import pytest
 
 from tests.lines import entries_in
-from tests.lua.one_server import (
-    PAUSE,
-    Applied,
-    Claimed,
-    Contents,
-    Decided,
-    OneServer,
-    Put,
-    Refused,
-    Settlement,
-    read_decided,
-)
+from tests.lua.connection import Refused
+from tests.lua.contents import PAUSE, Contents
+from tests.lua.entries import Applied, Claimed, Decided, Put, Settlement, read_decided
+from tests.lua.one_server import OneServer
 from zkrq.protocol import calls
 from zkrq.protocol.calls import bundle_and_position, item_id
 from zkrq.protocol.records import Bundle, ItemRecord, State, Version

@@ -11,7 +11,9 @@ from typing import Any, cast
 
 import pytest
 
-from tests.lua.one_server import Argument, Claimed, Decided, OneServer, Put, ScriptFailed, Settlement
+from tests.lua.connection import Argument, ScriptFailed
+from tests.lua.entries import Claimed, Decided, Put, Settlement
+from tests.lua.one_server import OneServer
 from zkrq.client.finding import SEARCH_PAGE
 from zkrq.protocol import calls
 from zkrq.protocol.payloads import join

@@ -12,7 +12,7 @@ import hiredis
 import pytest
 
 from tests.every import every
-from tests.lua.one_server import Connection, Listener
+from tests.lua.connection import Connection, Listener
 from tests.simulation.script_calls import CHANNELS, FIRST_US, NAMESPACE, Load, Word
 from zkrq import local
 from zkrq.protocol.keys import script_keys
