@@ -2,7 +2,8 @@
 
     python -m benchmarks.counts    # prints the counts beside their limits
 
-``tests/integration/test_item_costs.py`` fails when a count exceeds its limit.  Lower the limit when an item gets cheaper.
+``tests/integration/test_item_costs.py`` fails when a count exceeds its limit.  Lower the limit when an item gets
+cheaper.
 """
 
 from __future__ import annotations
