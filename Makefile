@@ -52,7 +52,7 @@ celery: setup  ## Celery's own integration tests over Redis and over zkrq, about
 	$(PYTHON) -m tests.frameworks.celery_suite "$(CELERY)" $(ARGS)
 
 fuzz: setup    ## Hostile input of every kind, and generated histories, FUZZ_EXAMPLES=5000 of each by default, about 40 minutes.
-	FUZZ_EXAMPLES=$(or $(FUZZ_EXAMPLES),5000) $(PYTHON) -m pytest -n 2 tests/security/test_fuzz.py tests/lua/test_histories.py tests/lua/test_repair.py $(ARGS)
+	FUZZ_EXAMPLES=$(or $(FUZZ_EXAMPLES),5000) $(PYTHON) -m pytest -n 2 tests/security/test_fuzz.py tests/lua/test_histories.py tests/lua/test_copies.py tests/lua/test_comparing.py tests/lua/test_pages.py $(ARGS)
 
 http: setup    ## Requests that are generated from the HTTP API's schema, HTTP_EXAMPLES=1000 of each kind by default, about 10 minutes.
 	HTTP_EXAMPLES=$(or $(HTTP_EXAMPLES),1000) $(PYTHON) -m pytest tests/integration/test_serve_schema.py $(ARGS)

@@ -11,7 +11,9 @@ from collections.abc import AsyncGenerator, Generator
 import pytest
 from hypothesis import settings
 
+from tests.lua.copying import another
 from tests.lua.one_server import OneServer
+from tests.lua.player import Pair
 from zkrq import local
 
 settings.register_profile("servers", deadline=None, max_examples=int(os.environ.get("FUZZ_EXAMPLES", "40")))
@@ -39,3 +41,16 @@ def follower(server: OneServer) -> Generator[OneServer, None, None]:
     with OneServer(server.host, server.port, database=1) as other:
         other.enrol()
         yield other
+
+
+@pytest.fixture
+def other(server: OneServer) -> Generator[OneServer, None, None]:
+    with another(server) as other:
+        yield other
+
+
+@pytest.fixture(scope="module")
+def pair(private_redis: local.LocalRedis) -> Generator[Pair, None, None]:
+    host, port = private_redis.host, private_redis.port
+    with OneServer(host, port) as one, OneServer(host, port, database=1) as two:
+        yield Pair(one, two)

@@ -14,10 +14,10 @@ from hypothesis import strategies as st
 
 from tests.lua.connection import ScriptFailed
 from tests.lua.contents import LIMITS, PAUSE
+from tests.lua.copying import SOURCE, TARGET, carried_out, copy, fill_every_key, place
 from tests.lua.entries import BUNDLE, Applied, Put, joined, read_decided
+from tests.lua.every_call import CALLS
 from tests.lua.one_server import OneServer, put_and_claim
-from tests.lua.test_gate import CALLS
-from tests.lua.test_repair import SOURCE, TARGET, carried_out, copy, fill_every_key, place
 from zkrq.protocol import calls
 from zkrq.protocol.copying import copy_items
 from zkrq.protocol.records import State, Version, unpack, version_of

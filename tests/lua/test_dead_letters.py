@@ -7,21 +7,11 @@ import time
 import pytest
 
 from tests.lua.entries import Applied, Put, packed_item
+from tests.lua.letters import bury, letters
 from tests.lua.one_server import DEPLOYMENT, OneServer, entry_of, put_and_claim
 from zkrq.protocol.records import Own, State, Version
 
 LONG_MS = 60_000
-
-
-def bury(server: OneServer, *puts: Put | str) -> None:
-    """New items that die in this order."""
-    for put in puts:
-        server.push(Put(put) if isinstance(put, str) else put)
-        server.settle(server.claim().only.settle("bury", 0, "why"))
-
-
-def letters(count: int) -> list[str]:
-    return [f"d{n:03}" for n in range(count)]
 
 
 def died_ago(server: OneServer, id: str, seconds: float) -> None:

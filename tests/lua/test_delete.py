@@ -9,7 +9,7 @@ import pytest
 from tests.lua.contents import DELETED
 from tests.lua.entries import WINDOW_MS, Applied, Put, packed_item
 from tests.lua.one_server import OneServer, put_and_claim
-from tests.lua.test_push_decided import push_one
+from tests.lua.pushing import push_one
 from zkrq.protocol.records import State, Version
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from tests.lua.entries import Put
+from tests.lua.letters import bury, letters
 from tests.lua.one_server import OneServer, entry_of, put_and_claim
-from tests.lua.test_dead_letters import bury, letters
 from zkrq.protocol import calls
 from zkrq.protocol.records import State
 

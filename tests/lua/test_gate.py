@@ -2,85 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Any, cast
+from typing import cast
 
 import pytest
 
 from tests.every import every
 from tests.lua.connection import Refused, ScriptFailed
+from tests.lua.every_call import CALLS, AnyCall
 from tests.lua.one_server import GENERATION, OneServer, put_and_claim
 from zkrq.protocol import calls
-from zkrq.protocol.calls.reporting import Report, ToldReports
-from zkrq.protocol.payloads import join
-from zkrq.protocol.records import VERSION_BYTES, fresh
 from zkrq.protocol.scripts import SCRIPTS
 from zkrq.protocol.server_info import Own, read_own
-
-AnyCall = calls.Call[Any]
-
-RECORD = fresh(0, 0)
-PUSH = calls.Put("id", RECORD, join([b""]))
-
-SETTLEMENT: calls.Settlement = ("id", b"\0\0", RECORD[VERSION_BYTES], "ann/1", "ack")
-
-CALLS: dict[str, AnyCall] = {
-    call.script: call
-    for call in (
-        calls.Affirm("q", [b"id"]),
-        calls.Aside("q"),
-        calls.DropAside("q", [b"id"]),
-        calls.DropName([b"\xff"]),
-        calls.Mend("q", [calls.Copied(b"id", RECORD, b"", b"0", b"")]),
-        calls.SetAside("q", 0, "", [calls.Kept(b"id", b"")]),
-        calls.Apply("q", [("id", RECORD, b"", 0, b"")], fenced="ann", whole=True),
-        calls.ApplyNew("q", [("id", RECORD, b"", 0, b"")], fenced="ann", whole=True),
-        calls.Broadcast("topic", b"message"),
-        calls.Cancel("q", "", 0, "", ["id"]),
-        calls.Claim("q", "ann", 1, 10, 1000, "channel", 0, "X", 0, 0),
-        calls.Claims("q", "ann"),
-        calls.Clear("q", 10, "", 0, b""),
-        calls.Compare("q", [(b"id", b"")]),
-        calls.Count("q"),
-        calls.Cut("q", [calls.Gone(b"id", b"")]),
-        calls.DeadPage("q", calls.START, 10),
-        calls.Fence("q", "ann"),
-        calls.Forget("q"),
-        calls.Declare("q", "limits", "concurrency=1", ""),
-        calls.Delete("q", 10**12),
-        calls.Forward("q", 10**17, 0, [calls.Copied(b"id", RECORD, b"", b"0", b"")]),
-        calls.Heads("q", calls.START, 10),
-        calls.ClaimCounts("q"),
-        calls.History("q", 0, 10),
-        calls.GroupPage("q", calls.START, 10),
-        calls.Install("q", 0, calls.Rows(["ann", 1, -1])),
-        calls.Keyed("q", "key"),
-        calls.Owners("q"),
-        calls.Page("q", calls.START, 10),
-        calls.Pause("q", "P", ""),
-        calls.Peek("q", "ready", 10),
-        calls.PushDecided("q", 0, [PUSH]),
-        calls.PushPlain("q", [PUSH]),
-        calls.Queues(),
-        calls.Read("q", ["id"]),
-        calls.Redrive("q", 0, 0, "", ["id"]),
-        calls.RepairLines("q"),
-        calls.Retire("q", "ann"),
-        calls.Room(),
-        calls.Seal(),
-        calls.Settle("q", 0, 0, [SETTLEMENT]),
-        calls.Metadata("q"),
-        calls.Statistics("q"),
-        calls.Trim("q"),
-        calls.Turn("q", "ann", 1, 1, 1000, "", 0, "X", 0, 0, items=[SETTLEMENT]),
-        calls.Wipe("q"),
-        calls.Results("q", "", ["a"]),
-        calls.Store("q", [calls.StoredRow("a", "call", "forget")]),
-        calls.Stored("q", "", ["a"]),
-        Report("q", "id", "1-ann/1", "half"),
-        ToldReports("q", ["id"]),
-    )
-}
-"""A call of every script that has the gate."""
 
 gated = every("call", CALLS.values())
 

@@ -10,9 +10,8 @@ import pytest
 from tests.lines import BEGUN, RESTING, STATE_BYTES, line_of
 from tests.lua.contents import LIMITS
 from tests.lua.entries import BUNDLE, Applied, Put, packed_item
+from tests.lua.grouped import push, put_group, repaired
 from tests.lua.one_server import OneServer, wait_ms
-from tests.lua.test_groups import put_group, repaired
-from tests.lua.test_ordered import push
 from zkrq.protocol import calls
 from zkrq.protocol.records import State, Version, pack, unpack
 

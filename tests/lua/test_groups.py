@@ -13,16 +13,13 @@ from hypothesis import strategies as st
 from tests.lines import member_of
 from tests.lua.contents import LIMITS
 from tests.lua.entries import BUNDLE, Applied, Claimed, Put
+from tests.lua.grouped import put_group, repaired
 from tests.lua.one_server import OneServer
 from zkrq import local
 from zkrq.protocol import calls
 from zkrq.protocol.calls import only_of
 from zkrq.protocol.payloads import join
 from zkrq.protocol.records import fresh
-
-
-def put_group(server: OneServer, group: str, *ids: str) -> None:
-    server.put(*(Put(id, id.encode(), group=group) for id in ids))
 
 
 def test_one_entry_of_each_group_is_in_line(server: OneServer) -> None:
@@ -149,18 +146,6 @@ def test_peek_shows_members_behind_the_line(server: OneServer) -> None:
     assert [id for id, _ in server.peek_places("ready")] == ["a1", "b1", "a2", "b2"]
     found = server.ask(calls.Peek(server.queue, "ready", 3, only_of("b"))).places
     assert [id for id, _ in found] == [b"b1", b"b2"]
-
-
-# -- repair ----------------------------------------------------------------------------------------------------------
-
-
-def repaired(server: OneServer) -> int:
-    count, cursor = 0, calls.START
-    while True:
-        page = server.ask(calls.RepairLines(server.queue, cursor))
-        count, cursor = count + page.repaired, page.cursor
-        if cursor == calls.START:
-            return count
 
 
 def lose_place(server: OneServer) -> None:

@@ -10,6 +10,7 @@ import pytest
 
 from tests.lines import entry_of
 from tests.lua.entries import Claimed, Decided, Put, Settlement
+from tests.lua.grouped import ordered, push
 from tests.lua.one_server import OneServer, wait_ms
 from zkrq.protocol import calls
 from zkrq.protocol.calls import only_of
@@ -17,16 +18,6 @@ from zkrq.protocol.records import Own, Version, pack, token_of
 
 LATER = 60_000
 BYTES_MAX = 2**20  # of a reply
-
-
-def ordered(id: str, group: str = "a", key: str = "", ttl_ms: float | None = None) -> Put:
-    return Put(id, id.encode(), group=group, ordered=True, key=key, ttl_ms=ttl_ms)
-
-
-def push(server: OneServer, *ids: str, group: str = "a") -> dict[str, Decided]:
-    outcomes, decided = server.push(*(ordered(id, group) for id in ids))
-    assert outcomes == ["+"] * len(ids)
-    return decided
 
 
 def copy(decided: dict[str, Decided], *servers: OneServer, payloads: bool = False) -> None:

@@ -8,8 +8,8 @@ from typing import Any, cast
 import pytest
 
 from tests.lua.entries import Put, read_decided
+from tests.lua.letters import bury
 from tests.lua.one_server import OneServer
-from tests.lua.test_dead_letters import bury
 from zkrq.protocol import calls
 from zkrq.protocol.records import State
 

@@ -273,7 +273,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "silence < 0 or silence > SILENCE_MS",
         "silence < 0",
         "after a stop of the server, or a step of its clock, every claim gets one full lease",
-        Suite("tests/lua/test_claim.py"),
+        Suite("tests/lua/test_claim_times.py"),
     ),
     Mutant(
         "claims-expire-after-a-change-of-the-view",
@@ -281,7 +281,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "number('epoch') ~= epoch or ",
         "",
         "a new primary gives every claim one full lease: it has not seen the extensions decided elsewhere",
-        Suite("tests/lua/test_claim.py"),
+        Suite("tests/lua/test_claim_times.py"),
     ),
     Mutant(
         "settling-asks-for-no-token",
@@ -305,7 +305,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "fence_owner(owner)\n",
         "\n",
         "a fenced owner's late requests are refused",
-        Suite("tests/lua/test_owners.py", "tests/lua/test_repair.py"),
+        Suite("tests/lua/test_owners.py", "tests/lua/test_metadata.py"),
     ),
     Mutant(
         "paused-queue-hands-out",
@@ -532,7 +532,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "number('floor_ms')",
         "0",
         "a push from before a tombstone that was dropped early is refused",
-        Suite("tests/lua/test_push_plain.py", "tests/lua/test_repair.py"),
+        Suite("tests/lua/test_push_plain.py", "tests/lua/test_metadata.py"),
     ),
     Mutant(
         "key-is-given-twice",
@@ -540,7 +540,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "string.find(r.states, 'C') or string.find(r.states, '[QR]')",
         "string.find(r.states, '[QR]')",
         "a claimed item keeps its key",
-        Suite("tests/lua/test_push_decided.py", "tests/behaviour/test_keys.py"),
+        Suite("tests/lua/test_keys.py", "tests/behaviour/test_keys.py"),
     ),
     Mutant(
         "full-queue-takes-one-more",
@@ -621,7 +621,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "if present ~= expected then",
         "if false then",
         "a late duplicate never gives a newer life of the server its generation",
-        Suite("tests/lua/test_repair.py", "-k", "enrol or generation"),
+        Suite("tests/lua/test_enrolment.py"),
     ),
     Mutant(
         "enrol-comes-late",
@@ -629,7 +629,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "if now_us > clock + window_ms * 1000 then",
         "if false then",
         "a server that was flushed has no generation left to compare; time is all there is",
-        Suite("tests/lua/test_repair.py"),
+        Suite("tests/lua/test_enrolment.py"),
     ),
     # -- the view ------------------------------------------------------------------------------------------------------
     Mutant(
