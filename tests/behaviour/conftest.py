@@ -10,7 +10,7 @@ import asyncio
 import itertools
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -74,6 +74,13 @@ async def own_real_cluster(shared_servers: local.Servers) -> AsyncGenerator[zkrq
 def own_cluster(backend: str, request: pytest.FixtureRequest) -> zkrq.Cluster:
     """A fresh one."""
     return request.getfixturevalue("testing_cluster" if backend == "testing" else f"own_{backend}_cluster")
+
+
+@pytest.fixture
+async def own(request: pytest.FixtureRequest) -> AsyncGenerator[zkrq.testing.Servers]:
+    """Servers in this process for one test, as many as its module's ``SERVERS`` says."""
+    async with zkrq.testing.servers(cast("Any", request).module.SERVERS) as running:
+        yield running
 
 
 @pytest.fixture

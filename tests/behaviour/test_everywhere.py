@@ -23,15 +23,11 @@ from zkrq.coordination.coordinator import Versioned
 from zkrq.protocol.records import State
 from zkrq.protocol.shards import FIRST, ShardMap, ShardName, home, shard_of
 from zkrq.replication.replicas import Replicas
-from zkrq.testing import Servers, TestCluster, servers
+from zkrq.testing import Servers, TestCluster
 
 pytestmark = pytest.mark.anyio
 
-
-@pytest.fixture
-async def own() -> AsyncGenerator[Servers]:
-    async with servers(3) as running:
-        yield running
+SERVERS = 3
 
 
 def connect(own: Servers) -> TestCluster:

@@ -21,9 +21,11 @@ from zkrq.client.shards import Shards
 from zkrq.protocol import shards as shard_maps
 from zkrq.protocol.shards import FIRST, ShardMap, ShardName, shard_of
 from zkrq.protocol.shards import home as hashed_home
-from zkrq.testing import Servers, TestCluster, servers
+from zkrq.testing import Servers, TestCluster
 
 pytestmark = pytest.mark.anyio
+
+SERVERS = 4
 
 B = ShardName("b")
 SECOND = ("redis-3", "redis-4")
@@ -33,12 +35,6 @@ ONE = zkrq.Limits(concurrency=1)
 def name_at(home: ShardName, kind: str = "queue") -> str:
     """A queue whose home is this shard, of two."""
     return next(name for name in (f"{kind}-{n}" for n in range(99)) if hashed_home(name, [B, FIRST]) == home)
-
-
-@pytest.fixture
-async def own() -> AsyncGenerator[Servers]:
-    async with servers(4) as running:
-        yield running
 
 
 def connect(own: Servers) -> TestCluster:

@@ -12,8 +12,7 @@ import pytest
 
 import zkrq
 from tests.behaviour.conftest import Connect, PassTime
-from tests.behaviour.helpers import FEW_ATTEMPTS, Outcomes, bury, working
-from tests.behaviour.test_queue import Careless
+from tests.behaviour.helpers import FEW_ATTEMPTS, Careless, Outcomes, bury, working
 from tests.harness import HANG, settled, take, until
 from zkrq.consuming.leases import Leases
 from zkrq.protocol import calls

@@ -14,24 +14,12 @@ import pytest
 
 import zkrq
 from tests.behaviour.conftest import Connect, PassTime
-from tests.behaviour.helpers import is_empty
+from tests.behaviour.helpers import Careless, is_empty
 from tests.harness import A_WHILE, HANG, settled, stolen, take
 from zkrq.consuming.claims import lease_of
 from zkrq.protocol.calls import Clear, Decision
 
 pytestmark = pytest.mark.anyio
-
-
-class Careless:
-    """A codec that writes whatever it is given, and reads JSON."""
-
-    name = "careless"
-
-    def encode(self, item: Any, /) -> bytes:
-        return item
-
-    def decode(self, data: bytes, /) -> Any:
-        return zkrq.JSON.decode(data)
 
 
 class Order(msgspec.Struct):

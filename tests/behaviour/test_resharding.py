@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
 import pytest
@@ -24,11 +24,7 @@ from zkrq.testing import Servers, servers
 
 pytestmark = pytest.mark.anyio
 
-
-@pytest.fixture
-async def own() -> AsyncGenerator[Servers]:
-    async with servers(2) as running:
-        yield running
+SERVERS = 2
 
 
 class Died(Exception):

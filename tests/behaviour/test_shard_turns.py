@@ -10,27 +10,22 @@ from typing import Any
 import pytest
 
 import zkrq
+from tests.behaviour.two_shards import both
 from tests.harness import HANG, until
 from zkrq.consuming.supplier import Supplier
 from zkrq.consuming.turns import LATE_SECONDS, PROBE_SECONDS
 from zkrq.protocol.shards import FIRST, ShardName, shard_of
-from zkrq.testing import Servers, TestCluster, servers
+from zkrq.testing import Servers, TestCluster
 
 pytestmark = pytest.mark.anyio
 
+SERVERS = 6
 SECOND = ShardName("b")
 
 
 @pytest.fixture
-async def own() -> AsyncGenerator[Servers]:
-    async with servers(6) as running:
-        yield running
-
-
-@pytest.fixture
 async def cluster(own: Servers) -> AsyncGenerator[TestCluster]:
-    async with own.connect(first=3) as made:
-        await made.add_shard(SECOND, own.urls("redis-4", "redis-5", "redis-6"))
+    async with both(own) as made:
         yield made
 
 
