@@ -28,7 +28,7 @@ from zkrq.protocol.scripts import SCRIPTS, assemble, read_files
 from zkrq.protocol.steps import Answers, Ask
 from zkrq.protocol.view import Eviction, Judgement, View, judge_silence
 from zkrq.protocol.witness import Witness
-from zkrq.replication import server, wire
+from zkrq.replication import redis_wire, server
 from zkrq.replication.runner import Runner
 
 
@@ -354,7 +354,7 @@ def _with_verdict(status: Status, verdict: Verdict) -> AbstractContextManager[ob
 def turns_of_connecting_are_silence() -> Generator[None, None, None]:
     """Making a connection takes as many turns of the event loop as it needs, however long these are."""
     with ExitStack() as stack:
-        for module in (server, wire):
+        for module in (server, redis_wire):
             stack.enter_context(patch.object(module, "patience", _without_turns))
         yield
 
