@@ -15,13 +15,13 @@ demo: setup    ## Three Redis and three ZooKeeper servers, workers, and failures
 dev: setup     ## The same servers without the failures, to try things out against.
 	$(PYTHON) -m zkrq dev $(ARGS)
 
-quick: setup   ## While you think, 40 s: units, scripts, behaviour on servers in the process. ARGS="-k local" goes to pytest.
+quick: setup   ## While you think, about a minute: units, scripts, behaviour on servers in the process. ARGS="-k local" goes to pytest.
 	$(PYTEST) -n 3 --suite quick $(ARGS)
 
-test: setup    ## Before a commit, 3 minutes: quick, the model, the simulation, and of each other kind what finds most.
+test: setup    ## Before a commit, about 5 minutes: quick, the model, the simulation, and of each other kind what finds most.
 	$(PYTEST) -n 4 --suite test $(ARGS)
 
-check: setup   ## Before it is merged, 12 minutes: the rest of what has to pass.
+check: setup   ## Before it is merged, about 10 minutes: the rest of what has to pass.
 	$(PYTEST) -n 6 --suite check $(ARGS)
 
 long: setup    ## What no change has to wait for, about 20 minutes.
