@@ -10,8 +10,11 @@ from typing import Any, NamedTuple
 
 import zkrq
 from tests.harness import command
-from tests.integration.test_cli import Shell
+from tests.integration.shell import Shell
 from zkrq import local
+
+RULES = "client/examining/rules.py"
+"""The file that has what `zkrq doctor` advises."""
 
 COMMAND = re.compile(r"`((?:zkrq|redis-cli|CONFIG|ACL|FUNCTION|SCRIPT) ?[^`]*)`")
 
@@ -94,3 +97,8 @@ class Operator:
                 assert not reply.startswith(b"-"), (line, reply)
                 printed.append(reply.decode())
         return printed
+
+
+async def texts(operator: Operator) -> list[str]:
+    """All findings of `zkrq doctor`, a line each."""
+    return (await operator.run("zkrq doctor")).out.splitlines()

@@ -14,7 +14,7 @@ import pytest
 
 import zkrq
 from tests.harness import command, new_namespace, over_zookeeper, push_surely, settled, until
-from tests.security.test_znode_rights import link_of
+from tests.security.znodes import link_of
 from zkrq import local
 from zkrq.client.cluster import Cluster
 from zkrq.coordination.zookeeper.link import NoNode

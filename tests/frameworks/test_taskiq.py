@@ -7,7 +7,6 @@ import logging
 import random
 from collections import Counter
 from collections.abc import AsyncGenerator, Callable, Iterator
-from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
 from itertools import pairwise
 from typing import Any
@@ -30,11 +29,11 @@ from taskiq import (
 from taskiq.acks import AcknowledgeType
 from taskiq.exceptions import SendTaskError
 from taskiq.middlewares import TaskiqAdminMiddleware
-from taskiq.receiver import Receiver
 from taskiq.scheduler.scheduled_task import CronSpec
 
 import zkrq
 from tests import odd
+from tests.frameworks.receiving import working
 from tests.harness import HANG, in_process, new_namespace, settled, until
 from zkrq import local
 from zkrq.coordination.memory import Hub
@@ -76,20 +75,6 @@ async def heard(broker: ZkrqBroker) -> AckableMessage:
         async for each in broker.listen():
             return each
     raise AssertionError("the broker listens no more")
-
-
-@asynccontextmanager
-async def working(broker: ZkrqBroker, **options: Any) -> AsyncGenerator[Receiver]:
-    """A worker of taskiq in this process."""
-    receiver = Receiver(broker, run_startup=False, max_async_tasks=10, **options)
-    finish = asyncio.Event()
-    task = asyncio.create_task(receiver.listen(finish))
-    try:
-        yield receiver
-    finally:
-        finish.set()
-        async with asyncio.timeout(HANG):
-            await task
 
 
 def is_done(broker: ZkrqBroker, name: str = "taskiq") -> Callable[[], Any]:

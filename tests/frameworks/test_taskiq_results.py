@@ -17,7 +17,7 @@ from taskiq.depends.progress_tracker import (  # pyright: ignore[reportMissingTy
 from taskiq.serializers import PickleSerializer
 
 import zkrq
-from tests.frameworks.test_taskiq import working
+from tests.frameworks.receiving import working
 from tests.harness import HANG, in_process, new_namespace
 from zkrq import local
 from zkrq.client.stored import StoredResults

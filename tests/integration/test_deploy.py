@@ -11,24 +11,11 @@ from typing import Any
 
 import pytest
 
-from zkrq.cli import running
-from zkrq.cli.parsing import make_parser
+from tests.integration.deployed import DRAIN, check_variables, parse
 from zkrq.client.environment import VARIABLES
 
 FOLDER = Path(__file__).parents[2] / "examples" / "deploy"
 UNITS = sorted(FOLDER.glob("*.service"))
-DRAIN = 15.0  # seconds that a process may take beyond the grace
-FLAGS = {"ZKRQ_WORKER_LOG_FORMAT", "ZKRQ_SERVE_LOG_FORMAT"}
-
-
-def parse(command: list[str]) -> Any:
-    assert Path(command[0]).name == "zkrq"
-    return make_parser(running.COMMANDS).parse_args(command[1:])
-
-
-def check_variables(names: set[str]) -> None:
-    known = {f"ZKRQ_{name.upper()}{end}" for name in VARIABLES for end in ("", "_FILE")} | FLAGS
-    assert names <= known
 
 
 def documents() -> list[dict[str, Any]]:

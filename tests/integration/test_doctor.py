@@ -13,7 +13,7 @@ import pytest
 
 import zkrq
 from tests.harness import command, configured, new_namespace
-from tests.integration.test_cli import Shell
+from tests.integration.shell import Shell
 from tests.proxy import Proxy
 from tests.security.rights import rule
 from zkrq import local

@@ -14,7 +14,7 @@ import pytest
 
 import zkrq
 from tests.harness import HANG, new_namespace, until
-from tests.integration.test_worker_process import LOOPS, Stage, free_address
+from tests.integration.worker_stage import LOOPS, Stage, free_address
 from zkrq import local
 from zkrq.base.forks import undone_in_forks
 from zkrq.process.exits import Exit

@@ -15,7 +15,7 @@ import zkrq
 from tests.behaviour.helpers import working
 from tests.harness import command, in_process, new_namespace, over_zookeeper, settled, take, until
 from tests.history import NO_HISTORY, has_history
-from tests.integration.test_cli import Shell
+from tests.integration.shell import Shell
 from tests.simulation.code import load_before
 from zkrq import local
 from zkrq.base.version import __version__

@@ -14,7 +14,7 @@ import pytest
 
 import zkrq
 from tests.harness import HANG, new_namespace, settled, until
-from tests.integration.test_worker_process import Stage, free_address, get
+from tests.integration.worker_stage import Stage, free_address, get
 from zkrq import local
 from zkrq.process.exits import Exit
 

@@ -14,7 +14,7 @@ import pytest
 
 import zkrq
 from tests.harness import in_process, new_namespace, settled, take
-from tests.integration.test_serve_page import Stage
+from tests.integration.page_stage import Stage
 from tests.serving import refused, serving
 from zkrq import RAW, local
 from zkrq.coordination.memory import Hub

@@ -12,7 +12,7 @@ import pytest
 import zkrq
 from tests.browser import Browser, browse, missing
 from tests.harness import in_process, new_namespace, settled, take
-from tests.integration.test_serve_page import Stage, do
+from tests.integration.page_stage import Stage, do
 from tests.serving import serving
 from zkrq import local
 from zkrq.coordination.memory import Hub

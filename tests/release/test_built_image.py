@@ -14,7 +14,7 @@ import pytest
 
 import zkrq
 from tests.harness import new_namespace
-from tests.release.test_image import ROOT, environment, instructions
+from tests.release.containers import ROOT, environment, instructions
 from zkrq import local
 from zkrq.base.version import __version__
 

@@ -21,7 +21,7 @@ import kubernetes_validate
 import pytest
 import yaml
 
-from tests.integration.test_deploy import DRAIN, check_variables, parse
+from tests.integration.deployed import DRAIN, check_variables, parse
 from tests.release.borrowed import borrow
 from zkrq.base.version import __version__
 from zkrq.client.environment import VARIABLES, read_servers

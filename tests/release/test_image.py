@@ -19,24 +19,10 @@ import yaml
 
 import zkrq
 from tests.harness import new_namespace
-from tests.integration.test_deploy import check_variables, parse
+from tests.integration.deployed import check_variables, parse
+from tests.release.containers import ROOT, environment, instructions
 from zkrq import local
 from zkrq.cli.running import COMMANDS
-
-ROOT = Path(__file__).parents[2]
-TEXT = (ROOT / "Containerfile").read_text()
-INSTRUCTIONS = [
-    (words[0], words[1].strip())
-    for words in re.findall(r"^([A-Z]+) ((?:.*\\\n)*.*)$", re.sub(r"^ *#.*\n", "", TEXT, flags=re.M), re.MULTILINE)
-]
-
-
-def instructions(name: str) -> list[str]:
-    return [text for kind, text in INSTRUCTIONS if kind == name]
-
-
-def environment() -> dict[str, str]:
-    return dict(re.findall(r"(\w+)=(\S+)", " ".join(instructions("ENV"))))
 
 
 def test_hadolint_finds_nothing() -> None:

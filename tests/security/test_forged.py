@@ -23,7 +23,7 @@ import zkrq.typed
 from tests.harness import HANG, SESSION_TIMEOUT, command, new_namespace, take, until
 from tests.security import rights
 from tests.security.conftest import Secured
-from tests.security.test_znode_rights import link_of, opened
+from tests.security.znodes import link_of, opened
 from zkrq.client.cluster import Cluster
 from zkrq.client.connecting import read_given
 from zkrq.client.examining.reading import read_facts

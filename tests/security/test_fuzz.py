@@ -16,13 +16,14 @@ from typing import Any
 from unittest import mock
 
 import pytest
-from hypothesis import HealthCheck, example, given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 import zkrq
 import zkrq.sync
 from tests.harness import HANG, SESSION_TIMEOUT, in_process, new_namespace
 from tests.proxy import Connection, Proxy
+from tests.security.examples import EXAMPLES, fuzz
 from zkrq import local
 from zkrq.base.settings import Settings
 from zkrq.client.addresses import join_hosts, name_servers
@@ -33,18 +34,6 @@ from zkrq.replication.link import ServerError
 from zkrq.replication.server import Server
 from zkrq.replication.stream import Receiver
 from zkrq.replication.urls import address, check_url, redact, with_credentials_of, without_credentials
-
-EXAMPLES = int(os.environ.get("FUZZ_EXAMPLES", "30"))
-
-
-def fuzz(share: float = 1.0) -> Callable[[Any], Any]:
-    """Settings for examples that cost as many times less or more."""
-    return settings(
-        max_examples=max(5, round(EXAMPLES * share)),
-        deadline=None,
-        suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
-    )
-
 
 # -- strategies --------------------------------------------------------------------------------------------------------
 

@@ -18,7 +18,7 @@ import httpx
 import pytest
 
 from tests.harness import HANG, new_namespace, over_zookeeper
-from tests.integration.test_serve_process import ROOT, output, process, url_of
+from tests.integration.serve_process import ROOT, output, process, url_of
 from tests.security.strangers import ATTACKS
 from zkrq import local
 from zkrq.serve.lines import LINES_MAX

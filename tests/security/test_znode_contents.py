@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 
 import zkrq
 from tests.harness import in_process, new_namespace, take
-from tests.security.test_fuzz import fuzz
+from tests.security.examples import fuzz
 from zkrq import local
 from zkrq.base.errors import ConfigError
 from zkrq.client import consumers, timetable_form, upgrading

@@ -12,13 +12,12 @@ import pytest
 import zkrq
 from tests.harness import HANG, SESSION_TIMEOUT, new_namespace, settled, until
 from tests.load import Load
+from tests.security.znodes import link_of, opened
 from zkrq import local
 from zkrq.base.credentials import Credentials
 from zkrq.client.cluster import Cluster
 from zkrq.client.inner import client_of
 from zkrq.coordination.coordinator import VIEW
-from zkrq.coordination.zookeeper import ZooKeeperCoordinator
-from zkrq.coordination.zookeeper.link import Right, ZooKeeperLink
 from zkrq.producing.placement import write_home
 from zkrq.protocol.shards import FIRST
 
@@ -40,27 +39,6 @@ def connect(servers: local.Servers, namespace: str, auth: Credentials | None, **
 
 async def found(servers: local.Servers, namespace: str, auth: Credentials | None) -> None:
     await zkrq.found(servers.redis_urls, servers.zookeeper_hosts, namespace=namespace, zookeeper_auth=auth)
-
-
-async def link_of(cluster: Cluster) -> ZooKeeperLink:
-    coordinator = cluster._client.coordinator  # pyright: ignore[reportPrivateUsage]
-    assert isinstance(coordinator, ZooKeeperCoordinator)
-    return await coordinator._session.link()  # pyright: ignore[reportPrivateUsage]
-
-
-async def rights(link: ZooKeeperLink, path: str) -> dict[str, list[Right]]:
-    """The rights to a znode and to all below it."""
-    found = {path: await link.rights(path)}
-    for name in await link.children(path):
-        found |= await rights(link, f"{path}/{name}")
-    return found
-
-
-async def opened(cluster: Cluster) -> list[str]:
-    """Znodes that anybody may change."""
-    every = await rights(await link_of(cluster), f"/{cluster.namespace}")
-    assert len(every) >= 5
-    return sorted(path for path, given in every.items() if any(right.opens for right in given))
 
 
 def warnings(caplog: pytest.LogCaptureFixture) -> list[str]:

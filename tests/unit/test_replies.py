@@ -11,16 +11,7 @@ from hypothesis import strategies as st
 from tests.every import every
 from tests.unit.every_call import CALLS, sentinels
 from zkrq.protocol.calls import Call
-from zkrq.protocol.replies import (
-    MAY_HAVE_HAPPENED,
-    VERDICTS,
-    Answer,
-    Status,
-    Verdict,
-    denial,
-    read_error,
-    read_reply,
-)
+from zkrq.protocol.replies import MAY_HAVE_HAPPENED, VERDICTS, Answer, Status, Verdict, denial, read_error, read_reply
 from zkrq.protocol.scripts import SCRIPTS, Script
 
 

@@ -16,11 +16,7 @@ from zkrq.serve.contents import Found, read_state
 from zkrq.serve.problems import Busy
 from zkrq.serve.queue_pages import Wish, read_wish
 from zkrq.serve.rendering import make_templates
-from zkrq.serve.texts import (
-    show_alarm,
-    show_state,
-    show_tone,
-)
+from zkrq.serve.texts import show_alarm, show_state, show_tone
 from zkrq.serve.watching import Look
 
 TEMPLATES = make_templates()

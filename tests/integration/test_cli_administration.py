@@ -1,0 +1,462 @@
+"""The command line over real servers: looking at servers, shards, queues and items, and changing them."""
+
+from __future__ import annotations
+
+import re
+
+import anyio
+import anyio.to_thread
+import pytest
+
+import zkrq
+from tests.behaviour.helpers import bury
+from tests.harness import command as ask
+from tests.harness import over_zookeeper, settled, take
+from tests.integration.shell import Shell, founded_shell, on_a_terminal
+from zkrq import local
+
+pytestmark = pytest.mark.anyio
+
+
+async def test_servers(servers: local.Servers, prepared_zkrq: list[str]) -> None:
+    shell = await founded_shell(servers, prepared_zkrq)
+    await shell.value("push", "jobs", "1")
+    listed = await shell.value("servers", "list")
+    assert [(line["server"], line["place"]) for line in listed] == [(f"redis-{n}", "member") for n in (1, 2, 3)]
+    async with local.servers(redis=1, zookeeper=0) as more:
+        (added,) = await shell.value("servers", "add", more.redis[0].url, "--name", "redis-4")
+        assert added["server"] == "redis-4"
+        for line in await shell.value("servers", "list"):  # a new process that was given the other three
+            assert line["connected"], line
+        code, out, err = await shell.run("servers", "remove", "redis-1")
+        assert (code, out, err) == (0, "redis-1 is removed\n", "")
+        code, _, err = await shell.run("servers", "remove", "redis-1")
+        assert code == 2
+        assert "is not a server of this namespace: redis-2, redis-3, redis-4" in err
+        code, _, err = await shell.run("servers", "recover", "redis-2", "redis-3")
+        assert code == 2
+        assert "nothing to recover" in err
+        assert [line["server"] for line in await shell.value("servers", "list")] == ["redis-2", "redis-3", "redis-4"]
+
+
+async def test_shards(servers: local.Servers, prepared_zkrq: list[str]) -> None:
+    """From one to two, and back."""
+    shell = await founded_shell(servers, prepared_zkrq)
+    async with local.servers(redis=2, zookeeper=0) as more:
+        one, two = (server.url for server in more.redis)
+        (added,) = await shell.value("shards", "add", "b", f"x={one}", "--min-replicas", "1")
+        assert added == {"shard": "b", "state": "open"}
+        (added,) = await shell.value("servers", "add", two, "--name", "y", "--shard", "b")
+        assert (added["server"], added["shard"]) == ("y", "b")
+        b, main = await shell.value("shards", "list")
+        assert (main["shard"], main["in_sync"], main["min_replicas"]) == ("main", ["redis-1", "redis-2", "redis-3"], 2)
+        known = {"shard": "b", "state": "open", "away": None, "min_replicas": 1, "left": None}
+        assert b == {**known, "epoch": added["epoch"], "servers": ["x", "y"], "in_sync": ["x", "y"]}
+        assert {each["server"]: each["shard"] for each in await shell.value("servers", "list")} == {
+            **dict.fromkeys(("redis-1", "redis-2", "redis-3"), "main"),
+            **dict.fromkeys("xy", "b"),
+        }
+        assert "x: member of shard b, Redis " in (await shell.run("servers", "list"))[1]
+
+        async with over_zookeeper(servers, shell.environment["ZKRQ_NAMESPACE"]) as cluster:
+            queue = cluster.queue("jobs")
+            while not (left := await cluster.shard_sizes("b")):
+                await queue.push("x")
+            drained = await shell.run("shards", "drain", "b")
+            assert drained == (0, "shard b is draining: `zkrq shards list` shows what is left in it\n", "")
+            told = f"b: draining; left: {left['jobs'].ready} in jobs; in sync: x, y"
+            assert (await shell.run("shards", "list"))[1].splitlines()[0] == told
+            code, out, err = await shell.run("shards", "remove", "b", "--yes", "--force")
+            assert (code, out) == (2, "")
+            assert "cannot be removed yet: queue 'jobs' has" in err
+            with on_a_terminal(shell, "shards", "drain", "b", "--wait") as draining:
+                await anyio.to_thread.run_sync(draining.until, "drained b")
+                await queue.clear()
+                drained = await anyio.to_thread.run_sync(draining.ended)
+            assert drained == (0, "shard b is draining, and nothing is left in it\n")
+        code, _, err = await shell.run("shards", "remove", "b", "--force")
+        assert code == 2
+        assert err.startswith("zkrq shards: to remove shard 'b' of 'test-")
+        assert await shell.value("shards", "remove", "b", "--force", "--yes") == [{"shard": "b", "state": None}]
+        assert [each["shard"] for each in await shell.value("shards", "list")] == ["main"]
+        code, _, err = await shell.run("shards", "drain", "main")
+        assert (code, "only one that takes pushes" in err) == (2, True)
+
+
+async def test_servers_recover(servers: local.Servers, prepared_zkrq: list[str]) -> None:
+    shell = await founded_shell(servers, prepared_zkrq)
+    await shell.value("push", "jobs", "1")
+    for server in servers.redis:
+        await server.restart(wipe=True)
+    code, _, err = await shell.run("push", "jobs", "2", "--operation-timeout", "2")
+    assert code == 1
+    assert "zkrq servers recover" in err
+    code, out, _ = await shell.run("servers", "recover", "redis-1", "redis-2", "redis-3")
+    assert (code, out) == (0, "recovered with redis-1, redis-2, redis-3\n")
+    again = ("servers", "recover", "--older-zookeeper", "redis-1", "redis-2", "redis-3")
+    code, _, err = await shell.run(*again)
+    assert code == 2
+    assert "it did not go back" in err
+    for server in servers.redis:  # as if ZooKeeper had been restored, ten seconds after the recovery
+        name = f"{{{shell.environment['ZKRQ_NAMESPACE']}}}:server"
+        await ask(server, "HSET", name, "epoch", "5", "repaired_until_ms", "0")
+    code, _, err = await shell.run("servers", "list")
+    assert (code, "`zkrq servers recover --older-zookeeper NAME...`" in err) == (2, True)
+    code, out, _ = await shell.run(*again)
+    assert (code, out) == (0, "recovered with redis-1, redis-2, redis-3\n")
+    code, out, _ = await shell.run("servers", "list")
+    assert (code, out.count(": member")) == (0, 3)
+    (receipt,) = await shell.value("push", "jobs", "2")
+    assert receipt["replicas"] == 3
+
+
+async def test_result_of_an_item(shell: Shell, servers: local.Servers) -> None:
+    (pushed,) = await shell.value("push", "sums", "[1, 2]")
+    (told,) = await shell.value("result", "sums", pushed["id"], "--timeout", "0")
+    assert (told["state"], told["has_result"]) == ("queued", False)
+    async with over_zookeeper(servers, shell.environment["ZKRQ_NAMESPACE"]) as cluster:
+        await (await take(cluster.queue("sums", results=zkrq.Results()))).ack(result={"sum": 3})
+    code, out, _ = await shell.run("result", "sums", pushed["id"])
+    assert (code, out) == (0, 'done  {"sum":3}\n')
+    code, out, complaint = await shell.run("result", "sums", "no-such-item")
+    assert (code, out) == (2, "unknown\n")
+    assert "queue 'sums' has no item 'no-such-item', or it ended too long ago" in complaint
+
+
+async def test_what_has_ended_and_what_blocks_a_group(shell: Shell) -> None:
+    code, _, complaint = await shell.run("list", "ended", "--state", "done")
+    assert code == 2
+    assert "queue 'ended' keeps no history: `zkrq history set ended`" in complaint
+    code, _, complaint = await shell.run("list", "ended", "--state", "finished")
+    assert (code, "`zkrq list QUEUE --state done`" in complaint) == (2, True)
+    code, _, complaint = await shell.run("list", "ended", "--state", "done", "--group", "tenant")
+    assert (code, "leave it out" in complaint) == (2, True)
+    code, _, complaint = await shell.run("find", "ended")
+    assert (code, "`zkrq export ended`" in complaint) == (2, True)
+    assert await shell.value("history", "set", "ended", "--items", "10") == [{"queue": "ended", "history": 10}]
+    (pushed,) = await shell.value("push", "ended", "1", "--group", "tenant")
+    await shell.run("pop", "ended")
+    (item,) = await shell.value("list", "ended", "--state", "done")
+    assert (item["id"], item["state"], item["group"]) == (pushed["id"], "done", "tenant")
+    assert item["took"] >= 0
+    _, out, _ = await shell.run("list", "ended", "--state", "done")
+    assert re.fullmatch(rf"{pushed['id']}  done [-\d]+ [:\d]+ UTC after [.\d]+ s by \S+\n", out)
+    await shell.run("push", "ended", "2", "--group", "tenant")
+    (group,) = await shell.value("groups", "ended")
+    assert (group["name"], group["waiting"], group["standing"], group["held"]) == ("tenant", 1, "in line", [])
+    _, out, _ = await shell.run("groups", "ended")
+    assert out.startswith("tenant  in line  1 wait, the next for ")
+
+
+async def test_looking_and_administering(shell: Shell) -> None:
+    (first,) = await shell.value("push", "jobs", '{"n": 1}', "--key", "one", "--ttl", "600")
+    (again,) = await shell.value("push", "jobs", '{"n": 2}', "--key", "one")
+    assert (again["duplicate"], again["new"], again["id"]) == (True, False, first["id"])
+    windowed = ("push", "windows", "1", "--key", "k", "--key-window", "60")
+    (began,) = await shell.value(*windowed)
+    _, out, _ = await shell.run("clear", "windows", "--yes")
+    _, out, _ = await shell.run(*windowed)
+    assert out == f"{began['id']}  has begun the window of the key, and is done\n"
+    _, out, _ = await shell.run("push", "jobs", '{"n": 3}', "--key", "one", "--id", first["id"])
+    assert out == f"{first['id']}  is in the queue already\n"
+    (item,) = await shell.value("get", "jobs", first["id"])
+    assert (item["item"], item["state"], item["key"], item["died_at"]) == ({"n": 1}, "ready", "one", None)
+    assert [each["id"] for each in await shell.value("peek", "jobs")] == [first["id"]]
+    assert (await shell.value("pause", "jobs"))[0]["paused"]
+    assert (await shell.value("stats"))[0]["queues"]["jobs"]["paused"]
+    assert await shell.value("pop", "jobs") == []
+    assert not (await shell.value("resume", "jobs"))[0]["paused"]
+    assert (await shell.value("cancel", "jobs", first["id"]))[0]["outcome"] == "removed"
+    for command in ("get", "cancel"):
+        code, out, err = await shell.run(command, "jobs", first["id"])
+        assert (code, out, err) == (2, "", f"zkrq {command}: queue 'jobs' has no item '{first['id']}'\n")
+
+
+async def test_limits(shell: Shell) -> None:
+    await shell.value("push", "jobs", "-", stdin="1\n2\n3\n")
+    assert await shell.run("limits", "show", "jobs") == (0, "no limits; 0 claimed\n", "")
+    assert await shell.value("limits", "set", "jobs", "--concurrency", "2", "--rate", "2/1h") == [
+        {"queue": "jobs", "concurrency": 2, "rate": 2, "seconds": 3600.0}
+    ]
+    assert [line["item"] for line in await shell.value("pop", "jobs", "--count", "5")] == [1, 2]
+    code, out, _ = await shell.run("limits", "show", "jobs")
+    assert code == 0
+    assert out.startswith("2 at once, 2 in 3600 s; limited: 2 claims in 3600 s, the next in ")
+    assert "limited: 2 claims in 3600 s" in (await shell.run("stats"))[1]
+    assert await shell.run("limits", "set", "jobs", "--none") == (0, "no limits\n", "")
+    assert [line["item"] for line in await shell.value("pop", "jobs", "--count", "5")] == [3]
+    assert await shell.run("limits", "set", "jobs", "--group-concurrency", "2", "--group-rate", "5/s") == (
+        0,
+        "2 at once, 5 in 1 s in each group\n",
+        "",
+    )
+    of_groups = {"concurrency": 2, "ordered": False, "rate": 5, "seconds": 1.0}
+    none = {"concurrency": None, "rate": None, "seconds": None}
+    assert await shell.value("limits", "show", "jobs") == [{"queue": "jobs", **none, "groups": of_groups}]
+    code, out, _ = await shell.run("limits", "set", "jobs", "--ordered", "--concurrency", "9")
+    assert (code, out) == (0, "9 at once\nin order within each group\n"), "each for itself"
+    code, out, _ = await shell.run("limits", "show", "jobs")
+    assert (code, out) == (0, "9 at once; in order within each group; 0 claimed\n")
+    assert await shell.run("limits", "set", "jobs", "--group-none") == (0, "no limits of groups\n", "")
+    assert (await shell.value("limits", "set", "jobs", "--none"))[0] == {"queue": "jobs", **none}
+    for wrong, says in (
+        (("--rate", "50"), "'50' is no rate: give a number and a time"),
+        (("--rate", "50/2h"), "the time of rate is 7200 s"),
+        (("--concurrency", "0"), "concurrency is 0"),
+        (("--none", "--concurrency", "1"), "or --none to take the limits away"),
+        ((), "or --none to take the limits away"),
+        (("--group-none", "--ordered"), "or --group-none"),
+        (("--ordered", "--group-concurrency", "2"), "one item claimed at a time"),
+        (("--group-rate", "0/1s"), "the number in rate is 0"),
+    ):
+        code, out, err = await shell.run("limits", "set", "jobs", *wrong)
+        assert (code, out) == (2, "")
+        assert says in err
+
+
+async def test_schedules(shell: Shell, servers: local.Servers) -> None:
+    added = ["schedules", "add", "jobs", "nightly", "3600", '{"kind": "daily"}', "--priority", "2"]
+    (value,) = await shell.value(*added)
+    assert value.pop("next")
+    assert value == {
+        "queue": "jobs",
+        "name": "nightly",
+        "when": 3600.0,
+        "offset": 0.0,
+        "zone": None,
+        "catch_up": 240.0,
+        "missed": "last",
+        "priority": 2,
+        "paused": False,
+        "declared": False,
+        "last": None,
+        "last_loss": None,
+        "losses": 0,
+        "item": {"kind": "daily"},
+    }
+    code, out, err = await shell.run(*added)
+    assert (code, out) == (2, "")
+    assert "there is a schedule 'nightly' of queue 'jobs' already: change it, or use another name" in err
+    assert len(await shell.value(*added, "--replace")) == 1
+    paused = 'jobs  nightly  every 3600 s; paused; item {"kind": "daily"}\n'
+    assert await shell.run("schedules", "pause", "jobs", "nightly") == (0, paused, "")
+    assert await shell.run("schedules", "list") == (0, paused, "")
+    (value,) = await shell.value("schedules", "change", "jobs", "nightly", "--when", "0.2", "--item", "7")
+    assert (value["when"], value["item"], value["paused"]) == (0.2, 7, True)
+    async with (
+        over_zookeeper(servers, shell.environment["ZKRQ_NAMESPACE"]) as cluster,
+        shell.start("schedules", "run") as running,
+    ):
+        await shell.value("schedules", "resume", "jobs", "nightly")
+        assert (await take(cluster.queue("jobs"))).item == 7
+
+        async def has_last() -> bool:
+            return (await cluster.schedules().list())[0].last is not None
+
+        await settled(has_last)
+        running.terminate()
+        assert await running.wait() == 0
+    (value,) = await shell.value("schedules", "list")
+    code, out, _ = await shell.run("schedules", "list")
+    assert (code, f"; last {value['last']}; " in out) == (0, True)
+    (value,) = await shell.value("schedules", "change", "jobs", "nightly", "--catch-up", "1200", "--missed", "all")
+    assert (value["catch_up"], value["missed"]) == (1200, "all")
+    assert await shell.run("schedules", "remove", "jobs", "nightly") == (0, "removed\n", "")
+    assert await shell.run("schedules", "list") == (0, "", "")
+    for wrong, says in (
+        (("pause", "jobs", "nightly"), "there is no schedule 'nightly' of queue 'jobs'"),
+        (("add", "jobs", "nightly", "0.01", "1"), "the period is 0.01 s"),
+        (("add", "jobs", "nightly", "60", "{"), "the item is not JSON"),
+        (("add", "jobs", "nightly", "60", "1", "--missed", "some"), "must be one of 'all', 'last', 'none'"),
+    ):
+        code, out, err = await shell.run("schedules", *wrong)
+        assert (code, out) == (2, "")
+        assert says in err
+
+
+async def test_delete(shell: Shell, servers: local.Servers) -> None:
+    await shell.value("push", "jobs", "-", stdin="1\n2\n")
+    async with over_zookeeper(servers, shell.environment["ZKRQ_NAMESPACE"]) as cluster:
+        claim = await take(cluster.queue("jobs"))
+        code, _, err = await shell.run("delete", "jobs")
+        assert code == 2
+        assert err.startswith("zkrq delete: to delete queue 'jobs' in 'test-")
+        assert err.endswith("with 2 items, claimed ones included without being asked on a terminal, give --yes\n")
+        assert await shell.run("delete", "jobs", "--yes") == (0, "queue 'jobs' is deleted: 2 items removed\n", "")
+        assert (await shell.value("stats"))[0]["queues"] == {}
+        assert await claim.lost
+
+
+async def test_dead_letters(shell: Shell, servers: local.Servers) -> None:
+    namespace = shell.environment["ZKRQ_NAMESPACE"]
+    async with zkrq.connect(servers.redis_urls, servers.zookeeper_hosts, namespace=namespace) as cluster:
+        queue = cluster.queue("jobs")
+        await queue.push_many([1, 2, 3])
+        for claim in await queue.pop_many(3, timeout=10):
+            await claim.bury("no such address")
+    letters = await shell.value("dead", "list", "jobs")
+    assert [(each["item"], each["reason"]) for each in letters] == [(n, "no such address") for n in (1, 2, 3)]
+    assert await shell.value("dead", "redrive", "jobs", letters[0]["id"]) == [{"redriven": 1}]
+    assert (await shell.run("dead", "discard", "jobs"))[0] == 2
+    assert await shell.value("dead", "discard", "jobs", "--yes") == [{"removed": 2}]
+    assert (await shell.value("stats"))[0]["queues"]["jobs"]["ready"] == 1
+
+
+async def test_finding(shell: Shell, servers: local.Servers) -> None:
+    async with over_zookeeper(servers, shell.environment["ZKRQ_NAMESPACE"]) as cluster:
+        queue = cluster.queue("jobs")
+        await queue.push_many(range(30), headers={"campaign": "spring"})
+        keyed = await queue.push("keyed", key="user-42", delay=600)
+        await queue.push("other", headers={"campaign": "autumn"}, priority=9)
+        claim = await take(queue)
+        await claim.bury("Connection refused")
+        (found,) = await shell.value("find", "jobs", "--key", "user-42")
+        assert (found["id"], found["state"]) == (keyed.id, "scheduled")
+        assert len(await shell.value("find", "jobs", "--header", "campaign=spring")) == 30
+        assert await shell.value("find", "jobs", "--header", "campaign=spring", "--state", "dead") == []
+        code, out, err = await shell.run("find", "jobs", "--error", "connection", "--state", "dead")
+        assert (code, out, err) == (0, f'{claim.id}  dead  "other"  Connection refused\n', "")
+        assert [each["id"] for each in await shell.value("list", "jobs", "--state", "scheduled")] == [keyed.id]
+        code, _, err = await shell.run("find", "jobs", "--state", "dead")
+        assert (code, "scan('dead')" in err) == (2, True)
+        code, _, err = await shell.run("find", "jobs", "--header", "campaign")
+        assert (code, "NAME=VALUE expected" in err) == (2, True)
+
+
+async def test_what_was_found_is_cancelled(shell: Shell, servers: local.Servers) -> None:
+    async with over_zookeeper(servers, shell.environment["ZKRQ_NAMESPACE"]) as cluster:
+        queue = cluster.queue("jobs")
+        await queue.push_many(range(30), headers={"campaign": "spring"})
+        await take(queue)
+        await queue.push("other")
+        campaign = ("cancel", "jobs", "--header", "campaign=spring")
+        code, out, err = await shell.run(*campaign)
+        assert (code, out) == (2, "")
+        assert err.startswith("zkrq cancel: to cancel 30 items of queue 'jobs' in 'test-")
+        assert ", 1 of them claimed without being asked" in err
+        assert await shell.run(*campaign, "--yes") == (0, "30 items cancelled, 1 of them claimed\n", "")
+        assert await shell.run(*campaign) == (0, "0 items cancelled\n", "")
+        assert (await queue.size())[:2] == (1, 0)
+        ids = [receipt.id for receipt in await queue.push_many([1, 2])]
+        code, out, err = await shell.run("cancel", "jobs", *ids, "nobody")
+        assert (code, out, err) == (2, "removed\nremoved\n", "zkrq cancel: queue 'jobs' has no item 'nobody'\n")
+        for wrong in ("cancel", "jobs"), ("cancel", "jobs", "x", "--key", "y"), ("cancel", "jobs", "--state", "dead"):
+            code, _, err = await shell.run(*wrong)
+            assert (code, "either ids, or at least one" in err) == (2, True)
+
+
+async def test_dead_letters_by_reason(shell: Shell, servers: local.Servers) -> None:
+    async with over_zookeeper(servers, shell.environment["ZKRQ_NAMESPACE"]) as cluster:
+        queue = cluster.queue("jobs")
+        await bury(queue, 22)  # bad 0 ... bad 21
+        code, out, err = await shell.run("dead", "redrive", "jobs", "--error", "bad 2")
+        assert (code, out) == (2, "")
+        assert "to queue 3 dead letters of queue 'jobs'" in err
+        assert await shell.value("dead", "redrive", "jobs", "--error", "BAD 2", "--yes") == [{"redriven": 3}]
+        assert await shell.value("dead", "discard", "jobs", "--error", "bad 1", "--yes") == [{"removed": 11}]
+        assert await shell.value("dead", "discard", "jobs", "--error", "nothing") == [{"removed": 0}]
+        assert (await shell.run("dead", "discard", "jobs", "x", "--error", "bad"))[0] == 2
+        assert (await queue.size()) == (3, 0, 0, 8)
+
+
+async def test_what_an_item_waits_for(shell: Shell, servers: local.Servers) -> None:
+    async with over_zookeeper(servers, shell.environment["ZKRQ_NAMESPACE"]) as cluster:
+        orders = cluster.queue("orders", groups=zkrq.Groups(ordered=True), retry=zkrq.Retry(backoff=zkrq.constant(60)))
+        first, second = [receipt.id for receipt in await orders.push_many(["created", "paid"], group="order-1")]
+        assert "waits" not in (await shell.run("get", "orders", second))[1]
+        claim = await take(orders)
+        _, out, _ = await shell.run("get", "orders", second)
+        assert out.splitlines()[1:] == [f"  waits: {first} of its group 'order-1' is claimed by {claim.owner}"]
+        await claim.nack(reason="no answer")
+        await orders.pause()
+        (told,) = await shell.value("get", "orders", second)
+        paused, failed = told["waits"]
+        assert paused == "the queue is paused: `zkrq resume`"
+        assert failed.startswith(f"{first} of its group 'order-1' failed, and comes again in ")
+        assert failed.endswith("no answer")
+
+
+async def test_an_item_of_a_group_that_rests_waits_for_its_rate(shell: Shell, servers: local.Servers) -> None:
+    async with over_zookeeper(servers, shell.environment["ZKRQ_NAMESPACE"]) as cluster:
+        rated = cluster.queue("rated", groups=zkrq.Groups(rate=(1, 3600)))
+        first, second = [receipt.id for receipt in await rated.push_many([1, 2], group="a")]
+        assert "waits" not in (await shell.run("get", "rated", first))[1]
+        await (await take(rated)).ack()
+        (told,) = await shell.value("get", "rated", second)
+        _, out, _ = await shell.run("groups", "rated")
+        assert out.startswith("a  blocked by its rate  1 wait")
+        assert told["waits"] == ["perhaps the rate of its group (1 in 3600 s in each group): 1 group blocked"]
+
+
+async def test_items_of_a_group(shell: Shell, servers: local.Servers) -> None:
+    async with over_zookeeper(servers, shell.environment["ZKRQ_NAMESPACE"]) as cluster:
+        queue = cluster.queue("jobs")
+        for group in ("a", "b"):
+            await queue.push_many([1, 2, 3], group=group)
+        for claim in await queue.pop_many(4, timeout=0):
+            await claim.bury("bad")
+        assert len(await shell.value("find", "jobs", "--group", "a")) == 3
+        assert await shell.value("dead", "redrive", "jobs", "--group", "a", "--yes") == [{"redriven": 2}]
+        assert await shell.value("dead", "discard", "jobs", "--group", "b", "--yes") == [{"removed": 2}]
+        assert await shell.value("cancel", "jobs", "--group", "b", "--yes") == [{"cancelled": 1, "claimed": 0}]
+        assert await shell.value("clear", "jobs", "--group", "a", "--yes") == [{"removed": 3}]
+
+
+async def test_dead_letters_are_moved(shell: Shell, servers: local.Servers) -> None:
+    async with over_zookeeper(servers, shell.environment["ZKRQ_NAMESPACE"]) as cluster:
+        emails, fixed = cluster.queue("emails"), cluster.queue("emails-fixed")
+        await bury(emails, 120)
+        assert await shell.value("move", "dead", "emails", "emails-fixed", "--error", "bad 7") == [
+            {"moved": 11, "kept": 0}
+        ]
+        code, out, err = await shell.run("move", "dead", "emails", "emails-fixed")
+        assert (code, out, err) == (0, "109 dead letters moved to 'emails-fixed'\n", "")
+        assert (await emails.size(), await fixed.size()) == ((0, 0, 0, 0), (120, 0, 0, 0))
+        assert {item.item async for item in fixed.scan()} == set(range(120))
+        code, _, err = await shell.run("move", "dead", "emails", "emails")
+        assert (code, "zkrq dead redrive emails" in err) == (2, True)
+
+
+async def test_export_and_import(shell: Shell, servers: local.Servers) -> None:
+    async with over_zookeeper(servers, shell.environment["ZKRQ_NAMESPACE"]) as cluster:
+        source, target = cluster.queue("emails", codec=zkrq.RAW), cluster.queue("copies", codec=zkrq.RAW)
+        await source.push(b'{"n":1}', id="mine", key="user-42", priority=7, headers={"campaign": "spring"}, ttl=900)
+        await source.push(b"\xff \0", delay=600)
+        await source.push(b'{"n": 1.0}')
+        await source.push(b"dead", priority=9)
+        await (await take(source)).bury("bad")
+        await source.push(b"claimed", priority=9)
+        await take(source)
+        code, exported, err = await shell.run("export", "emails")
+        assert (code, err) == (0, "claimed items among these: 1; import pushes a copy of each\n")
+        assert len(exported.splitlines()) == 5
+        code, out, err = await shell.run("import", "copies", stdin=exported)
+        said = "4 pushed, 1 left out, because they are dead letters (--dead pushes them)\n"
+        assert (code, out, err) == (0, said, "")
+        code, out, err = await shell.run("import", "copies", stdin=exported)
+        assert (code, out.startswith("0 pushed, 4 there already, 1 left out"), err) == (0, True, "")
+        items = {item.payload: item async for item in target.scan()}
+        assert items.keys() == {b'{"n":1}', b"\xff \0", b'{"n": 1.0}', b"claimed"}
+        mine = items[b'{"n":1}']
+        assert (mine.id, mine.key, mine.priority, mine.headers) == ("mine", "user-42", 7, {"campaign": "spring"})
+        assert mine.expires_in is not None
+        assert 800 < mine.expires_in <= 900
+        assert 500 < (items[b"\xff \0"].seconds_left or 0) <= 600
+        (told,) = await shell.value("import", "copies", "--dead", stdin=exported)
+        assert (told["pushed"], told["there"]) == (1, 4)
+
+
+@pytest.mark.parametrize(
+    ("line", "says"),
+    [
+        ("{", "line 2 is not a line of `zkrq export`"),
+        ('{"id": "x"}', "exactly one of item and base64"),
+        ('{"item": 1, "prioriy": 2}', "unknown field 'prioriy'"),
+        ('{"item": 1, "due_at": "2030-01-01T00:00:00"}', "no time zone"),
+        ('{"item": 1, "priority": 77}', "0 pushed; then: priority is 77"),
+        ('{"item": 1, "id": 7}', "0 pushed; then: id must be a str"),
+    ],
+)
+async def test_a_line_that_is_none_of_export_is_named(shell: Shell, line: str, says: str) -> None:
+    code, out, err = await shell.run("import", "jobs", stdin=f"\n{line}\n")
+    assert (code, out, says in err) == (2, "", True), err

@@ -1,0 +1,285 @@
+"""The HTTP API over real servers: figures of queues, their limits and groups, schedules, items that are looked for."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import pytest
+
+import zkrq
+import zkrq.testing
+from tests.harness import settled, until
+from tests.integration.api_stage import Stage
+from tests.serving import serving
+from zkrq.client.cursors import Cursor
+from zkrq.client.inner import client_of
+from zkrq.client.timetable import Key
+from zkrq.protocol.recurring import Progress
+
+pytestmark = pytest.mark.anyio
+
+
+async def test_figures_tell_of_queues_and_servers(stage: Stage) -> None:
+    await stage.queue.push_many([1, 2])
+    await stage.claim()
+    await stage.queue.pause()
+
+    async def in_sync() -> bool:  # again, after a test before this one
+        servers = (await stage.http.client.get("/v1/queues")).json()["servers"]
+        return list(servers.values()) == ["member"] * 3
+
+    await settled(in_sync)
+    told = (await stage.http.client.get("/v1/queues")).json()
+    assert told["namespace"] == stage.cluster.namespace
+    assert told["writable"]
+    assert told["queues"][stage.name] == (await stage.http.client.get(f"/v1{stage.path}")).json() | {
+        "oldest_ready": told["queues"][stage.name]["oldest_ready"]
+    }
+    assert (told["queues"][stage.name]["ready"], told["queues"][stage.name]["paused"]) == (1, True)
+
+
+async def test_figures_and_page_name_shards_where_there_are_several() -> None:
+    async with (
+        zkrq.testing.servers(2) as own,
+        own.connect(first=1) as cluster,
+        serving(own.connect(first=1)) as http,
+    ):
+        assert "Shards" not in (await http.client.get("/", headers={"Accept": "text/html"})).text
+        await cluster.add_shard("b", own.urls("redis-2"))
+        await cluster.queue("jobs").push("x")
+        await own.clock.advance(1)  # the other client opens it, too
+        told = (await http.client.get("/v1/queues")).json()
+        assert told["shards"] == {name: {"state": "open", "away": None} for name in ("b", "main")}
+        assert (told["queues"]["jobs"]["away"], told["writable"]) == ([], True)
+        own.kill("redis-2")
+        await own.clock.advance(1)
+        told = (await http.client.get("/v1/queues")).json()
+        assert told["shards"]["b"]["away"].startswith("shard b is away")
+        assert told["writable"]
+        assert (await http.client.get("/v1/queues/jobs")).json()["away"] == ["b"]
+        page = (await http.client.get("/", headers={"Accept": "text/html"})).text
+        assert "without the items of shard b, which is away" in page
+        assert "open, away" in page
+
+
+async def test_items_are_looked_up_and_cancelled(stage: Stage) -> None:
+    path = f"/v1/queues/{stage.name}/items"
+    id = await stage.http.push(stage.name, {"big": 12345678901234567890.0}, id="a/b c", delay=60, priority=3)
+    assert id == "a/b c"
+    item = (await stage.http.client.get(f"{path}/a%2Fb%20c")).json()
+    assert (item["id"], item["item"], item["state"], item["priority"]) == (
+        id,
+        {"big": 12345678901234567890.0},
+        "scheduled",
+        3,
+    )
+    assert item["seconds_left"] > 0
+    assert "base64" not in item
+    assert (await stage.http.client.post(f"{path}/a%2Fb%20c/cancel")).json() == {"outcome": "removed"}
+    for call, where in ((stage.http.client.get, f"{path}/a%2Fb%20c"), (stage.http.client.post, f"{path}/x/cancel")):
+        reply = await call(where)
+        assert (reply.status_code, reply.json()["error"], reply.json()["happened"]) == (404, "NoSuchItem", "nothing")
+    id = await stage.http.push(stage.name, 1)
+    await stage.http.claim(stage.name)
+    assert (await stage.http.client.get(f"{path}/{id}")).json()["state"] == "claimed"
+    assert (await stage.http.client.post(f"{path}/{id}/cancel")).json() == {"outcome": "signalled"}
+
+
+async def pages_of(stage: Stage, params: dict[str, Any]) -> list[dict[str, Any]]:
+    """All pages of a search; only another primary makes it begin again."""
+    epoch, pages, after = stage.cluster.view.epoch, list[dict[str, Any]](), {}
+    while not pages or pages[-1]["next"] is not None:
+        reply = await stage.http.client.get(f"/v1/queues/{stage.name}/items", params=params | after)
+        pages.append(reply.json())
+        after = {"after": pages[-1]["next"]}
+        if pages[-1]["restarted"]:
+            await until(lambda: stage.cluster.view.epoch > epoch)
+            return await pages_of(stage, params)
+    return pages
+
+
+async def test_items_are_found_page_by_page(stage: Stage) -> None:
+    path = f"/v1/queues/{stage.name}/items"
+    spring = {"campaign": "spring"}
+    ids = {await stage.http.push(stage.name, n, headers=spring, delay=60, key=f"key {n}") for n in range(5)}
+    ids |= {await stage.http.push(stage.name, "other", headers={"campaign": "autumn"})}
+    pages = await pages_of(stage, {"limit": 2})
+    assert max(len(page["items"]) for page in pages) <= 2
+    found = [item["id"] for page in pages for item in page["items"]]
+    assert sorted(found) == sorted(ids)
+    (item,) = (await stage.http.client.get(path, params={"key": "key 3", "header": "campaign=spring"})).json()["items"]
+    assert (item["item"], item["state"], item["key"], item["headers"]) == (3, "scheduled", "key 3", spring)
+    claim = await stage.http.claim(stage.name)
+    (held,) = (await stage.http.client.get(path, params={"state": "claimed"})).json()["items"]
+    assert held["owner"]
+    await stage.http.post(f"/claims/{claim['claim']}/bury", {"reason": "Connection refused"})
+    (letter,) = (await stage.http.client.get(path, params={"error": "connection", "state": "dead"})).json()["items"]
+    assert (letter["item"], letter["reason"]) == ("other", "Connection refused")
+    assert await pages_of(stage, {"key": "nobody"}) == [{"items": [], "next": None, "restarted": False}]
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"state": "lost"}, {"key": " "}, {"header": "campaign"}, {"limit": 501}, {"after": "x"}, {"error": ""}]
+)
+async def test_what_is_not_a_search_is_a_bad_request(stage: Stage, wrong: dict[str, str]) -> None:
+    reply = await stage.http.client.get(f"/v1/queues/{stage.name}/items", params=wrong)
+    assert (reply.status_code, reply.json()["error"]) == (400, "BadRequest")
+
+
+async def test_a_cursor_that_is_no_longer_valid_starts_over_and_says_so(stage: Stage) -> None:
+    path = f"/v1/queues/{stage.name}/items"
+    ids = {await stage.http.push(stage.name, n) for n in range(3)}
+    told = (await stage.http.client.get(path, params={"limit": 1})).json()["next"]
+    old = dataclasses.replace(Cursor.read(told), leader="redis-9 of another life").text()
+    reply = (await stage.http.client.get(path, params={"after": old})).json()
+    assert reply["restarted"]
+    assert {item["id"] for item in reply["items"]} == ids
+
+
+async def test_a_queue_is_limited(stage: Stage) -> None:
+    path, client = f"/v1/queues/{stage.name}/limits", stage.http.client
+    none = {"concurrency": None, "rate": None, "seconds": None}
+    no_groups = {**none, "ordered": False}
+    assert (await client.get(path)).json() == {**none, "groups": no_groups}
+    await stage.queue.push_many([1, 2])
+    limits = {"concurrency": 1, "rate": 50, "seconds": 2.0}
+    response = await client.put(path, json=limits)
+    assert (response.status_code, response.json()) == (200, limits)
+    assert (await client.get(path)).json() == {**limits, "groups": no_groups}
+    await stage.claim()
+    assert (await stage.http.post(f"/queues/{stage.name}/claim", {})).json() == {"claims": []}
+    figures = (await client.get(f"/v1{stage.path}")).json()
+    assert figures["limited"] == "limited: 1 of 1 claimed"
+    for wrong in ({"concurrency": 0}, {"concurrency": True}, {"rate": 1, "seconds": 4000}, {"rate": -1}, {"more": 1}):
+        assert (await client.put(path, json=wrong)).status_code == 400
+    for wrong in ({"concurrency": 1_000_001}, {"rate": 1_000_001}):
+        assert (await client.put(path, json=wrong)).status_code == 400
+        assert (await client.put(f"{path}/groups", json=wrong)).status_code == 400
+    refused = await client.put(path, json={"seconds": 5})
+    said = "body: seconds is the time of a rate: give rate too, or {} to remove the limits"
+    assert (refused.status_code, refused.json()["message"]) == (400, said)
+    assert (await client.get(path)).json() == {**limits, "groups": no_groups}
+    assert (await client.put(path, json={})).json() == none
+
+
+async def test_groups_of_a_queue_are_limited(stage: Stage) -> None:
+    path, client = f"/v1/queues/{stage.name}/limits", stage.http.client
+    await client.put(path, json={"concurrency": 7})
+    for groups in (
+        {"concurrency": 2, "ordered": False, "rate": 5, "seconds": 2.5},
+        {"concurrency": None, "ordered": True, "rate": None, "seconds": None},
+        {"concurrency": None, "ordered": True, "rate": 9, "seconds": 1.0},
+    ):
+        given = {name: value for name, value in groups.items() if value is not None}
+        response = await client.put(f"{path}/groups", json=given)
+        assert (response.status_code, response.json()) == (200, groups)
+        assert (await client.get(path)).json() == {"concurrency": 7, "rate": None, "seconds": None, "groups": groups}
+    for wrong in ({"rate": 0}, {"ordered": "yes"}, {"ordered": True, "concurrency": 2}, {"rate": 1, "seconds": 0}):
+        assert (await client.put(f"{path}/groups", json=wrong)).status_code == 400
+    assert (await client.put(f"{path}/groups", json={"seconds": 5})).status_code == 400
+    assert (await client.get(path)).json()["groups"] == groups, "nothing that was refused has removed them"
+    assert (await client.put(f"{path}/groups", json={})).json()["ordered"] is False
+    assert (await client.get(path)).json()["concurrency"] == 7, "what is not named stays"
+
+
+async def _has_last(stage: Stage, path: str) -> bool:
+    return (await stage.http.client.get(path)).json()["last"] is not None
+
+
+async def test_schedules(stage: Stage) -> None:
+    """Two queues may have a schedule of one name; a repeated request changes nothing."""
+    client, path = stage.http.client, f"/v1/queues/{stage.name}/schedules/every%20night"
+    body = {"when": 3600, "item": {"kind": "daily"}, "priority": 3}
+    first, again = [(await client.put(path, json=body)) for _ in range(2)]
+    assert (first.status_code, again.json()) == (200, first.json())
+    told = first.json()
+    assert told.pop("next")
+    assert told == {
+        **body,
+        "queue": stage.name,
+        "name": "every night",
+        "offset": 0.0,
+        "zone": None,
+        "catch_up": 240.0,
+        "missed": "last",
+        "paused": False,
+        "declared": False,
+        "last": None,
+        "last_loss": None,
+        "losses": 0,
+    }
+    paused = (await client.post(f"{path}/pause")).json()
+    assert (paused["paused"], paused["next"]) == (True, None)
+    changed = (await client.put(path, json={"when": 0.2, "base64": "/wA="})).json()
+    assert (changed["paused"], changed["base64"]) == (True, "/wA=")
+    assert [each["name"] for each in (await client.get("/v1/schedules")).json()["schedules"]] == ["every night"]
+    assert not (await client.post(f"{path}/resume")).json()["paused"]
+    assert (await stage.http.claim(stage.name))["base64"] == "/wA=", "this server pushes what is due"
+    assert (await client.get(path)).json()["when"] == 0.2
+    await settled(lambda: _has_last(stage, path))
+    assert (await client.delete(path)).json() == {"removed": True}
+    assert (await client.delete(path)).json() == {"removed": False}
+    for call in (client.get(path), client.post(f"{path}/pause"), client.post(f"{path}/resume")):
+        assert (await call).status_code == 404
+    for wrong in (
+        {"when": 60},
+        {"when": 0, "item": 1},
+        {"when": "x", "item": 1},
+        {"when": 60, "zone": "UTC", "item": 1},
+    ):
+        refused = await client.put(path, json=wrong)
+        assert (refused.status_code, refused.json()["happened"]) == (400, "nothing")
+
+
+async def test_the_page_of_schedules(stage: Stage) -> None:
+    """Its buttons are forms: they pause, resume, and ask before they remove."""
+    client, fields = stage.http.client, {"queue": stage.name, "name": "<night>"}
+    await client.put(f"/v1/queues/{stage.name}/schedules/%3Cnight%3E", json={"when": 3600, "item": "<b>"})
+    page = (await client.get("/schedules")).text
+    assert "&lt;night&gt;" in page
+    assert "<b>" not in page
+    assert "badge bad" not in page
+    progress = Progress(1_772_000_000_000, 1_771_900_000_000, 1_772_000_000_000, losses=3)
+    await client_of(stage.cluster).moment_store.advance({Key(stage.name, "<night>"): progress})
+    page = (await client.get("/schedules")).text
+    assert '<span class="badge bad">3</span> ' in page
+    assert page.count("2026-02-2") == 2, "the last moment, and the last that was lost"
+    for verb, paused in (("pause", True), ("resume", False)):
+        reply = await client.post(f"/schedules/{verb}", data=fields, follow_redirects=True)
+        assert reply.status_code == 200
+        assert f"&lt;night&gt; is {verb}d" in reply.text
+        entry = await stage.cluster.schedules().get(stage.name, "<night>")
+        assert entry is not None
+        assert entry.paused == paused
+    asked = await client.post("/schedules/remove", data=fields)
+    assert "Remove this schedule" in asked.text
+    assert await stage.cluster.schedules().get(stage.name, "<night>")
+    await client.post("/schedules/remove", data={**fields, "confirmed": "yes"})
+    assert await stage.cluster.schedules().get(stage.name, "<night>") is None
+    assert (await client.post("/schedules/remove", data={**fields, "confirmed": "yes"})).status_code != 200
+    assert (await client.post("/schedules/nothing", data=fields)).status_code == 404
+
+
+async def test_a_queue_is_paused_and_resumed(stage: Stage) -> None:
+    await stage.http.push(stage.name, 1)
+    for verb, paused in (("pause", True), ("resume", False)):
+        assert (await stage.http.post(f"/queues/{stage.name}/{verb}")).json() == {"paused": paused}
+        assert (await stage.http.client.get(f"/v1/queues/{stage.name}")).json()["paused"] == paused
+
+
+async def test_dead_letters_are_listed_and_queued_again(stage: Stage) -> None:
+    ids = [await stage.http.push(stage.name, number) for number in range(3)]
+    for _ in ids:
+        claim = await stage.http.claim(stage.name)
+        await stage.http.post(f"/claims/{claim['claim']}/bury", {"reason": "no such address"})
+    dead = f"/v1/queues/{stage.name}/dead"
+    letters = (await stage.http.client.get(dead, params={"count": 2})).json()["items"]
+    assert len(letters) == 2
+    assert {letter["reason"] for letter in letters} == {"no such address"}
+    assert all(letter["died_at"] for letter in letters)
+    redrive = f"/queues/{stage.name}/dead/redrive"
+    assert (await stage.http.post(redrive, {"ids": [ids[0], "x"]})).json() == {"redriven": 1}
+    assert (await stage.http.post(redrive)).json() == {"redriven": 2}
+    assert (await stage.http.client.get(dead)).json() == {"items": []}
+    assert (await stage.http.client.get(dead, params={"count": 0})).status_code == 400
