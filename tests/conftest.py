@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import logging
 import os
 import signal
 import subprocess
@@ -179,3 +180,11 @@ def prepared_zkrq(tmp_path_factory: pytest.TempPathFactory) -> Generator[list[st
         server.stdout.readline()
         yield [sys.executable, "-I", "-S", str(Path(prepared.__file__)), str(path)]
         server.terminate()
+
+
+@pytest.fixture
+def unheard() -> Generator[None]:
+    """Keep what is logged of surrogates from pytest, one process of which cannot report it to another."""
+    logging.disable(logging.CRITICAL)
+    yield
+    logging.disable(logging.NOTSET)

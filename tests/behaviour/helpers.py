@@ -47,6 +47,11 @@ async def are_sizes(queue: zkrq.Queue[Any], ready: int, claimed: int) -> bool:
     return (await queue.size())[:3] == (ready, 0, claimed)
 
 
+async def is_ready(queue: zkrq.Queue[Any], count: int) -> bool:
+    """Whether so many items are ready."""
+    return (await queue.size()).ready == count
+
+
 async def is_empty(queue: zkrq.Queue[Any]) -> bool:
     return not any(await queue.size())
 

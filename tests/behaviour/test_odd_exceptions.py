@@ -24,14 +24,6 @@ GOOD = 20
 """Innocent items beside the others."""
 
 
-@pytest.fixture
-def unheard() -> Iterator[None]:
-    """Keep what is logged of surrogates from pytest, one process of which cannot report it to another."""
-    logging.disable(logging.CRITICAL)
-    yield
-    logging.disable(logging.NOTSET)
-
-
 UNHEARD = pytest.mark.usefixtures("unheard")
 
 

@@ -14,7 +14,7 @@ import pytest
 
 import zkrq
 from tests.behaviour.conftest import Connect, PassTime
-from tests.behaviour.helpers import Careless, is_empty
+from tests.behaviour.helpers import Careless, is_empty, is_ready
 from tests.harness import A_WHILE, HANG, settled, stolen, take
 from zkrq.consuming.claims import lease_of
 from zkrq.protocol.calls import Clear, Decision
@@ -339,13 +339,9 @@ async def test_what_was_claimed_ahead_goes_back_when_the_loop_is_left(queue: zkr
         await claim.ack()
         break
     gc.collect()
-    await settled(lambda: _is_ready(queue, 49))
+    await settled(lambda: is_ready(queue, 49))
     claim = await take(queue)
     assert (claim.item, claim.attempts) == (1, 1), "in its old place, and the delivery does not count"
-
-
-async def _is_ready(queue: zkrq.Queue[Any], count: int) -> bool:
-    return (await queue.size()).ready == count
 
 
 async def test_a_cancelled_pop_keeps_nothing(queue: zkrq.Queue[Any]) -> None:
@@ -358,7 +354,7 @@ async def test_a_cancelled_pop_keeps_nothing(queue: zkrq.Queue[Any]) -> None:
         await asyncio.gather(waiting, pushing, return_exceptions=True)
         if not waiting.cancelled() and (claim := waiting.result()):
             await claim.release()
-    await settled(lambda: _is_ready(queue, 20))
+    await settled(lambda: is_ready(queue, 20))
 
 
 async def test_clear_leaves_what_is_claimed(queue: zkrq.Queue[Any]) -> None:

@@ -1,15 +1,18 @@
-"""A connection of kombu in a namespace of the test's own."""
+"""Programs of frameworks, and connections, each in a namespace of the test's own."""
 
 from __future__ import annotations
 
-from collections.abc import Generator
+from collections.abc import Callable, Generator
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 import zkrq
-from tests.harness import SESSION_TIMEOUT, new_namespace
+from tests.frameworks.workers import Stage
+from tests.harness import SESSION_TIMEOUT, in_process, new_namespace
 from zkrq import local, sync
+from zkrq.coordination.memory import Hub
 
 if TYPE_CHECKING:
     from kombu import Connection
@@ -43,3 +46,15 @@ def jobs(options: dict[str, Any], connection: Connection) -> Generator[sync.Queu
     connection.connect()
     with sync.connect(**options) as cluster:
         yield cluster.queue("jobs", codec=zkrq.RAW)
+
+
+@pytest.fixture
+def stage(servers: local.Servers, tmp_path: Path) -> Stage:
+    return Stage(servers, tmp_path)
+
+
+@pytest.fixture
+def connect(servers: local.Servers) -> Callable[[], zkrq.Cluster]:
+    """Make a client of one namespace at each call."""
+    hub, namespace = Hub(), new_namespace()
+    return lambda: in_process(servers, namespace, hub)

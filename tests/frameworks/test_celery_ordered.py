@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from functools import partial
-from pathlib import Path
 
 import pytest
 from celery import Celery
@@ -13,7 +12,6 @@ import zkrq
 from tests.frameworks.by_celery import COMMAND
 from tests.frameworks.workers import Stage
 from tests.harness import over_zookeeper, settled, until
-from zkrq import local
 from zkrq.kombu import BROKER_URL
 
 pytestmark = pytest.mark.anyio
@@ -22,11 +20,6 @@ GROUPS, ITEMS = 3, 5
 
 FAILING, FAILURES = 1, 2
 """The item of each group that fails, and how often."""
-
-
-@pytest.fixture
-def stage(servers: local.Servers, tmp_path: Path) -> Stage:
-    return Stage(servers, tmp_path)
 
 
 async def test_a_worker_of_celery_keeps_the_order_of_groups(stage: Stage) -> None:

@@ -13,15 +13,9 @@ import zkrq
 from tests.frameworks.by_celery import COMMAND, CONCURRENCY
 from tests.frameworks.workers import Stage
 from tests.harness import HANG, until
-from zkrq import local
 from zkrq.kombu import BROKER_URL
 
 pytestmark = pytest.mark.anyio
-
-
-@pytest.fixture
-def stage(servers: local.Servers, tmp_path: Any) -> Stage:
-    return Stage(servers, tmp_path)
 
 
 @pytest.fixture

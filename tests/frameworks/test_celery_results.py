@@ -21,7 +21,6 @@ from kombu.utils.uuid import uuid
 import zkrq
 from tests.frameworks.workers import Stage
 from tests.harness import HANG, over_zookeeper
-from zkrq import local
 from zkrq.base.limits import RESULT_BYTES
 from zkrq.kombu import BROKER_URL
 
@@ -36,11 +35,6 @@ CHORD_SIZE, LARGEST_CHORD_SIZE = 200, 1000
 
 GROUP_SIZE = 1000
 """Members of a group that is kept in several parts."""
-
-
-@pytest.fixture
-def stage(servers: local.Servers, tmp_path: Any) -> Stage:
-    return Stage(servers, tmp_path)
 
 
 @pytest.fixture

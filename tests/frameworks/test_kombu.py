@@ -25,14 +25,6 @@ from zkrq import local, sync
 from zkrq.kombu import BROKER_URL, TASK_ID
 
 
-@pytest.fixture
-def unheard() -> Generator[None]:
-    """Keep what is logged of surrogates from pytest, one process of which cannot report it to another."""
-    logging.disable(logging.CRITICAL)
-    yield
-    logging.disable(logging.NOTSET)
-
-
 def test_what_is_put_is_got_and_acked(connection: Connection, jobs: sync.Queue[bytes]) -> None:
     queue = connection.SimpleQueue("jobs")
     queue.put({"to": "ann", "at": 1})

@@ -6,7 +6,7 @@ import asyncio
 import logging
 import random
 from collections import Counter
-from collections.abc import AsyncGenerator, Callable, Iterator
+from collections.abc import AsyncGenerator, Callable
 from datetime import UTC, datetime, timedelta
 from itertools import pairwise
 from typing import Any
@@ -34,19 +34,10 @@ from taskiq.scheduler.scheduled_task import CronSpec
 import zkrq
 from tests import odd
 from tests.frameworks.receiving import working
-from tests.harness import HANG, in_process, new_namespace, settled, until
-from zkrq import local
-from zkrq.coordination.memory import Hub
+from tests.harness import HANG, settled, until
 from zkrq.taskiq import AHEAD_SECONDS, TASK_ID, TASK_NAME, ZkrqBroker, ZkrqRetryMiddleware, ZkrqScheduleSource
 
 pytestmark = pytest.mark.anyio
-
-
-@pytest.fixture
-def connect(servers: local.Servers) -> Callable[[], zkrq.Cluster]:
-    """Make a client of one namespace at each call."""
-    hub, namespace = Hub(), new_namespace()
-    return lambda: in_process(servers, namespace, hub)
 
 
 @pytest.fixture
@@ -55,14 +46,6 @@ async def broker(connect: Callable[[], zkrq.Cluster]) -> AsyncGenerator[ZkrqBrok
     await broker.startup()
     yield broker
     await broker.shutdown()
-
-
-@pytest.fixture
-def unheard() -> Iterator[None]:
-    """Keep what is logged of surrogates from pytest, one process of which cannot report it to another."""
-    logging.disable(logging.CRITICAL)
-    yield
-    logging.disable(logging.NOTSET)
 
 
 def message(text: bytes = b"my_msg", **labels: Any) -> BrokerMessage:

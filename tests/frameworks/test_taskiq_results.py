@@ -10,29 +10,18 @@ from typing import Any
 
 import pytest
 from taskiq import TaskiqResult
-from taskiq.depends.progress_tracker import (  # pyright: ignore[reportMissingTypeStubs]
-    TaskProgress,
-    TaskState,
-)
+from taskiq.depends.progress_tracker import TaskProgress, TaskState  # pyright: ignore[reportMissingTypeStubs]
 from taskiq.serializers import PickleSerializer
 
 import zkrq
 from tests.frameworks.receiving import working
-from tests.harness import HANG, in_process, new_namespace
-from zkrq import local
+from tests.harness import HANG
 from zkrq.client.stored import StoredResults
-from zkrq.coordination.memory import Hub
 from zkrq.taskiq import ZkrqBroker, ZkrqResultBackend
 
 pytestmark = pytest.mark.anyio
 
 Make = Callable[..., AbstractAsyncContextManager[ZkrqResultBackend[Any]]]
-
-
-@pytest.fixture
-def connect(servers: local.Servers) -> Callable[[], zkrq.Cluster]:
-    hub, namespace = Hub(), new_namespace()
-    return lambda: in_process(servers, namespace, hub)
 
 
 @pytest.fixture

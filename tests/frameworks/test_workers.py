@@ -9,7 +9,6 @@ import signal
 from collections.abc import AsyncGenerator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
-from pathlib import Path
 from subprocess import Popen
 
 import pytest
@@ -20,7 +19,6 @@ from tests import odd
 from tests.frameworks import by_celery, by_taskiq
 from tests.frameworks.workers import Framework, Stage, processes_of
 from tests.harness import HANG, SESSION_TIMEOUT, over_zookeeper, settled, until
-from zkrq import local
 from zkrq.kombu import BROKER_URL
 
 pytestmark = pytest.mark.anyio
@@ -31,11 +29,6 @@ FRAMEWORKS: dict[str, Callable[[Stage], AsyncGenerator[Framework]]] = {
 }
 
 TASKS = 10
-
-
-@pytest.fixture
-def stage(servers: local.Servers, tmp_path: Path) -> Stage:
-    return Stage(servers, tmp_path)
 
 
 @pytest.fixture(params=FRAMEWORKS)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Callable, Generator
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -16,6 +16,7 @@ from zkrq.client.cluster import Cluster
 from zkrq.coordination.memory import Hub
 
 if TYPE_CHECKING:
+    from tests.browser import Browser
     from tests.integration.api_stage import Stage
     from tests.serving import Serving
 
@@ -82,3 +83,14 @@ async def founded(servers: local.Servers, monkeypatch: pytest.MonkeyPatch) -> st
     await zkrq.found(list(servers.redis_urls.values()), servers.zookeeper_hosts, namespace=namespace)
     monkeypatch.setenv("ZKRQ_NAMESPACE", namespace)
     return namespace
+
+
+@pytest.fixture(scope="module")
+def browser(tmp_path_factory: pytest.TempPathFactory) -> Generator[Browser]:
+    from tests.browser import browse, missing  # it imports Selenium, which few tests need
+
+    if lacking := missing():
+        pytest.skip(f"not installed: {lacking}")
+    browser = browse(tmp_path_factory.mktemp("chromium"))
+    yield browser
+    browser.driver.quit()

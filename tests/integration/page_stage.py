@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import AsyncGenerator, Callable
+from contextlib import asynccontextmanager
 from functools import partial
 from typing import Any
 
 import anyio.to_thread
+import pytest
 
 import zkrq
-from tests.harness import take
-from tests.serving import Serving
+from tests.harness import in_process, new_namespace, take
+from tests.serving import Serving, serving
+from zkrq import local
+from zkrq.coordination.memory import Hub
 
 
 class Stage:
@@ -26,6 +30,19 @@ class Stage:
         claim = await take(q)
         await claim.bury(reason)
         return claim.id
+
+
+@asynccontextmanager
+async def staged(shared_servers: local.Servers) -> AsyncGenerator[Stage]:
+    """A page of a new namespace, which looks at its consumers each time that it is asked."""
+    hub, namespace = Hub(), new_namespace()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("zkrq.serve.watching.CONSUMERS_SECONDS", 0.0)
+        async with (
+            in_process(shared_servers, namespace, hub, description="worker <1>") as cluster,
+            serving(in_process(shared_servers, namespace, hub)) as http,
+        ):
+            yield Stage(http, cluster)
 
 
 async def do(act: Callable[..., Any], *arguments: Any, **named: Any) -> Any:

@@ -6,7 +6,7 @@ import asyncio
 import logging
 import random
 from collections import Counter
-from collections.abc import AsyncGenerator, Iterator
+from collections.abc import AsyncGenerator
 from contextlib import AsyncExitStack
 from datetime import datetime, timedelta
 from typing import Any
@@ -15,6 +15,7 @@ import pytest
 
 import zkrq
 from tests import odd
+from tests.behaviour.helpers import is_ready
 from tests.harness import HANG, in_process, new_namespace, settled, take, until
 from zkrq import local
 from zkrq.base.tasks import Tasks
@@ -37,14 +38,6 @@ async def cluster(servers: local.Servers) -> AsyncGenerator[Cluster, None]:
 async def tasks() -> AsyncGenerator[Tasks, None]:
     async with Tasks("test") as opened:
         yield opened
-
-
-@pytest.fixture
-def unheard() -> Iterator[None]:
-    """Keep what is logged of surrogates from pytest, one process of which cannot report it to another."""
-    logging.disable(logging.CRITICAL)
-    yield
-    logging.disable(logging.NOTSET)
 
 
 class Clock:
@@ -105,15 +98,11 @@ async def test_after_a_sleep_the_last_moment_fires_and_no_burst(cluster: Cluster
     handle = Schedules(tasks).declare(read_schedule(1), queue, datetime.isoformat, name="report", clock=clock)
     await until(lambda: handle.last is not None)
     clock.move(100)
-    await settled(lambda: _is_ready(queue, 2))
+    await settled(lambda: is_ready(queue, 2))
     clock.move(1)
-    await settled(lambda: _is_ready(queue, 3))
+    await settled(lambda: is_ready(queue, 3))
     moments = [datetime.fromisoformat((await take(queue)).item) for _ in range(3)]
     assert [later - moments[0] for later in moments] == [timedelta(seconds=n) for n in (0, 100, 101)]
-
-
-async def _is_ready(queue: zkrq.Queue[Any], count: int) -> bool:
-    return (await queue.size()).ready == count
 
 
 async def test_what_is_too_late_is_left_out(cluster: Cluster, tasks: Tasks) -> None:
@@ -166,7 +155,7 @@ async def test_a_clock_that_was_a_month_ahead(cluster: Cluster, tasks: Tasks) ->
     clock.time = before
     await until(lambda: handle.last is not None and handle.last <= before)
     clock.move(1)
-    await settled(lambda: _is_ready(queue, 2))
+    await settled(lambda: is_ready(queue, 2))
 
 
 async def test_a_function_that_fails_costs_its_moment_only(

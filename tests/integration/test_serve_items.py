@@ -14,7 +14,7 @@ import pytest
 
 import zkrq
 from tests.harness import in_process, new_namespace, settled, take
-from tests.integration.page_stage import Stage
+from tests.integration.page_stage import Stage, staged
 from tests.serving import refused, serving
 from zkrq import RAW, local
 from zkrq.coordination.memory import Hub
@@ -24,14 +24,8 @@ pytestmark = pytest.mark.anyio
 
 @pytest.fixture(scope="module")
 async def stage(shared_servers: local.Servers) -> AsyncGenerator[Stage]:
-    hub, namespace = Hub(), new_namespace()
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("zkrq.serve.watching.CONSUMERS_SECONDS", 0.0)
-        async with (
-            in_process(shared_servers, namespace, hub, description="worker <1>") as cluster,
-            serving(in_process(shared_servers, namespace, hub)) as http,
-        ):
-            yield Stage(http, cluster)
+    async with staged(shared_servers) as stage:
+        yield stage
 
 
 async def page(stage: Stage, path: str, status: int = 200) -> str:

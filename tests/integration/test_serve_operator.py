@@ -4,13 +4,13 @@ four reasons; on a desktop and on a phone."""
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Generator
+from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 
 import pytest
 
 import zkrq
-from tests.browser import Browser, browse, missing
+from tests.browser import Browser
 from tests.harness import in_process, new_namespace, settled, take
 from tests.integration.page_stage import Stage, do
 from tests.serving import serving
@@ -25,15 +25,6 @@ REASONS = {
     "HTTPError: 502 from https://pay.example/{}": 30,
     "ValueError: order {} is empty": 20,
 }
-
-
-@pytest.fixture(scope="module")
-def browser(tmp_path_factory: pytest.TempPathFactory) -> Generator[Browser]:
-    if lacking := missing():
-        pytest.skip(f"not installed: {lacking}")
-    browser = browse(tmp_path_factory.mktemp("chromium"))
-    yield browser
-    browser.driver.quit()
 
 
 async def bury_all(orders: zkrq.Queue[object]) -> None:

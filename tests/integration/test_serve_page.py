@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import AsyncGenerator, Generator, Sequence
+from collections.abc import AsyncGenerator, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -11,9 +11,9 @@ import httpx
 import pytest
 
 import zkrq
-from tests.browser import Browser, browse, missing
+from tests.browser import Browser
 from tests.harness import HANG, in_process, new_namespace, settled, take
-from tests.integration.page_stage import Stage, do
+from tests.integration.page_stage import Stage, do, staged
 from tests.serving import serving
 from zkrq import local
 from zkrq.coordination.memory import Hub
@@ -24,24 +24,9 @@ TOKEN = "a-long-random-text-that-nobody-guesses"
 
 
 @pytest.fixture(scope="module")
-def browser(tmp_path_factory: pytest.TempPathFactory) -> Generator[Browser]:
-    if lacking := missing():
-        pytest.skip(f"not installed: {lacking}")
-    browser = browse(tmp_path_factory.mktemp("chromium"))
-    yield browser
-    browser.driver.quit()
-
-
-@pytest.fixture(scope="module")
 async def stage(shared_servers: local.Servers) -> AsyncGenerator[Stage]:
-    hub, namespace = Hub(), new_namespace()
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("zkrq.serve.watching.CONSUMERS_SECONDS", 0.0)
-        async with (
-            in_process(shared_servers, namespace, hub, description="worker <1>") as cluster,
-            serving(in_process(shared_servers, namespace, hub)) as http,
-        ):
-            yield Stage(http, cluster)
+    async with staged(shared_servers) as stage:
+        yield stage
 
 
 async def test_the_page_lives_and_its_buttons_work(browser: Browser, stage: Stage) -> None:

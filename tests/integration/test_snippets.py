@@ -21,6 +21,7 @@ from sqlalchemy import orm
 
 import zkrq
 import zkrq.testing
+from tests.behaviour.helpers import is_empty
 from tests.harness import HANG, new_namespace, settled, take, until
 from tests.integration.snippet_runs import ELSEWHERE, HERE, on, runs
 from tests.snippets import blocks, execute, snippet
@@ -405,10 +406,6 @@ async def test_a_job_of_arq_as_a_worker(code: str, cluster: zkrq.testing.TestClu
     async with known["worker"](cluster):
         await cluster.clock.advance(60)
         await settled(lambda: is_empty(cluster.queue("emails")))
-
-
-async def is_empty(queue: zkrq.Queue[Any]) -> bool:
-    return not any(await queue.size())
 
 
 @runs("workers.md", "emails = cluster.queue(")

@@ -15,9 +15,8 @@ import anyio
 import anyio.to_thread
 import pytest
 
-import zkrq
-from tests.harness import HANG, new_namespace, settled, take
-from tests.integration.worker_stage import JOBS, LOOPS, Stage, free_address, get
+from tests.harness import HANG, settled, take
+from tests.integration.worker_stage import JOBS, LOOPS, Stage, free_address, get, onlooking
 from zkrq import local
 from zkrq.process.exits import Exit
 
@@ -26,14 +25,8 @@ pytestmark = pytest.mark.anyio
 
 @pytest.fixture
 async def stage(servers: local.Servers, tmp_path: Path, prepared_zkrq: list[str]) -> AsyncGenerator[Stage]:
-    async with zkrq.connect(
-        servers.redis_urls,
-        servers.zookeeper_hosts,
-        namespace=new_namespace(),
-        found=True,
-        description="onlooker",
-    ) as cluster:
-        yield Stage(tmp_path, servers, cluster, prepared_zkrq)
+    async with onlooking(servers, tmp_path, prepared_zkrq) as stage:
+        yield stage
 
 
 @LOOPS

@@ -18,7 +18,7 @@ import pytest
 from anyio.abc import Process
 
 import zkrq
-from tests.harness import HANG
+from tests.harness import HANG, new_namespace
 from zkrq import local
 
 ROOT = Path(__file__).parents[2]
@@ -234,3 +234,16 @@ def get(url: str) -> str:
         return httpx.get(url, timeout=HANG).text
     except httpx.TransportError:
         return ""
+
+
+@asynccontextmanager
+async def onlooking(servers: local.Servers, folder: Path, prepared_zkrq: list[str]) -> AsyncGenerator[Stage]:
+    """A stage in a new namespace, with a client that looks on."""
+    async with zkrq.connect(
+        servers.redis_urls,
+        servers.zookeeper_hosts,
+        namespace=new_namespace(),
+        found=True,
+        description="onlooker",
+    ) as cluster:
+        yield Stage(folder, servers, cluster, prepared_zkrq)

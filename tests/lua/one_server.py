@@ -552,6 +552,11 @@ def put_and_claim(server: OneServer, *puts: Put | str, owner: str = "ann", lease
     return claimed
 
 
+def held(server: OneServer, id: str = "a") -> Decided:
+    """A new item in the hands of an owner."""
+    return put_and_claim(server, Put(id)).only
+
+
 def under_window(call: calls.Call[R], put_window_ms: int) -> calls.Call[R]:
     """The same call with another put window than the library has."""
     if put_window_ms == call.put_window_ms:

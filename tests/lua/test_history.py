@@ -7,7 +7,7 @@ from typing import cast
 
 from tests.lines import entry_of
 from tests.lua.entries import BUNDLE, LEASE_MS, Decided, Put
-from tests.lua.one_server import OneServer, put_and_claim, wait_ms
+from tests.lua.one_server import OneServer, held, put_and_claim, wait_ms
 from tests.stored import SHIFT_BYTES
 from zkrq.protocol import calls
 from zkrq.protocol.calls import EndedRow, item_id
@@ -31,10 +31,6 @@ def told(server: OneServer) -> list[tuple[str, str]]:
 
 def named(server: OneServer) -> int:
     return int(str(server.command("ZCARD", server.key("recent"))))
-
-
-def held(server: OneServer, id: str = "a") -> Decided:
-    return put_and_claim(server, Put(id)).only
 
 
 def test_nothing_is_kept_where_nothing_is_declared(server: OneServer) -> None:

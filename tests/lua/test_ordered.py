@@ -10,7 +10,7 @@ import pytest
 
 from tests.lines import entry_of
 from tests.lua.entries import Claimed, Decided, Put, Settlement
-from tests.lua.grouped import ordered, push
+from tests.lua.grouped import ordered, push, repaired
 from tests.lua.one_server import OneServer, wait_ms
 from zkrq.protocol import calls
 from zkrq.protocol.calls import only_of
@@ -366,15 +366,6 @@ def test_a_waiting_group_that_was_lost_still_waits(server: OneServer) -> None:
     assert server.claim().ids == []
     hasten(server, "a1")
     assert server.claim().ids == ["a1"]
-
-
-def repaired(server: OneServer) -> int:
-    count, cursor = 0, calls.START
-    while True:
-        page = server.ask(calls.RepairLines(server.queue, cursor))
-        count, cursor = count + page.repaired, page.cursor
-        if cursor == calls.START:
-            return count
 
 
 # -- several servers -------------------------------------------------------------------------------------------------

@@ -7,17 +7,12 @@ from typing import cast
 import pytest
 
 from tests.lua.entries import BUNDLE, Decided, Put, Settlement
-from tests.lua.one_server import OneServer, put_and_claim, wait_ms
+from tests.lua.one_server import OneServer, held, put_and_claim, wait_ms
 from zkrq.protocol import calls
 from zkrq.protocol.calls import item_id
 
 TTL_MS = 3_600_000
 TEXT = '{"sum":42}'
-
-
-def held(server: OneServer, id: str = "a") -> Decided:
-    """A new item in the hands of an owner."""
-    return put_and_claim(server, Put(id)).only
 
 
 def lead(server: OneServer) -> dict[str, str]:

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import random
 import sqlite3
-from collections.abc import AsyncGenerator, Iterator
+from collections.abc import AsyncGenerator
 from datetime import timedelta
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -46,14 +45,6 @@ ROWS = sa.text("SELECT id, queue, leased_by, failure FROM zkrq_outbox ORDER BY c
 async def cluster(servers: local.Servers) -> AsyncGenerator[zkrq.Cluster, None]:
     async with in_process(servers, new_namespace()) as cluster:
         yield cluster
-
-
-@pytest.fixture
-def unheard() -> Iterator[None]:
-    """Keep what is logged of surrogates from pytest, one process of which cannot report it to another."""
-    logging.disable(logging.CRITICAL)
-    yield
-    logging.disable(logging.NOTSET)
 
 
 def left(engine: sa.Engine) -> list[Any]:

@@ -24,9 +24,9 @@ import zkrq
 from tests.harness import HANG, SESSION_TIMEOUT, command, new_namespace, settled, until
 from tests.load import Load
 from tests.security import rights
+from tests.security.znodes import link_of
 from zkrq import local
 from zkrq.client.cluster import Cluster
-from zkrq.coordination.zookeeper import ZooKeeperCoordinator
 from zkrq.coordination.zookeeper.link import ZooKeeperLink
 
 pytestmark = pytest.mark.anyio
@@ -231,12 +231,6 @@ def look_at_objects(findings: Findings) -> None:
         if isinstance(module, str) and module.split(".")[0] in ("zkrq", "redis", "aiozk"):
             with suppress(AttributeError, TypeError, ReferenceError, zkrq.Closed):  # half made, or not open
                 findings.look("repr", repr(thing), str(thing))
-
-
-async def link_of(cluster: Cluster) -> ZooKeeperLink:
-    coordinator = cluster._client.coordinator  # pyright: ignore[reportPrivateUsage]
-    assert isinstance(coordinator, ZooKeeperCoordinator)
-    return await coordinator._session.link()  # pyright: ignore[reportPrivateUsage]
 
 
 async def look_at_znodes(findings: Findings, link: ZooKeeperLink, path: str) -> None:
