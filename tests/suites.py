@@ -62,6 +62,7 @@ PLACES: Mapping[str, str] = {
     "frameworks/test_celery_results.py::test_results_of_every_kind": TEST,
     "frameworks/test_frameworks_page.py::test_fastapi": TEST,
     "frameworks/test_kombu.py": TEST,
+    "frameworks/test_kombu_settings.py": TEST,
     "frameworks/test_kombu_settings.py::test_settings_name_the_transport_without_importing_anything": CHECK,
     "frameworks/test_kombu_settings.py::test_settings_need_no_import": CHECK,
     "frameworks/test_kombu_settings.py::test_settings_of_django_need_no_import": CHECK,
