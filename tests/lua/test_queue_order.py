@@ -1,4 +1,4 @@
-"""A queue keeps its order whoever pushes: producers need not know of it.
+"""A queue keeps its order for every producer, also for those that do not know of it.
 
 Where the settings of the queue say so, no server takes a plain push, and the primary gives each item its place.
 """

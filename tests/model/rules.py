@@ -253,7 +253,7 @@ class Rule(enum.Enum):
     )
     ORDER_BY_SETTINGS = (
         0,
-        "the primary gives a push a place in the order because the queue keeps one, whoever pushes",
+        "the primary gives a push a place in the order because the queue keeps one, whatever its producer knows",
         "a producer that has not heard of the order pushes an item that has no place in it",
     )
     ORDERED_ONE_BY_ONE = (

@@ -53,7 +53,7 @@ TOLD_SECONDS = 1.0
 """A holder that hears of a cancel at once does so within this."""
 
 OVER = (ResultState.DONE, "none"), (ResultState.DONE, "lost")
-"""What callers are told of an item whose result is over, as a clock says that is ahead by far."""
+"""What callers are told of an item whose result has expired by a clock that is minutes ahead or more."""
 
 
 class Outcome(enum.Enum):
@@ -331,9 +331,9 @@ class Ledger:
         self.tokens: dict[str, tuple[int, int]] = {}
         """The greatest fencing token of each group that keeps the order."""
         self.default_group: str | None = None
+        """That of items that are pushed without one."""
         self.is_declared = False
         """Whether the order is declared: what was pushed before has no place in it, and no group here."""
-        """That of items that are pushed without one."""
         self.begun: dict[tuple[str, int | None, str | None], dict[str, Begun]] = {}
         """By the view's register, its epoch, in which one server counts (None: all epochs), and group (None: all): the
         requests that were given something."""

@@ -118,10 +118,6 @@ class Pushes(NamedTuple):
     exceptional: Mapping[Place, Exceptional]
 
 
-class _Refused(Exception):
-    """A server refuses a plain push, because the queue keeps an order."""
-
-
 class _Round:
     """Results so far of one ``put``'s attempts.
 
@@ -233,7 +229,7 @@ class Pushing(Deciding):
                 yield Hurry(FULL_RETRY_SECONDS)
             so_far.note(view, call, answers)
             if any(answer.status is Status.DECIDE for answer in answers.values()):
-                raise _Refused
+                raise DecisionNeeded(f"queue {queue!r} keeps an order")
             if not effort.touched and any(answer.verdict is Verdict.REFUSE for answer in answers.values()):
                 raise NothingDone(f"refused, nothing was written: {effort.trouble}")
             if so_far.refusals and effort.note(answers) and (contradicting := so_far.contradicting(view)):
@@ -242,9 +238,9 @@ class Pushing(Deciding):
 
         try:
             yield from self.until_done(effort, attempt)
-        except _Refused:
+        except DecisionNeeded:
             if not effort.touched:
-                raise DecisionNeeded(f"queue {queue!r} keeps an order") from None
+                raise
             return (yield from self._push_in_order(queue, puts, effort, map_number))
         except Failure as failure:
             if effort.touched:

@@ -314,7 +314,8 @@ class Misplaced(Failure):
 
 
 class DecisionNeeded(Failure):
-    """Nothing was written of a plain push, because the queue keeps an order: the primary has to decide."""
+    """Nothing was written of a push, because the queue keeps an order that the client does not know of: the primary has
+    to decide, and pushes that follow one another have to wait for one another."""
 
 
 class TooFewMembers(Failure):

@@ -109,7 +109,7 @@ class MapChanged(Unavailable):
 
 
 class PrimaryDecides(Unavailable):
-    """A plain push was refused, and nothing was pushed, because the queue keeps an order; have the primary decide."""
+    """Nothing was pushed, because the queue keeps an order: have the primary decide, in turn."""
 
 
 Reporter = Callable[[int, int], None]
