@@ -280,12 +280,15 @@ async def test_what_a_dead_consumer_had_decided_on_the_primary_alone(servers: lo
     hub = Hub(session_timeout=SESSION_TIMEOUT)
     async with in_process(servers, new_namespace(), hub) as cluster:
         queue = cluster.queue(QUEUE, claim_timeout=10 * HANG)
-        for number in range(3):  # each in a record of its own: what is decided of one says nothing of the others
-            await queue.push(number)
-        claims = await queue.pop_many(3, timeout=HANG)
+        # Three of one bundle, whose record is told to the others when its third item is requeued, and three alone, for
+        # which nothing is left to requeue.
+        await queue.push_many(range(3))
+        for item in range(3, 6):
+            await queue.push(item)
+        claims = await queue.pop_many(6, timeout=HANG)
         membership = cluster._client.shard.membership  # pyright: ignore[reportPrivateUsage]
         view = cluster.view
-        for claim in claims[:2]:
+        for claim in (*claims[:2], *claims[3:5]):
             how = "ack" if verb == "ack" else f"{verb} 0 "
             lease = lease_of(claim)
             grant = lease.grant
@@ -303,7 +306,7 @@ async def test_what_a_dead_consumer_had_decided_on_the_primary_alone(servers: lo
         leading = next(server for server in servers.redis if server.name == view.primary(QUEUE))
         await leading.kill()
         left = [claim.item async for claim in queue.pop(wait=False)]
-        assert sorted(left) == ([2] if verb == "ack" else [0, 1, 2])
+        assert sorted(left) == ([2, 5] if verb == "ack" else [0, 1, 2, 3, 4, 5])
 
 
 async def drain(queue: zkrq.Queue[Any], count: int) -> None:
