@@ -87,7 +87,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "if state == 'X' and (named or executed_before) then",
         "if false then",
         "a cancel whose reply was lost is told to the other servers, and its caller what it found",
-        Suite("tests/lua/test_dead_letters.py", "tests/simulation/test_scenarios.py"),
+        Suite("tests/lua/test_dead_letters.py", "tests/simulation/test_scenarios_of_removals.py"),
     ),
     Mutant(
         "superseded-by-version-alone",
@@ -678,7 +678,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "if all(answer.status is Status.OK for",
         "if all(True for",
         "an eligible server is given up only once every member has answered",
-        Suite("tests/simulation/test_scenarios.py", "-k", "eligible"),
+        Suite("tests/simulation/test_scenarios_of_repair.py", "-k", "eligible"),
     ),
     Mutant(
         "view-changes-from-an-old-one",
@@ -686,7 +686,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "return self.view\n            # Based on",
         "pass\n            # Based on",
         "a change is made of the view that the compare-and-set compares with",
-        Suite("tests/simulation/test_scenarios.py", "-k", "made_of_an_old_view"),
+        Suite("tests/simulation/test_scenarios_of_views.py", "-k", "made_of_an_old_view"),
     ),
     Mutant(
         "eviction-is-made-of-an-old-view",
@@ -896,7 +896,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "if (id, life) not in covered}",
         "if id not in {server for server, _ in covered}}",
         "a server that has come back empty in the middle of a push has not got the item",
-        Suite("tests/simulation/test_scenarios.py", "-k", "came_back_during_a_push"),
+        Suite("tests/simulation/test_scenarios_of_pushes.py", "-k", "came_back_during_a_push"),
     ),
     Mutant(
         "tombstones-go-while-a-copy-may-lack-them",
@@ -904,7 +904,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "return not view.learners and not view.eligible",
         "return True",
         "a learner's copy, and what an evicted server still holds, must meet the tombstones of what is gone",
-        Suite("tests/simulation/test_scenarios.py", "-k", "stays_away_for_long"),
+        Suite("tests/simulation/test_scenarios_of_repair.py", "-k", "stays_away_for_long"),
     ),
     Mutant(
         "payloads-are-not-completed",
@@ -912,7 +912,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "answers |= yield from self.copy(view, queue, [ids[at] for at in reply.bare], id)",
         "pass",
         "a claim that overtakes its item's push brings the payload with it",
-        Suite("tests/simulation/test_scenarios.py", "-k", "overtakes_its_push"),
+        Suite("tests/simulation/test_scenarios_of_pushes.py", "-k", "overtakes_its_push"),
     ),
     Mutant(
         "unknown-outcomes-are-failures",
@@ -970,7 +970,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "if payload is None or position in lost or (cancelled and grant.id_of(position) in cancelled):",
         "if payload is None or (cancelled and grant.id_of(position) in cancelled):",
         "an item that somebody has decided about since the claim is not handed out",
-        Suite("tests/simulation/test_scenarios.py", "-k", "cancelled_while_it_is_claimed"),
+        Suite("tests/simulation/test_scenarios_of_removals.py", "-k", "cancelled_while_it_is_claimed"),
     ),
     Mutant(
         "uncertain-session-hands-out",
@@ -978,7 +978,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "if not fresh and now >= self._identity.certain_until and not self._identity.is_certain():",
         "if False:",
         "what was claimed ahead is not handed out once others may have fenced this process",
-        Suite("tests/simulation/test_scenarios.py", "-k", "session_is_uncertain"),
+        Suite("tests/simulation/test_scenarios_of_claims.py", "-k", "session_is_uncertain"),
     ),
     Mutant(
         "claims-overtake-what-is-handed-back",
@@ -986,7 +986,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "        if self._handed_back:\n",
         "        if False:\n",
         "items that go back before anyone took them are claimed again before those behind them",
-        Suite("tests/simulation/test_scenarios.py", "-k", "handed_back"),
+        Suite("tests/simulation/test_scenarios_of_claims.py", "-k", "handed_back"),
     ),
     Mutant(
         "closing-forgets-claims-that-are-not-extended",
@@ -1034,7 +1034,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "if self._identity.is_over(owner):",
         "if False:",
         "claims of a session that is over are others' already",
-        Suite("tests/simulation/test_scenarios.py", "-k", "session_that_ended"),
+        Suite("tests/simulation/test_scenarios_of_claims.py", "-k", "session_that_ended"),
     ),
     Mutant(
         "fenced-owner-keeps-its-id",
@@ -1051,7 +1051,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "return who.generation in (known.generation, self.renewed(view, known))",
         "return True",
         "data of another life than the view's is as old as it likes, and its items may have been acked long ago",
-        Suite("tests/simulation/test_scenarios.py", "-k", "old_disk_after_a_power_cut"),
+        Suite("tests/simulation/test_scenarios_of_repair.py", "-k", "old_disk_after_a_power_cut"),
     ),
     Mutant(
         "server-comes-back-unwiped",
