@@ -18,7 +18,8 @@ from tests.simulation import faults as all_faults
 from tests.simulation.administering import resume
 from tests.simulation.agreement import disagreements, disorder, leftovers, twins
 from tests.simulation.code import PRESENT, Code
-from tests.simulation.faults import REPAIR, Fault
+from tests.simulation.faults.covered import REPAIR, Fault
+from tests.simulation.faults.shards import reshard_by
 from tests.simulation.keeping import Keeper, Kept, keeps
 from tests.simulation.ledger import Item, Outcome, listening
 from tests.simulation.loop import Loop, Stuck
@@ -527,7 +528,7 @@ async def _remove_shard(auditor: Client, audits: Sequence[_Audit]) -> None:
 
 async def _insist(auditor: Client, call: str, audits: Sequence[_Audit] = ()) -> None:
     until = auditor.world.loop.now + REMOVE_SECONDS
-    while not await all_faults.reshard_by(auditor, call, force=False):
+    while not await reshard_by(auditor, call, force=False):
         if auditor.world.loop.now > until:
             auditor.world.found.violation(f"{call} does not end: {auditor.world.shards[-1].entry}")
             return

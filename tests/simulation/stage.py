@@ -17,7 +17,7 @@ from unittest.mock import Mock, patch
 from tests.simulation import setting
 from tests.simulation.agreement import disagreements
 from tests.simulation.ensemble import SimCoordinator
-from tests.simulation.faults import WRONG_PASSWORD
+from tests.simulation.faults.access import WRONG_PASSWORD
 from tests.simulation.loop import Loop
 from tests.simulation.patches import determined
 from tests.simulation.scenario import forget

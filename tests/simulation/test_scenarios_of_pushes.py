@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from tests.simulation.faults import NO_RIGHT
+from tests.simulation.faults.access import NO_RIGHT
 from tests.simulation.stage import HANGS, Stage, scenario
 from tests.simulation.world import NAMESPACE
 from zkrq import Cancellation, new_id
