@@ -1,184 +1,20 @@
-"""The simulation's Redis against the real one: the same commands and scripts must give the same replies and data."""
+"""The simulation's Redis against the real one: the same commands and functions must give the same replies and data."""
 
 from __future__ import annotations
 
 import random
-import re
-from collections.abc import AsyncGenerator, Callable, Generator, Iterable, Mapping, Sequence
-from functools import cache
-from typing import Any, cast
+from collections.abc import Sequence
+from typing import cast
 
-import hiredis
 import pytest
 
 from tests.every import every
-from tests.lua.connection import Connection, Listener
-from tests.simulation.script_calls import CHANNELS, FIRST_US, NAMESPACE, Load, Word
-from zkrq import local
-from zkrq.protocol.keys import script_keys
-from zkrq.protocol.scripts import SCRIPTS, Script, assemble, read_files
+from tests.simulation.script_calls import FIRST_US
+from tests.simulation.twins import Twins, comparable, library, mini_redis
 from zkrq.replication.stream import ErrorReply
 from zkrq.testing.redis.arguments import LONG
 from zkrq.testing.redis.commands import COMMANDS
 from zkrq.testing.redis.server import MiniRedis
-
-HEARD = CHANNELS[:2]  # on the last one nobody listens
-
-
-@pytest.fixture(scope="module")
-async def private_redis(anyio_backend: str) -> AsyncGenerator[local.LocalRedis, None]:
-    if "redis" not in local.available():
-        pytest.skip("not installed: redis")
-    async with local.servers(redis=1, zookeeper=0, redis_config={"appendonly": "no"}) as servers:
-        yield servers.redis[0]
-
-
-class Twins:
-    """A real server and a mini one that are told the same."""
-
-    def __init__(self, real: Connection, listeners: Sequence[Listener] = ()) -> None:
-        self.mini = mini_redis()
-        self.heard: dict[str, list[bytes]] = {channel: [] for channel in HEARD}
-        for channel, messages in self.heard.items():
-            self.mini.subscribe(channel.encode(), messages.append)
-        self._real = real
-        self._listeners = listeners
-
-    def __call__(self, *words: Word, unordered: bool = False) -> object:
-        """What both answer; of errors only the first word is compared."""
-        mini, real = self._mini(*words), self.real(*words)
-        arrange = _leaves if unordered else _same
-        assert arrange(mini) == arrange(real), words
-        return mini
-
-    def _mini(self, *words: Word) -> object:
-        return self.mini.execute(*map(_bytes, words))
-
-    def real(self, *words: Word) -> object:
-        self._real.send(words)
-        reply = self._real.receive()
-        return ErrorReply(str(reply)) if isinstance(reply, hiredis.HiredisError) else reply
-
-    def full(self, full: bool) -> None:
-        """Whether they are out of memory."""
-        self.mini.full = full
-        self.real("CONFIG", "SET", "maxmemory", int(full))
-
-    def walk(self, *words: Word, cursor_at: int) -> list[object]:
-        """What both collect in a whole scan, whatever its pages."""
-        mini, real = (_walked(execute, words, cursor_at) for execute in (self._mini, self.real))
-        assert mini == real, words
-        return mini
-
-    def check_contents(self) -> None:
-        """Everything is the same."""
-        names = cast("list[bytes]", self.real("KEYS", "*"))
-        kinds = [self.real("TYPE", name) for name in names]
-        assert self.mini.content() == {name: _READ[kind](self, name) for name, kind in zip(names, kinds, strict=True)}
-
-    def check_heard(self) -> None:
-        """The same was published, in the same order."""
-        for listener in self._listeners:
-            listener.send(("PING", "end"))
-            real: list[bytes] = []
-            while (message := cast("list[bytes]", listener.receive()))[0] == b"message":
-                real.append(message[2])
-            assert self.heard[listener.channel] == real
-
-
-_READ: dict[object, Callable[[Twins, bytes], object]] = {
-    b"string": lambda twins, name: twins.real("GET", name),
-    b"hash": lambda twins, name: dict(_by_two(twins.real("HGETALL", name))),
-    b"list": lambda twins, name: twins.real("LRANGE", name, 0, -1),
-    b"set": lambda twins, name: tuple(sorted(cast("list[bytes]", twins.real("SMEMBERS", name)))),
-    b"zset": lambda twins, name: {
-        member: float(score) for member, score in _by_two(twins.real("ZRANGE", name, 0, -1, "WITHSCORES"))
-    },
-}
-
-
-def _bytes(word: Word) -> bytes:
-    return word if isinstance(word, bytes) else str(word).encode()
-
-
-def _by_two(flat: object) -> Iterable[tuple[bytes, bytes]]:
-    parts = iter(cast("list[bytes]", flat))
-    return zip(parts, parts, strict=True)
-
-
-def _walked(execute: Callable[..., object], words: tuple[Word, ...], cursor_at: int) -> list[object]:
-    """All that a scan collects; what a script says instead of OK ends it.  A number counts what stands before it."""
-    collected: list[object] = []
-    while True:
-        reply = execute(*words)
-        body = cast("list[Any]", reply) if isinstance(reply, list) else [reply]
-        if body[0] == b"OK":
-            del body[0]
-        if not isinstance(body[0], bytes) or not body[0].isdigit():
-            return _leaves([*collected, *body])
-        collected += [_told(part) for part in cast("list[object]", body[1:])]
-        words = (*words[:cursor_at], body[0], *words[cursor_at + 1 :])
-        if body[0] == b"0":
-            return _leaves(collected)
-
-
-def _told(part: object) -> object:
-    """Names with their numbers, which are of one page, as so many names: the sum over the pages can be compared."""
-    if not isinstance(part, list):
-        return part
-    parts = cast("list[object]", part)
-    counts = parts[1::2]
-    if not counts or len(parts) % 2 or not all(isinstance(count, int) for count in counts):
-        return parts
-    return [name for name, count in zip(parts[::2], cast("list[int]", counts), strict=True) for _ in range(count)]
-
-
-def _same(reply: object) -> object:
-    """With nothing of an error but its first word: the rest differs from version to version."""
-    if isinstance(reply, ErrorReply):
-        return ErrorReply(reply.text.split()[0])
-    return [_same(each) for each in cast("list[object]", reply)] if isinstance(reply, list) else reply
-
-
-def _leaves(reply: object) -> list[object]:
-    """What a reply holds, where the order tells nothing."""
-    reply = _same(reply)
-    if not isinstance(reply, list):
-        return [reply]
-    return sorted((leaf for each in cast("list[object]", reply) for leaf in _leaves(each)), key=repr)
-
-
-def library(name: str, body: str, *flags: str) -> str:
-    """A library of one function, of the same name."""
-    listed = ", ".join(f"'{flag}'" for flag in flags)
-    return f"""#!lua name={name}
-redis.register_function{{function_name = '{name}', flags = {{{listed}}}, callback = function(KEYS, ARGV)
-{body}
-end}}"""
-
-
-def mini_redis() -> MiniRedis:
-    return MiniRedis(run_id="r1", clock_us=lambda: FIRST_US)
-
-
-@pytest.fixture
-def mini() -> MiniRedis:
-    return mini_redis()
-
-
-@pytest.fixture
-def twins(private_redis: local.LocalRedis) -> Generator[Twins, None, None]:
-    host, port = private_redis.host, private_redis.port
-    listeners = [Listener(host, port, channel) for channel in HEARD]
-    with Connection(host, port) as real:
-        real.pipeline(("CONFIG", "SET", "maxmemory", 0), ("FLUSHALL",), ("FUNCTION", "FLUSH"))
-        yield Twins(real, listeners)
-        real.command("CONFIG", "SET", "maxmemory", 0)
-    for listener in listeners:
-        listener.close()
-
-
-# -- plain commands ------------------------------------------------------------------------------------------------
 
 # The arguments of each command by their kinds; what stands behind a slash is there one to three times.
 PLAIN = {
@@ -317,8 +153,6 @@ def test_iteration_keeps_the_order_of_insertion(mini: MiniRedis) -> None:
     assert mini.execute(b"SMEMBERS", b"set") == [b"b", b"c", b"a"]
     assert mini.execute(b"HGETALL", b"hash") == [b"y", b"1", b"x", b"2"]
 
-
-# -- Lua -----------------------------------------------------------------------------------------------------------
 
 SNIPPETS = r"""
 return {1, 2.9, -2.9, 1e15, true, false, 'a\0b', {}, {1, {2}}, 4, nil, 6}
@@ -487,104 +321,17 @@ def test_out_of_memory(twins: Twins) -> None:
             twins.full(False)
             twins("FUNCTION", "LOAD", library(f"{name}{number}", body, *flags))
             twins.full(True)
-            answers[name, body] = _same(twins("FCALL", f"{name}{number}", 0))
+            answers[name, body] = comparable(twins("FCALL", f"{name}{number}", 0))
     refused = ErrorReply("OOM")
     assert answers["none", "return 1"] == answers["none", write] == answers["none", remove + write] == refused
     assert answers["allowed", "return 1"] == 1
     assert answers["allowed", write] == answers["allowed", remove + write] == b"done"
-    assert _same(twins("FUNCTION", "LOAD", library("more", "return 1"))) == refused
+    assert comparable(twins("FUNCTION", "LOAD", library("more", "return 1"))) == refused
     for command in ("SET k v", "HSET h a 1", "HSETNX h a 1", "HINCRBY h a 1", "SADD s a", "RPUSH l a", "ZADD z 1 a"):
-        assert _same(twins(*command.split())) == refused
+        assert comparable(twins(*command.split())) == refused
     for command in ("HDEL hash a", "HGET hash b", "DEL hash", "LTRIM l 0 1", "ZPOPMIN z"):
-        assert _same(twins(*command.split())) != refused
+        assert comparable(twins(*command.split())) != refused
     twins.check_contents()
-
-
-# -- the scripts of zkrq -------------------------------------------------------------------------------------------
-
-COMMON = {"push_plain", "claim", "settle", "apply"}
-SMALLER = {
-    "PAGE": 3,
-    "FENCED_MEMORY_MS": 30_000,
-    "HOUSEKEEPING_MAX": 4,
-    "TOMBSTONES_BYTES": 1_000,
-    "LEAST_AGE_MS": 1_000,
-}
-"""Constants of the scripts that would otherwise never be reached."""
-
-
-@cache
-def with_clock_key() -> Mapping[str, Script]:
-    """The scripts, reading their time from a key, so that both servers have the same."""
-    files = read_files()
-    files["_clock"] = files["_clock"].replace("redis.call('TIME')", "redis.call('HMGET', 'clock', 's', 'us')")
-    for file, text in files.items():
-        assert "'TIME'" not in text
-        for name, value in SMALLER.items():
-            text = re.sub(rf"\blocal {name} = \d+", f"local {name} = {value}", text)
-        files[file] = text
-    return assemble(files)
-
-
-def run(twins: Twins, load: Load, script: str) -> str:
-    """One call on both; returns the status."""
-    called, arguments = with_clock_key()[script], load.draw(script)
-    twins("HSET", "clock", "s", load.now_us // 1_000_000, "us", load.now_us % 1_000_000)
-    keys = script_keys(NAMESPACE, load.queue, script)
-    words = ("FCALL", called.function, len(keys), *keys, *arguments)
-    if "cursor" in called.arguments:
-        found = twins.walk(*words, cursor_at=3 + len(keys) + called.arguments.index("cursor"))
-        refused = [status for status in called.replies if status.encode() in found]
-        return refused[0] if refused else "OK" if found else "nothing"
-    reply = twins(*words)
-    assert isinstance(reply, list), (script, arguments, reply)
-    return cast("list[bytes]", reply)[0].decode()
-
-
-@pytest.mark.parametrize("seed", [*range(4), *(pytest.param(seed, marks=pytest.mark.chaos) for seed in range(4, 16))])
-def test_scripts_do_alike(twins: Twins, seed: int) -> None:
-    load = Load(seed, twins.mini)
-    twins("FUNCTION", "LOAD", with_clock_key()["seal"].library.text)
-    names = sorted(SCRIPTS)
-    weights = [5 if name in COMMON else 0.3 if name == "wipe" else 1 for name in names]
-    run(twins, load, "enrol")
-    for n in range(200):
-        run(twins, load, load.rng.choices(names, weights)[0])
-        load.pass_time()
-        if n % 4 == 0:
-            twins.check_contents()
-    twins.check_contents()
-    twins.check_heard()
-
-
-@pytest.mark.parametrize("script", sorted(SCRIPTS))
-def test_every_script_gets_through(twins: Twins, script: str) -> None:
-    """What is drawn makes sense often enough that every script reaches its end."""
-    load = Load(0, twins.mini)
-    twins("FUNCTION", "LOAD", with_clock_key()["seal"].library.text)
-    statuses: set[str] = set()
-    for _ in range(40):
-        for name in ("enrol", "push_plain", "claim", "set_aside"):
-            run(twins, load, name)
-        statuses.add(run(twins, load, script))
-        if "OK" in statuses:
-            return
-        load.pass_time()
-    pytest.fail(f"{script}.lua never did anything, only {statuses}")
-
-
-@every("script", [name for name in sorted(SCRIPTS) if "NOTINSYNC" in SCRIPTS[name].replies])
-def test_empty_server_is_not_in_sync(mini: MiniRedis, script: str) -> None:
-    """The shipped text itself, on a server that was emptied."""
-    load = Load(0, mini)
-    keys = script_keys(NAMESPACE, load.queue, script)
-    mini.execute(b"FUNCTION", b"LOAD", SCRIPTS[script].library.text.encode())
-    words = ("FCALL", SCRIPTS[script].function, len(keys), *keys, *load.draw(script))
-    assert mini.execute(*map(_bytes, words)) == [b"NOTINSYNC", b""]
-    assert mini.content() == {}
-
-
-# -- the server itself ---------------------------------------------------------------------------------------------
 
 
 def test_info_names_what_is_asked_for(mini: MiniRedis) -> None:
