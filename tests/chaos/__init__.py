@@ -4,7 +4,7 @@ record.py          the log: one line per event, one file per process
 checker.py         finds violations in the logs: lost, revived, two holders ...; no I/O
 client_process.py  producers and consumers in a process of their own
 stage.py           the servers, the client processes, and a proxy between each pair of them
-faults.py          the faults: one class each
+faults/            the faults: one class each
 run.py             one run: clients, faults, healing, draining, counting
 report.py          the table and the picture
 """

@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.chaos.faults import FAULTS, Lane
+from tests.chaos.faults import FAULTS
+from tests.chaos.faults.base import Lane
 from tests.chaos.report import complaints
 from tests.chaos.run import MIXED, NAMES, run
 from tests.chaos.stage import SHORT, restore

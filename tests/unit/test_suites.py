@@ -16,7 +16,7 @@ PLACES = {**suites.PLACES, **suites.read_slow()}
 
 def texts(path: Path) -> str:
     """Read what the parameters of a folder's tests stand in, or those of a file of it."""
-    return "\n".join(one.read_text() for one in (path if path.is_dir() else path.parent).glob("*.py"))
+    return "\n".join(one.read_text() for one in (path if path.is_dir() else path.parent).rglob("*.py"))
 
 
 @every("place", PLACES)
