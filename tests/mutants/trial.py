@@ -17,6 +17,9 @@ from tests import suites
 
 ROOT = Path(__file__).resolve().parents[2]
 
+LUA = "zkrq/protocol/lua/"
+"""Where the scripts are."""
+
 LEFT_OUT = shutil.ignore_patterns(".*", "__pycache__", "build", "dist", "*.egg-info")
 """What no killer needs.  Hidden entries include the virtual environment: the interpreter is this one."""
 

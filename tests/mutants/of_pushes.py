@@ -1,0 +1,130 @@
+"""Mutants of pushes and other calls."""
+
+from __future__ import annotations
+
+from tests.mutants.trial import LUA, Mutant, Suite
+
+MUTANTS: tuple[Mutant, ...] = (
+    # -- pushes --------------------------------------------------------------------------------------------------------
+    Mutant(
+        "put-takes-the-late",
+        LUA + "push_plain.lua",
+        "pushed_at < floor_ms or pushed_at > latest_ms",
+        "pushed_at > latest_ms",
+        "a push that is older than any tombstone must be refused",
+        Suite("tests/lua/test_push_plain.py"),
+    ),
+    Mutant(
+        "calls-for-one-queue-are-combined",
+        "zkrq/replication/command.py",
+        " or self.must_precede(call)",
+        "",
+        "a queue's items are ordered by the clock, which a command reads once; and no call overtakes another one's",
+        Suite("tests/unit/test_command.py", "tests/behaviour/test_queue.py"),
+    ),
+    Mutant(
+        "put-ignores-dropped-tombstones",
+        LUA + "push_plain.lua",
+        "number('floor_ms')",
+        "0",
+        "a push from before a tombstone that was dropped early is refused",
+        Suite("tests/lua/test_push_plain.py", "tests/lua/test_metadata.py"),
+    ),
+    Mutant(
+        "key-is-given-twice",
+        LUA + "_taken.lua",
+        "string.find(r.states, 'C') or string.find(r.states, '[QR]')",
+        "string.find(r.states, '[QR]')",
+        "a claimed item keeps its key",
+        Suite("tests/lua/test_keys.py", "tests/behaviour/test_keys.py"),
+    ),
+    Mutant(
+        "full-queue-takes-one-more",
+        LUA + "push_decided.lua",
+        "if most > 0 and size >= most + #rivals then",
+        "if most > 0 and size > most + #rivals then",
+        "a queue holds no more than max_size",
+        Suite("tests/lua/test_memory.py", "tests/lua/test_push_decided.py"),
+    ),
+    Mutant(
+        "key-window-ends-with-its-item",
+        LUA + "push_decided.lua",
+        "if first then return refuse((former_state and former_state ~= GONE and '=' or 'W') .. first) end",
+        "if first and former_state and former_state ~= GONE then return refuse('=' .. first) end",
+        "a key stays taken for its window, whatever becomes of the item",
+        Suite("tests/lua/test_key_windows.py", "tests/behaviour/test_key_windows.py"),
+    ),
+    Mutant(
+        "key-window-is-not-told",
+        LUA + "push_decided.lua",
+        "    if first or is_its_own then\n      tell_as_is(w)\n    elseif",
+        "    if not (first or is_its_own) and",
+        "every server has the window of an item whose push is repeated",
+        Suite("tests/lua/test_key_windows.py"),
+    ),
+    Mutant(
+        "key-window-is-not-told-to-duplicates",
+        LUA + "push_decided.lua",
+        "      tell_as_is(window)\n",
+        "",
+        "a duplicate relies on the window, so every server must have it",
+        Suite("tests/lua/test_key_windows.py"),
+    ),
+    Mutant(
+        "key-window-is-unknown-with-its-item",
+        LUA + "push_decided.lua",
+        "keep_window(key, id, before.pushed_at, window_ms, put_window_ms) end\n      return 'K'",
+        "begin_window = begin_window end\n      return 'K'",
+        "a server that has an item from its claim begins the window when the push is repeated",
+        Suite("tests/lua/test_key_windows.py"),
+    ),
+    Mutant(
+        "key-window-of-a-refused-push",
+        LUA + "push_decided.lua",
+        "if window_ms > 0 then end_window(key, id, r.pushed_at) end",
+        "",
+        "an item that another primary may have accepted leaves no window when it is refused",
+        Suite("tests/lua/test_key_windows.py"),
+    ),
+    Mutant(
+        "key-window-is-prolonged",
+        LUA + "push_decided.lua",
+        "local is_its_own = row > 0 and row_at(w, row) == ITEM .. id and w.pushed_at == pushed_at",
+        "local is_its_own = false",
+        "a push that is repeated after its window begins none",
+        Suite("tests/lua/test_key_windows.py"),
+    ),
+    Mutant(
+        "refused-push-leaves-no-tombstone",
+        LUA + "push_decided.lua",
+        "if again == '1' then",
+        "if false then",
+        "what another primary may have accepted before is removed there",
+        Suite("tests/lua/test_push_decided.py"),
+    ),
+    # -- calls and servers ---------------------------------------------------------------------------------------------
+    Mutant(
+        "named-call-is-executed-twice",
+        LUA + "_calls.lua",
+        "if string.find(calls, call, 1, true) then",
+        "if false then",
+        "a late first try takes nothing that came after its repetition",
+        Suite("tests/lua/test_repeated_calls.py"),
+    ),
+    Mutant(
+        "enrol-compares-nothing",
+        LUA + "enrol.lua",
+        "if present ~= expected then",
+        "if false then",
+        "a late duplicate never gives a newer life of the server its generation",
+        Suite("tests/lua/test_enrolment.py"),
+    ),
+    Mutant(
+        "enrol-comes-late",
+        LUA + "enrol.lua",
+        "if now_us > clock + window_ms * 1000 then",
+        "if false then",
+        "a server that was flushed has no generation left to compare; time is all there is",
+        Suite("tests/lua/test_enrolment.py"),
+    ),
+)
