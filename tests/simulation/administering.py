@@ -7,7 +7,7 @@ import random
 from typing import Any
 
 from tests.simulation.ensemble import GHOST
-from tests.simulation.ledger import Item, Outcome
+from tests.simulation.items import Item, Outcome
 from tests.simulation.world import CALL_LIMIT, Client, Lane
 from zkrq import Cancellation, Queue, Statistics
 from zkrq.client.items import Item as SeenItem

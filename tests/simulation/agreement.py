@@ -9,7 +9,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple, cast
 
 from tests.lines import entries_in, faults_of_groups, line_of, waiting_in_order
-from tests.simulation.ledger import Item, Ledger, id_at
+from tests.simulation.items import Item, id_at
+from tests.simulation.ledger import Ledger
 from tests.simulation.world import NAMESPACE, Lane, World
 from zkrq.base.limits import History
 from zkrq.protocol.clocks import PUT_WINDOW

@@ -11,7 +11,7 @@ from tests.simulation.administering import resume
 from tests.simulation.agreement import disagreements, leftovers
 from tests.simulation.faults.covered import REPAIR
 from tests.simulation.faults.shards import reshard_by
-from tests.simulation.ledger import Item, Outcome
+from tests.simulation.items import Item, Outcome
 from tests.simulation.world import CALL_LIMIT, Client, Lane, World
 from zkrq import Cancellation, Queue, Receipt
 from zkrq import Item as QueuedItem

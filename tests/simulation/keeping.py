@@ -12,7 +12,7 @@ import random
 from dataclasses import dataclass, field
 
 from tests.simulation.findings import Findings
-from tests.simulation.ledger import Outcome
+from tests.simulation.items import Outcome
 from tests.simulation.world import CALL_LIMIT, Client, World
 from zkrq.base.codecs import RAW
 from zkrq.base.errors import Closed

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import zkrq
-from tests.simulation.ledger import Item, Outcome, Push
+from tests.simulation.items import Item, Outcome, Push
 from tests.simulation.world import CALL_LIMIT, OPERATION_TIMEOUT, Client, Ended, Lane
 from zkrq import Closed, ConfigError, OutcomeUnknown, Queue, QueueFull, Receipt, Receipts, ZkrqError
 from zkrq.producing.bundling import chunks

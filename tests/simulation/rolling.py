@@ -92,7 +92,7 @@ async def raise_level(world: World, *, force: bool) -> None:
 
 
 async def _upgrade(world: World, name: str, *, force: bool) -> bool:
-    from tests.simulation.ledger import Outcome
+    from tests.simulation.items import Outcome
 
     plan = world.rolling
     operator = next(client for client in world.clients if client.name == name)

@@ -19,7 +19,7 @@ from tests.simulation.audit import audit
 from tests.simulation.code import PRESENT, Code
 from tests.simulation.faults.covered import Fault
 from tests.simulation.keeping import Keeper, Kept, keeps
-from tests.simulation.ledger import listening
+from tests.simulation.listening import listening
 from tests.simulation.loop import Loop, Stuck
 from tests.simulation.patches import determined
 from tests.simulation.rolling import Ending, raise_level

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple, cast
 import zkrq
 from tests.simulation.administering import Administrator
 from tests.simulation.faults.servers import AWAY_SECONDS
-from tests.simulation.ledger import LONGEST_LEASE, Holder, Item, Outcome
+from tests.simulation.items import LONGEST_LEASE, Holder, Item, Outcome
 from tests.simulation.producing import Producer
 from tests.simulation.world import CALL_LIMIT, CLAIM_TIMEOUT, Client, Ended, Lane
 from zkrq import Claim, Queue

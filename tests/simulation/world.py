@@ -13,7 +13,8 @@ from tests.simulation import rolling, setting, sharding
 from tests.simulation.code import PRESENT, Code
 from tests.simulation.ensemble import SimCoordinator, SimHub
 from tests.simulation.findings import Findings
-from tests.simulation.ledger import Holder, Item, Ledger, Outcome
+from tests.simulation.items import Holder, Item, Outcome
+from tests.simulation.ledger import Ledger
 from tests.simulation.loop import Loop, Process, State
 from tests.simulation.servers import SimServer
 from tests.simulation.setting import Setting

@@ -8,7 +8,7 @@ from functools import partial
 
 from tests.simulation.faults.clients import some_client
 from tests.simulation.faults.covered import may_harm
-from tests.simulation.ledger import Outcome
+from tests.simulation.items import Outcome
 from tests.simulation.loop import State
 from tests.simulation.servers import ProcessState
 from tests.simulation.world import CALL_LIMIT, Client, World
