@@ -20,7 +20,9 @@ small piece, a rule of the scripts by a flag of the model's server.
     rules.py        the rules, what they say, what goes wrong without
     altered.py      the library's operations, in which rules can be switched off
     bundle.py       a bundle as a script works on it
-    scripts.py      what the scripts do to one queue; test_scripts.py holds it against the real ones
+    content.py      what a server holds of one queue, and how scripts store it
+    deciding.py     what the scripts do that decide
+    scripts.py      all scripts; test_scripts.py holds them against the real ones
     server.py       a server's life, its disk, and the door of its scripts
     membership.py   the view as one client knows it
     runner.py       carries out operations, as requests to servers

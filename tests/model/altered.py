@@ -9,8 +9,8 @@ import math
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence, Set
 from typing import Final, TypeVar
 
+from tests.model.deciding import SettleAlone
 from tests.model.rules import Rule, Rules
-from tests.model.scripts import SettleAlone
 from tests.model.world import World
 from zkrq.protocol.calls import Apply, Call, Claim, Copied, Decision, Put, Records, Seal, Settle, SettleReply, Turn
 from zkrq.protocol.catchup import CatchUp

@@ -9,11 +9,11 @@ from functools import partial
 from typing import NamedTuple
 
 from tests.model.altered import NOW
+from tests.model.content import QUEUE, Item, Token, group_of, handed, place_of
 from tests.model.membership import PAUSE, Steps
 from tests.model.promises import Broken, Promise
 from tests.model.rules import Rule
 from tests.model.runner import Client
-from tests.model.scripts import QUEUE, Item, Token, group_of, handed, place_of
 from tests.model.server import content_of
 from tests.model.world import Trouble, World
 from zkrq.protocol.calls import (

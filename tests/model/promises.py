@@ -9,7 +9,7 @@ from collections.abc import Collection
 from functools import lru_cache
 
 from tests.model.bundle import CLAIMED, DEAD, Draft
-from tests.model.scripts import QUEUE, Clock, Item, Token, group_of, handed, owner_of, place_of
+from tests.model.content import QUEUE, Clock, Item, Token, group_of, handed, owner_of, place_of
 from tests.model.server import Server, items_of
 from zkrq.protocol.calls import Claim, Fence, Redrive
 from zkrq.protocol.clocks import PUT_WINDOW_MS

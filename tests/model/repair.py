@@ -8,10 +8,10 @@ from __future__ import annotations
 from contextlib import suppress
 
 from tests.model.altered import AlteredCatchUp, AlteredRecovery, AlteredScrub
+from tests.model.content import QUEUE
 from tests.model.membership import PAUSE, Steps
 from tests.model.rules import Rule
 from tests.model.runner import Client
-from tests.model.scripts import QUEUE
 from tests.model.world import World
 from zkrq.protocol.catchup import dismiss_eligible
 from zkrq.protocol.steps import Failure

@@ -9,8 +9,8 @@ from collections.abc import Collection
 from typing import Any, TypeVar
 
 from tests.model.altered import NOW, AlteredOperations
+from tests.model.content import QUEUE, Item, Token, owner_of
 from tests.model.membership import PAUSE, Member, Steps
-from tests.model.scripts import QUEUE, Item, Token, owner_of
 from tests.model.server import Request
 from tests.model.world import World
 from zkrq.base.errors import ZkrqError

@@ -13,12 +13,12 @@ from unittest.mock import patch
 from tests.model.awaiting import steps_of
 from tests.model.bundle import put_together, taken_apart
 from tests.model.clients import Caller, Consumer, Cut, Declarer, Producer, Reaper, Upgrader, Watcher
+from tests.model.content import QUEUE, Token
 from tests.model.ensemble import Ensemble
 from tests.model.membership import Refused, Steps
 from tests.model.promises import Broken, Promise
 from tests.model.repair import Repairer, Scrubber
 from tests.model.rules import ALL_RULES, Rule, Rules
-from tests.model.scripts import QUEUE, Token
 from tests.model.server import TIMED_OUT, Request, Server
 from tests.model.spreading import SECONDS, Namer, Operator, Patient, Spreader, Spreading, Steady
 from tests.model.world import Links, World

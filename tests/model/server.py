@@ -6,8 +6,9 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from tests.model.bundle import ALIVE, taken_apart, unpack
+from tests.model.content import Clock, Content, Item, ok, place_of
 from tests.model.rules import Rule, Rules
-from tests.model.scripts import Clock, Content, Item, Scripts, ok, place_of
+from tests.model.scripts import Scripts
 from zkrq.protocol import calls
 from zkrq.protocol.payloads import with_headers
 from zkrq.protocol.records import Bundle

@@ -13,11 +13,11 @@ from types import TracebackType
 from typing import Any, Final, Self, TypeVar, cast
 
 from tests.model.awaiting import Awaited, doze
+from tests.model.content import QUEUE
 from tests.model.ensemble import Coordinator, Ensemble
 from tests.model.membership import PAUSE, Steps
 from tests.model.rules import Rule
 from tests.model.runner import TRIES, Client
-from tests.model.scripts import QUEUE
 from tests.model.world import World
 from zkrq.base.errors import Receipt, Unavailable, ZkrqError
 from zkrq.base.events import Events

@@ -10,10 +10,10 @@ from typing import Final
 
 from tests.model.awaiting import pause, steps_of
 from tests.model.clients import BUNDLE_MOST, Consumer, bundle
+from tests.model.content import Token
 from tests.model.ensemble import Coordinator, Ensemble
 from tests.model.membership import PAUSE, Steps
 from tests.model.repair import Repairer
-from tests.model.scripts import Token
 from tests.model.server import content_of
 from tests.model.shards import AlteredResharding, KnownShards, Pushing
 from zkrq.base.errors import ZkrqError

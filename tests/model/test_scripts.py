@@ -13,8 +13,8 @@ from typing import Any, cast
 import pytest
 
 from tests.model.bundle import CLAIMED, DEAD, WAITING, may_lack, pack_notes, put_together, taken_apart
+from tests.model.content import HEAD, QUEUE, Clock, Item, handed, owner_of
 from tests.model.rules import ALL_RULES, Rule, Rules
-from tests.model.scripts import HEAD, QUEUE, Clock, Item, handed, owner_of
 from tests.model.server import Request, Server, content_of
 from tests.stored import SHIFT_BYTES
 from zkrq.protocol import calls

@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from functools import partial
 from itertools import count
 
+from tests.model.content import Clock, Token
 from tests.model.promises import Ledger
 from tests.model.rules import Rule, Rules
-from tests.model.scripts import Clock, Token
 from tests.model.server import DENIED, TIMED_OUT, Request, Server
 from zkrq.protocol.calls import Seal
 from zkrq.protocol.replies import Answer, Status
