@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 import zkrq
+from tests.faults.servers import no_room
 from tests.harness import HANG, command, in_process, new_namespace, until
 from tests.load import Load
 from zkrq import local
@@ -157,22 +158,6 @@ async def test_one_has_a_wrong_password_and_the_primary_dies(users: local.Server
             assert primary not in healthy.view.members
         await dying.start()
         await command(dying, "ACL", "SETUSER", USER, "reset", "on", ">old", "~*", "&*", "+@all")
-
-
-@asynccontextmanager
-async def no_room(server: local.LocalRedis, *, break_all: bool = False) -> AsyncGenerator[None]:
-    """``maxclients`` is reached; ``break_all``: and all connections that there were have ended."""
-    reader, writer = await asyncio.open_connection(server.host, server.port)
-    try:
-        async with asyncio.timeout(HANG):
-            writer.write(b"CONFIG SET maxclients 1\r\n" + b"CLIENT KILL SKIPME yes\r\n" * break_all)
-            await reader.readline()
-        yield
-    finally:
-        async with asyncio.timeout(HANG):
-            writer.write(b"CONFIG SET maxclients 10000\r\nQUIT\r\n")
-            await reader.read(-1)
-        writer.close()
 
 
 async def test_no_room_for_a_newcomer(servers: local.Servers) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 import zkrq
-from tests.faults.test_recovery import kill_all, servers_with_disks
+from tests.faults.servers import kill_all, servers_with_disks
 from tests.harness import (
     command,
     drain,

@@ -9,8 +9,7 @@ import anyio
 import pytest
 
 import zkrq
-from tests.faults.test_access import no_room
-from tests.faults.test_repair import dropping
+from tests.faults.servers import dropping, no_room
 from tests.harness import command, in_process, new_namespace, over_zookeeper
 from zkrq import local
 from zkrq.client.cluster import Cluster

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator
-from contextlib import asynccontextmanager
 
 import pytest
 
 import zkrq
+from tests.faults.servers import kill_all, servers_with_disks
 from tests.harness import command, drain, in_process, is_whole, new_namespace, over_zookeeper, take, until, whole_again
 from tests.load import QUEUE, Load
 from zkrq import local
@@ -18,18 +17,6 @@ from zkrq.coordination.memory import Hub
 from zkrq.protocol.view import ServerId, encode, evict, restored
 
 pytestmark = pytest.mark.anyio
-
-
-@asynccontextmanager
-async def servers_with_disks() -> AsyncGenerator[local.Servers, None]:
-    # Without fsync: for its sake everysec postpones writing when the disk is busy, and a killed process loses that.
-    config = {"appendonly": "yes", "appendfsync": "no"}
-    async with local.servers(redis=3, zookeeper=0, redis_config=config) as servers:
-        yield servers
-
-
-async def kill_all(servers: local.Servers) -> None:
-    await asyncio.gather(*(server.kill() for server in servers.redis))
 
 
 async def test_all_are_killed_at_once_under_load_and_restarted() -> None:

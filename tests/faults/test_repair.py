@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 import zkrq
+from tests.faults.servers import dropping
 from tests.harness import (
     command,
     drain,
@@ -220,18 +221,6 @@ async def test_a_policy_that_changed_on_a_living_connection(servers: local.Serve
             before = cluster.view
             await command(victim, "CONFIG", "SET", "maxmemory-policy", "noeviction")
         await whole_again(cluster, before)
-
-
-@asynccontextmanager
-async def dropping(*servers: local.LocalRedis) -> AsyncGenerator[None, None]:
-    """Have servers drop keys when their memory is full, as somebody sets it at run time."""
-    try:
-        for server in servers:
-            await command(server, "CONFIG", "SET", "maxmemory-policy", "allkeys-lru")
-        yield
-    finally:
-        for server in servers:
-            await command(server, "CONFIG", "SET", "maxmemory-policy", "noeviction")
 
 
 async def test_a_policy_that_is_changed_at_run_time_is_noticed(
