@@ -17,6 +17,7 @@ SUBJECTS = {
     "encryption": "zkrq.typed.Encrypted, also through the client",
     "house": "figures of the whole package",
     "imports": "the whole package",
+    "loading": "what importing the package loads",
     "packaging": "pyproject.toml",
     "plugin": "zkrq.testing.plugin, in a run of pytest of its own",
     "program": "`zkrq worker` as a program",
