@@ -70,8 +70,8 @@ def test_no_test_is_imported_by_others() -> None:
 
 
 def test_a_unit_is_named_after_a_module_that_its_test_imports() -> None:
-    """``test_urls.py`` tests a module ``urls``, ``test_view_changes.py`` a part of ``view``, and ``test_serve_leases.py``
-    the module ``leases`` of the room ``serve``."""
+    """``test_urls.py`` tests a module ``urls``, ``test_view_changes.py`` a part of ``view``, and
+    ``test_serve_leases.py`` the module ``leases`` of the room ``serve``."""
     misleading = dict[str, str]()
     for path in HERE.glob("test_*.py"):
         name = path.stem.removeprefix("test_")
