@@ -205,8 +205,34 @@ async def test_the_end_is_the_end_of_every_call(
         call(link, "queue-1")
 
 
-@pytest.mark.parametrize("reply", [ErrorReply("ERR max number of clients reached"), ErrorReply("ERR x"), [b"OK"]])
+UNASKED = [ErrorReply("ERR max number of clients reached"), ErrorReply("ERR x"), [b"OK"]]
+"""Replies to no call."""
+
+
+@pytest.mark.parametrize("reply", UNASKED)
 async def test_a_reply_to_no_call_ends_the_connection(link: Link, wire: ByHand, reply: object) -> None:
     link.heard(reply)
     assert link.lost
     assert wire.closed == 1
+
+
+@pytest.mark.parametrize("reply", UNASKED)
+@pytest.mark.parametrize("paused", [False, True], ids=["at the end of the turn", "while writing is paused"])
+async def test_a_reply_that_comes_before_its_call_has_left_ends_the_connection(
+    link: Link, wire: ByHand, reply: object, paused: bool
+) -> None:
+    """The call is not answered by it: the server never had it."""
+    sent = call(link, "queue-1")
+    await turn()
+    if paused:
+        link.pause_writing()
+    unsent = call(link, "queue-2")
+    link.heard([b"OK", 1])
+    assert sent.outcome == [b"OK", 1], "what has left is answered as ever"
+    link.heard(reply)
+    assert unsent.outcome is link.lost
+    assert link.lost is not None
+    assert wire.closed == 1
+    link.resume_writing()
+    await turn()
+    assert len(wire.written) == 1

@@ -2,8 +2,9 @@
 
 Calls are pipelined: everything sent in one turn of the event loop goes out in one system call, calls of a script for
 several queues as one command (``command.py``), and replies come in the order of the commands.  So a reply belongs to
-the command that has waited longest, and to it alone.  A call that finds nothing in flight does not wait for the end of
-the turn if the last ``ALONE_CALLS`` have left alone, too: where items come one at a time, no other joins it.
+the command that has waited longest, and to it alone.  One that comes while nothing is in flight ends the connection:
+nothing says any more which command a later one belongs to.  A call that finds nothing in flight does not wait for the
+end of the turn if the last ``ALONE_CALLS`` have left alone, too: where items come one at a time, no other joins it.
 
 **Time-outs belong to the connection.**  One timer serves all calls in flight.  When it fires, replies that have arrived
 are read first.  A process whose event loop was blocked finds the time over and the replies in the socket; a time-out
@@ -215,10 +216,13 @@ class Link(Receiver):
 
     def heard(self, reply: object) -> None:
         """Pass a reply to the call that waits for it."""
-        waiting = self._waiting
-        if isinstance(reply, ErrorReply) and (not waiting or ends_connection(reply.text)):
+        waiting, outgoing = self._waiting, self._outgoing
+        # What has not left stands behind all that has: if it comes first, everything that was sent is answered.  This
+        # reply is nobody's then, and the call would return something that its server never did.
+        is_unasked = not waiting or (outgoing and outgoing[0] is waiting[0])
+        if isinstance(reply, ErrorReply) and (is_unasked or ends_connection(reply.text)):
             self.give_up(refusal(reply.text))
-        elif not waiting:
+        elif is_unasked:
             self.give_up(ServerError(Status.UNREACHABLE, f"a reply that nobody asked for: {reply!r:.200}"))
         else:
             waiting.popleft().answer(reply)
