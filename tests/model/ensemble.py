@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 
 from tests.model.awaiting import doze, pause
+from tests.model.promises import check_consistent
 from tests.model.rules import Rule
 from tests.model.server import Server
 from tests.model.world import World
@@ -72,6 +73,8 @@ class Ensemble:
             self._registers[register] = Versioned(data, known.version + 1)
             self.first.log(register, data)
             if register == MAP:
+                if self.first.has_all_rules:
+                    check_consistent(decode(data).check_invariants)
                 self._under_way = set(self.first.ledger.pushing_plain)
         found = self.read(register)
         return found if found.data == data else None

@@ -8,9 +8,11 @@ first: where a client talks to ZooKeeper or takes its time.
 from __future__ import annotations
 
 from collections.abc import Collection, Generator, Mapping, Sequence
+from functools import partial
 from typing import Any, TypeVar
 
 from tests.model.altered import NOW, AlteredEvicting, AlteredWitness
+from tests.model.promises import check_consistent
 from tests.model.rules import Rule
 from tests.model.server import Request
 from tests.model.world import World
@@ -18,7 +20,7 @@ from zkrq.protocol.calls import Call
 from zkrq.protocol.levels import SPOKEN
 from zkrq.protocol.replies import Answer, Status
 from zkrq.protocol.steps import Answers, NothingDone
-from zkrq.protocol.view import Life, ServerId, View, ViewChange
+from zkrq.protocol.view import Life, ServerId, View, ViewChange, check_view
 
 T = TypeVar("T")
 Steps = Generator[Sequence[Request], Sequence[Answer], T]
@@ -59,6 +61,12 @@ class Member:
             raise Refused
         self._view = view
         self.witness.follow(view, NOW)
+        self._check_consistent()
+
+    def _check_consistent(self) -> None:
+        """Raise ``Broken`` if what this client knows is inconsistent, which it may be without one of the rules."""
+        if self.world.has_all_rules:
+            check_consistent(partial(check_view, self.view), self.witness.check_invariants)
 
     def refresh(self) -> Steps[View]:
         """Read the view again."""
@@ -101,3 +109,4 @@ class Member:
         for id, answer in answers.items():
             if answer.status in (Status.OK, Status.STALE) and self.view.receivers.get(id) == lives[id]:
                 self.witness.heard(id, lives[id])
+        self._check_consistent()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import enum
 import re
 from collections import defaultdict
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from functools import lru_cache
 
 from tests.model.bundle import CLAIMED, DEAD, Draft
@@ -39,12 +39,22 @@ class Promise(enum.Enum):
     OVER_THE_LIMIT_OF_A_GROUP = "more of a group held at once than its limit"
     OUT_OF_ORDER = "out of order in a group"
     TOKEN_WENT_BACK = "token of a group went back"
+    INCONSISTENT = "what a client knows is inconsistent"
 
 
 class Broken(Exception):
     def __init__(self, promise: Promise, detail: str) -> None:
         super().__init__(f"{promise.value}: {detail}")
         self.promise = promise
+
+
+def check_consistent(*checks: Callable[[], None]) -> None:
+    """Raise ``Broken`` with what one of these says to be wrong."""
+    try:
+        for check in checks:
+            check()
+    except AssertionError as error:
+        raise Broken(Promise.INCONSISTENT, str(error)) from error
 
 
 _PLACED = re.compile(rb"-[0-9a-f]{8}-0(@[a-z]+)?")

@@ -12,7 +12,7 @@ from itertools import count
 
 from tests.model.content import Clock, Token
 from tests.model.promises import Ledger
-from tests.model.rules import Rule, Rules
+from tests.model.rules import ALL_RULES, Rule, Rules
 from tests.model.server import DENIED, TIMED_OUT, Request, Server
 from zkrq.protocol.calls import Seal
 from zkrq.protocol.replies import Answer, Status
@@ -113,6 +113,8 @@ class World:
         ``results``: consumers ack with a result.  ``levels``: clients are of two releases, and the level is raised.
         ``ordered``: groups keep the order of their pushes.  ``declared``: once that is declared."""
         self.on = on
+        self.has_all_rules = on == ALL_RULES
+        """Whether what a client knows must be consistent: without some rule it need not be."""
         self.turns = turns and Rule.PRIMARY_DECIDES in on
         trouble = BEHIND_LINKS[seed // 2 // len(SERVERS) % len(BEHIND_LINKS)] if links else Trouble.ASKEW
         self.links = Links(SERVERS[seed // 2 % len(SERVERS)], trouble) if links or clocks else None

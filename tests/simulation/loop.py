@@ -212,6 +212,8 @@ class Loop(asyncio.AbstractEventLoop):
         """Seconds by which all clocks have gone on together while nobody ran: days pass so."""
         self.complaints: list[str] = []
         """What asyncio's exception handler was told of."""
+        self.at_rest: Callable[[], object] = lambda: None
+        """Called when nothing is ready, before the clock goes on; it must change nothing."""
         self._max_time = max_time
         self._max_steps = max_steps
         self._ready: deque[Step] = deque()
@@ -306,6 +308,7 @@ class Loop(asyncio.AbstractEventLoop):
                 if timer._cancelled:
                     continue
                 if when > self.now:
+                    self.at_rest()
                     self.now = when
                 ready.append(timer)
             if not ready:

@@ -13,6 +13,7 @@ from tests.simulation import rolling, setting, sharding
 from tests.simulation.code import PRESENT, Code
 from tests.simulation.ensemble import SimCoordinator, SimHub
 from tests.simulation.findings import Findings
+from tests.simulation.inspecting import Inspector
 from tests.simulation.items import Holder, Item, Outcome
 from tests.simulation.ledger import Ledger
 from tests.simulation.loop import Loop, Process, State
@@ -344,6 +345,8 @@ class World:
         self.found = Findings(loop, trace)
         self.lanes = [self._new_lane(name) for name in self.chance.sample(QUEUES, shape.queues)]
         self.clients: list[Client] = []
+        self.inspector = Inspector(self)
+        loop.at_rest = self.inspector.look
         self.only: object = None
         """The only fault that there is, None: there may be others."""
         self.calls_fail_for_none_of: tuple[object, ...] = ()

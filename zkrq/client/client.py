@@ -364,6 +364,24 @@ class Client:
                 ]
             )
 
+    def check_invariants(self) -> None:
+        """Assert what holds between any two callbacks of an open client; those of all its parts.
+
+        - Every queue has a part on each open shard, and none on others: items on a shard without one would never be
+          claimed here, and those of a shard that was left would be claimed of nobody.
+        - No more is remembered of dropped queues than may be.
+        """
+        self.shards.check_invariants()
+        self._pushes.check_invariants()
+        for name, opened in self.queues.items():
+            parts = opened.parts
+            assert parts.name == name, f"queue {parts.name} stands under {name}"
+            used = [shard.name for shard in parts.shards]
+            assert used == [*self.shards.open], f"queue {name} uses {used} of the shards {[*self.shards.open]}"
+            parts.check_invariants()
+        for dropped in (self._declared, self._limited, self._retired):
+            assert len(dropped) <= DROPPED_MAX, f"{len(dropped)} queues are remembered"
+
     # -- health --------------------------------------------------------------------------------------------------------
 
     def health(self) -> Health:

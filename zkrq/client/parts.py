@@ -71,6 +71,22 @@ class QueueParts(Generic[T]):
         """Number of claims that this process holds, including those claimed ahead."""
         return sum(map(len, self.leases))
 
+    def check_invariants(self) -> None:
+        """Assert what holds between any two callbacks.
+
+        - Consumers are served by the shards of which claims are settled, each once.
+        - Everything that is kept for this queue is consistent in itself.
+        """
+        names = [shard.name for shard in self.shards]
+        assert len({*names}) == len(names), f"a shard twice: {names}"
+        assert self.line.supplied_by(shard.supplier for shard in self.shards), "consumers are served by other shards"
+        self.line.check_invariants()
+        self.pusher.check_invariants()
+        for leases in self.leases:
+            leases.check_invariants()
+        for wait in self.waits.values():
+            wait.check_invariants()
+
     def rest(self) -> bool:
         """End the work in the background unless there is some; return whether there is none and nothing is held."""
         if self.line.has_consumers:

@@ -242,6 +242,22 @@ class Shard:
         self.consumers_changed()
         self.repairer.look()
 
+    def check_invariants(self) -> None:
+        """Assert what holds between any two callbacks.
+
+        - The known obstacles and the witness are about the servers of the view: what a client knows of others must
+          neither stop a push nor evict a server.
+        - Everything that is kept for this shard is consistent in itself.
+        """
+        self.replicas.check_invariants()
+        self.obstacles.check_invariants()
+        self.witness.check_invariants()
+        self.wakeups.check_invariants()
+        if self.membership.has_view:
+            view = self.view
+            assert self.witness.lives == view.receivers, "judges by other lives than the view's"
+            assert self.obstacles.kept_out.keys() <= view.receivers.keys(), "kept out by servers that are not used"
+
     # -- health --------------------------------------------------------------------------------------------------------
 
     @property

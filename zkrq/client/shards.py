@@ -282,6 +282,26 @@ class Shards:
             await self.open_missing()
         return recovered
 
+    def check_invariants(self) -> None:
+        """Assert what holds between any two callbacks.
+
+        - The first shard is always open, and a shard that is open is not away.
+        - Pushes go only to shards that are open here, each under its own name: an id would name another one.
+        - Each open shard has a register of its own, so that a written view is read by one of them.
+        """
+        self.map.check_invariants()
+        assert self.open.get(FIRST) is self.first, "the first shard is not open"
+        assert not self.open.keys() & self.away.keys(), f"open, and away: {self.open.keys() & self.away.keys()}"
+        for name, target in self.placement.targets.items():
+            assert target.name == name, f"pushes to {name} go to {target.name}"
+            assert target.replicas is self.open[name].replicas, f"pushes to {name} go to a shard that was left"
+            assert target.under_way >= 0, f"{target.under_way} pushes are under way to {name}"
+        registers = {shard.register for shard in self.open.values()}
+        assert len(registers) == len(self.open), f"two open shards of one register: {registers}"
+        for name, shard in self.open.items():
+            assert shard.name == name, f"shard {shard.name} stands under {name}"
+            shard.check_invariants()
+
     # -- the map -------------------------------------------------------------------------------------------------------
 
     def register_changed(self, register: str) -> None:

@@ -102,6 +102,16 @@ class Awaiting:
                 del self._waiting[id]
                 self._due.pop(id, None)
 
+    def check_invariants(self) -> None:
+        """Assert what holds between any two callbacks.
+
+        - Only what a caller waits for is asked about, or items would be asked about forever.
+        - While callers wait there is a loop that asks.
+        """
+        assert self._due.keys() <= self._waiting.keys(), f"nobody waits for {self._due.keys() - self._waiting.keys()}"
+        assert all(self._waiting.values()), f"items that nobody waits for: {self._waiting}"
+        assert self._runner or not self._waiting, "callers wait for results, and nothing asks"
+
     async def ask(self, ids: Sequence[str], waiter: str = "") -> list[Told]:
         """Ask what became of items now.  Raises ``Unavailable``, ``OutcomeUnknown``: ask again."""
         decided = await self.replicas.decide(self._question(self._queue, waiter, ids))

@@ -446,6 +446,21 @@ class Lease(ref[object]):
         if self.batch is not None:
             self.batch.stop()
 
+    def check_invariants(self) -> None:
+        """Assert what holds between any two callbacks.
+
+        - A claim is settled or lost, never both: a consumer that was told that it holds no longer is told no later that
+          its work counts, nor the other way round.
+        - A lost claim is not extended: an item that its handler has left would stay with this process.
+        - A timer waits only for the extension of a claim that is being extended.
+        - Only a loss strikes the handler: a cancellation of its own must not be taken for one.
+        """
+        assert not (self.settled and self.loss), f"settled and lost: {self!r}"
+        assert not (self.loss and self.extending), f"lost, and extended: {self!r}"
+        assert self.extending or self.timer is None, f"not extended, and a timer waits for that: {self!r}"
+        assert self.loss or not self.struck, f"its handler was cancelled, and it is not lost: {self!r}"
+        assert self.position >= 0, f"position {self.position} in its bundle: {self!r}"
+
 
 def _retrieve(future: asyncio.Future[Refused]) -> None:
     if not future.cancelled():

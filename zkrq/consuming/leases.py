@@ -403,6 +403,27 @@ class Leases:
         for verb, (waits, outcomes) in by_verb.items():
             self.observers.tell_settled(self.queue, Verb.NACK if verb == LETS_GO_ON else Verb(verb), waits, +outcomes)
 
+    def check_invariants(self) -> None:
+        """Assert what holds between any two callbacks.
+
+        - Every lease is of this queue and shard, which settles it: others would refuse it, and call it lost.
+        - No claim has two leases: one would be extended, or lost, while the other is settled.
+        - Cancellations are remembered for the request in flight alone, and no more of them than it may bring items.
+        - Leases are extended in the background while there are any.
+        """
+        known = set[tuple[str, str, int]]()
+        for lease in self._leases:
+            grant = lease.grant
+            claim = grant.request, grant.bundle, lease.position
+            assert grant.issuer is self, f"a lease of another queue or shard: {lease!r}"
+            assert claim not in known, f"a second lease of the same claim: {lease!r}"
+            known.add(claim)
+            lease.check_invariants()
+        assert self._in_flight or not self._cancelled, f"cancelled in no request: {self._cancelled}"
+        assert len(self._cancelled) <= SIGNALS_MAX, f"{len(self._cancelled)} cancellations are remembered"
+        assert self._extender or not self._leases, "claims are held, and nothing extends them"
+        self._batcher.check_invariants()
+
     # -- extension -------------------------------------------------------------------------------------------------
 
     async def _extend_periodically(self) -> None:

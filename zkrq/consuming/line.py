@@ -395,6 +395,35 @@ class Line(Generic[T]):
         for supplier in self._suppliers:
             supplier.look()
 
+    def supplied_by(self, suppliers: Iterable[Supplier[T]]) -> bool:
+        """Tell whether it claims from these, and no others."""
+        return {*suppliers} == {*self._suppliers}
+
+    def check_invariants(self) -> None:
+        """Assert what holds between any two callbacks.
+
+        - Who was served here waits here no more: the next claims would be lost with a future that is done.
+        - The turn is one of a shard that is used, for a number of claims that is not negative: a stream would find
+          nothing while claims are there, or would never leave a shard.
+        - What is counted as claimed ahead is what the shards have: more would stop requests, and less would claim
+          without bound.
+        - Only requests of these shards are to be told about, or consumers would wait for an answer that never comes.
+        - Once closed nobody waits.
+        """
+        suppliers = self._suppliers
+        for waiter in self._waiters:
+            assert waiter.supplier not in suppliers, f"was served, and waits still: {waiter}"
+            assert waiter.want > 0, f"waits for nothing: {waiter}"
+        assert not (self._closed and self._waiters), "closed, and consumers wait"
+        assert self.has_others == (len(suppliers) > 1), f"{len(suppliers)} suppliers"
+        assert self._asking.keys() <= {*suppliers}, "a request of a shard that is not used any more"
+        assert self._turn in suppliers, "the turn of a shard that is not used any more"
+        assert self._left >= 0, f"a turn for {self._left} claims"
+        assert {*map(id, self._buffers)} == {id(each.buffer) for each in suppliers}, "other buffers than the shards'"
+        self.pace.check_invariants()
+        for supplier in suppliers:
+            supplier.check_invariants()
+
     # -- deciding ------------------------------------------------------------------------------------------------------
 
     def _wanted_of(self, supplier: Supplier[T]) -> int:

@@ -149,6 +149,22 @@ class Pace:
         self._since = checked_at, taken  # so that it is not claimed again at an older pace
         return buffered - expected
 
+    def check_invariants(self) -> None:
+        """Assert what holds between any two callbacks.
+
+        - What streams take at once is the sum over those that there are: with more, items are claimed for consumers
+          that never come, and with less, each of them waits for a request of its own.
+        - Nothing is measured from a moment at which more was taken than is by now: the pace would be negative.
+        - Nothing negative is claimed ahead, nor kept of it.
+        """
+        assert min(self.streams.values(), default=0) >= 0, f"more streams left than came: {self.streams}"
+        eager = sum(_eager(limit) * streams for limit, streams in self.streams.items())
+        assert self.eager == eager, f"{self.eager} items are taken at once, of {eager}"
+        largest = max((limit.at_once for limit, streams in self.streams.items() if streams), default=1)
+        assert self.at_once >= largest, f"batches of {self.at_once}, of {largest}"
+        assert max(self._since[1], self._checked[1]) <= self.taken, "more was taken before than by now"
+        assert self.target >= 0 <= self.fixed, f"{self.target} items are claimed ahead, {self.fixed} are kept"
+
 
 def _eager(limit: PrefetchLimit) -> int:
     """Return how many items a stream takes at once, 0 if nothing may be claimed ahead for it."""

@@ -305,6 +305,27 @@ class Supplier(Generic[T]):
             text = "item %s could not be handed back, it comes back by itself: %s"
             self._log.info(text, claim.id, error, extra={"item": claim.id})
 
+    def check_invariants(self) -> None:
+        """Assert what holds between any two callbacks.
+
+        - There is at most one request: one that joined settlements is taken over before another is asked for, and a
+          loop that waits for its next order has none in flight.  Two would have the same number, and the servers would
+          answer the second with the items of the first.
+        - What is claimed ahead is of this shard, and no consumer has it: it would be handed out twice.
+        - Another supplier hears of a request that takes long only while it is in flight.
+        """
+        asking = self.standing.asking
+        assert not (self._joined and asking), "a request has joined settlements while one is in flight"
+        assert not (self._is_waiting and asking), "the loop waits for an order while its request is in flight"
+        assert not self._joined or self._joined.call.seq == self.seq + 1, "a request of another number than the next"
+        assert asking or self._late is None, "late, and nothing is in flight"
+        assert len({id(claim) for claim in self.buffer}) == len(self.buffer), "a claim is there twice"
+        for claim in self.buffer:
+            lease = lease_of(claim)
+            assert lease.issuer is self._leases, f"a claim of another shard: {lease!r}"
+            assert not lease.delivered, f"a consumer has what is still to be handed out: {lease!r}"
+        self.standing.check_invariants()
+
     # -- claiming ------------------------------------------------------------------------------------------------------
 
     async def _run(self) -> None:
@@ -472,6 +493,7 @@ class Supplier(Generic[T]):
         except ClaimLost:
             context.declared_dead(owner)
             return AGAIN  # under another owner id
+        assert request.call.seq == self.seq + 1, f"request {request.call.seq} is answered after {self.seq}"
         # Only now: if the answer is lost, the same number is asked again, and gives the same items.
         self.seq = request.call.seq
         if self._identity.is_over(owner):

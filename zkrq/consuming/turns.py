@@ -12,6 +12,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from zkrq.consuming.pace import CLAIM_MAX
+
 LATE_SECONDS = 0.1
 """Seconds after which a request no longer counts: other shards are asked for what it is about."""
 
@@ -31,6 +33,15 @@ class Standing:
     """Whether that request has been in flight for ``LATE_SECONDS``."""
     asked_at: float = 0.0
     """When the last request was made."""
+
+    def check_invariants(self) -> None:
+        """Assert what holds between any two callbacks: a request asks for what one may claim, and only one that is in
+        flight is late.
+
+        Otherwise the other shards would be asked for too little as long as this one is not asked again.
+        """
+        assert 0 <= self.asking <= CLAIM_MAX, f"a request for {self.asking} items"
+        assert self.asking or not self.is_late, "late, and not in flight"
 
 
 def asked_of(wanted: int, own: Standing, before: Sequence[Standing], after: Sequence[Standing]) -> int:

@@ -109,6 +109,17 @@ class Wakeups:
         for _, missed in tuple(self._ended.values()):
             missed()
 
+    def check_invariants(self) -> None:
+        """Assert what holds between any two callbacks.
+
+        - The channel is that of the present owner and deployment: on another one no script finds this process, and
+          every consumer that waits gets its item seconds late.
+        - A queue that is woken hears of cancelled items, too.
+        """
+        assert self.channel == wake_channel(self._namespace, self._deployment, self._owner), "another owner's channel"
+        assert len(self._waiting) == len(self._cancelled), "a queue that is woken, and hears of no cancelled items"
+        self._subscriptions.check_invariants()
+
     def _with_right(self, reason: str) -> str:
         return f"{reason} (this client's user needs the right to the channels {wake_channel(self._namespace, '', '*')})"
 

@@ -147,6 +147,11 @@ class Pusher(Generic[T]):
     def _report(self, calls: Sequence[Push], seconds: Sequence[float], results: Sequence[Receipt | Exception]) -> None:
         self.observers.tell_pushed(self._queue, seconds, _outcomes(results))
 
+    def check_invariants(self) -> None:
+        """Assert what holds between any two callbacks of the pushes that wait and are in flight."""
+        for batcher in (self._plain, self._homed, self._decided):
+            batcher.check_invariants()
+
     # -- many items a call ---------------------------------------------------------------------------------------------
 
     async def push_many(self, items: Iterable[T], options: Options) -> Receipts:

@@ -131,6 +131,27 @@ class ShardMap:
         """The shards on which items may be."""
         return {name: entry for name, entry in sorted(self.shards.items()) if not entry.is_new}
 
+    def check_invariants(self) -> None:
+        """Assert what holds of every map that zkrq makes.  For tests: a map that is read may be from anybody.
+
+        - The first shard is there and not closed, and some shard takes homes: a push would find no place otherwise.
+        - No two shards have one register: they would have the same servers, and an item two homes in one place.
+        - A shard that is closed has drained before, and one that is open does not drain: ``since_ms`` says so.
+        - A queue goes home since a map that there was: servers that ask for a later one refuse every push.
+        """
+        assert FIRST in self.shards, "no first shard"
+        assert self.shards[FIRST].state is not ShardState.CLOSED, "the first shard is closed"
+        assert self.hashed, f"no shard takes homes: {self.shards}"
+        registers = {entry.register for entry in self.shards.values()}
+        assert len(registers) == len(self.shards), f"two shards of one register: {self.shards}"
+        for name, (state, _, since_ms) in self.shards.items():
+            assert since_ms >= 0, f"{name} drains since before 1970"
+            assert since_ms or state is not ShardState.CLOSED, f"{name} is closed and has not drained"
+            assert not since_ms or state is not ShardState.OPEN, f"{name} is open and drains"
+        late = [queue for queue, number in self.homed.items() if number > self.number]
+        assert not late, f"queues that go home since a later map: {late}"
+        assert len(self.homed) <= HOMED_MAX, f"{len(self.homed)} queues go home"
+
 
 _KNOWN = frozenset({"number", "shards", "nonce", "homed"})
 

@@ -544,3 +544,25 @@ def raise_level(view: View, level: int, release: str, *, by: str) -> View:
     level is never lowered: what was written since could not be read.
     """
     return replace(view, epoch=view.epoch + 1, level=level, raised_by=release, by=by) if level > view.level else view
+
+
+def check_view(view: View) -> None:
+    """Assert what holds of every view that zkrq makes.  For tests: a view that is read may be from anybody.
+
+    - Some server is a member, or nobody would hold the items; before the founding there is a plan at most.
+    - A server is a member or a learner, and a member is not eligible: promotion moves it from one to the other.
+      As both it would be counted twice where servers are counted.
+    - Every server has a URL: a client that was not given it could not connect, and would read an older state.
+    - Only receivers are accused, in their present life, and only servers that are not in sync have left.
+    """
+    members, learners, eligible = view.members.keys(), view.learners.keys(), view.eligible.keys()
+    assert members or view.epoch == FOUNDING, "a view without a member"
+    assert not members & learners, f"member and learner: {members & learners}"
+    assert not members & eligible, f"member and still eligible: {members & eligible}"
+    assert members | learners | eligible <= view.servers.keys(), f"a server without a URL: {view}"
+    assert view.receivers == {**view.members, **view.learners}, f"other receivers than the view's: {view}"
+    for id, accusation in view.accusations.items():
+        assert view.receivers[id].generation == accusation.generation, f"a life that is over is accused: {id}"
+    assert view.left_ms.keys() <= view.servers.keys() - members, f"in sync, and left: {view.left_ms}"
+    assert view.min_replicas > 0, "min_replicas below 1"
+    assert view.epoch >= FOUNDING <= view.map_number, f"numbers below 0: {view}"

@@ -131,6 +131,20 @@ class Witness:
         doubts = self.unmet or self.contradicted or self._accusations or self._failing_since or self.unusable
         self.in_doubt = bool(doubts)
 
+    def check_invariants(self) -> None:
+        """Assert what holds between any two calls.
+
+        - What is remembered of receivers is about receivers: a server that has left would be asked, or accused.
+        - Only a failure of the present life counts, or a restarted server would be evicted for its former life.
+        - ``in_doubt`` is true while anything is in doubt: where it is not, answers are not even passed on.
+        """
+        lives = self.lives.items()
+        assert self.unmet <= self.lives.keys(), f"not met, and no receiver: {self.unmet}"
+        assert self.contradicted <= self._accusations.keys() <= self.lives.keys(), f"accused: {self._accusations}"
+        assert self._failing_since.keys() <= lives, f"a life that is over fails: {self._failing_since}"
+        doubts = self.unmet or self.contradicted or self._accusations or self._failing_since or self.unusable
+        assert self.in_doubt or not doubts, "answers are not heard though something is in doubt"
+
     # -- conclusions ---------------------------------------------------------------------------------------------------
 
     def note_failed(self, servers: Iterable[ServerId], now: float) -> float:

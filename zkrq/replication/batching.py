@@ -105,6 +105,15 @@ class InFlightLimit:
         if self._line:
             self._wait_for_late()
 
+    def check_invariants(self) -> None:
+        """Assert what holds between any two callbacks.
+
+        - No batch has landed twice: a count below what is in flight would let more leave than the servers stand.
+        - While batchers stand in line, a timer admits them even if no batch lands.
+        """
+        assert self._in_flight >= 0, f"{self._in_flight} batches in flight"
+        assert self._late or not self._line, "batchers in line, and nothing admits them if no batch lands"
+
     def _wait_for_late(self) -> None:
         # A batcher that was admitted may have begun to wait again, and then there is a timer.
         if self._late is None:
@@ -220,6 +229,26 @@ class Batcher(Generic[CallT, ResultT]):
         if self._in_flight:
             self._emptied = self._emptied or asyncio.Event()
             await self._emptied.wait()
+
+    def check_invariants(self) -> None:
+        """Assert what holds between any two callbacks.
+
+        - No batch has landed twice, and no more are in flight than may be: the servers' memory depends on it.
+        - The bytes of what waits are those of its calls: they decide when calls leave, and with whom.
+        - What waits is in the order in which it came, because the first is the first to be turned away.
+        - While calls wait, something makes them leave: a batch in flight, a task or a timer, or a place in line.
+        - After ``stop`` nothing waits: a call that left then would be executed after its caller was told ``Closed``.
+        """
+        assert 0 <= self._starting <= self._in_flight <= MAX_IN_FLIGHT, f"{self._in_flight} batches in flight"
+        assert len(self._waiting) <= MAX_WAITING, f"{len(self._waiting)} calls wait"
+        if self._closed:
+            assert not self._waiting, f"{self._name}: closed, and calls wait"
+            return
+        assert self._bytes == sum(size for _, _, size, _ in self._waiting), f"{self._name}: wrong count of bytes"
+        since = [since for *_, since in self._waiting]
+        assert since == sorted(since), f"{self._name}: calls wait in another order than they came"
+        leaves = self._in_flight or self._scheduled_at is not None or self._hurry or self._in_line
+        assert leaves or not self._waiting, f"{self._name}: calls wait, and nothing makes them leave"
 
     def _is_worth_it(self) -> bool:
         """Whether the waiting calls should leave now."""

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from functools import lru_cache
 from typing import NamedTuple, cast
 
-from zkrq.replication.exchange import Complaint, Exchange
+from zkrq.replication.exchange import PENDING, Complaint, Exchange
 from zkrq.replication.stream import ErrorReply
 from zkrq.replication.wire import Packed, pack_words
 
@@ -134,6 +134,24 @@ class Command:
     def forget(self) -> None:
         """Wait no longer, except for the reply, which is dropped."""
         self._exchanges, self.due = [], math.inf
+
+    def check_invariants(self) -> None:
+        """Assert what holds until its reply arrives.
+
+        - Each of its calls waits for an outcome, and counts in its round: a round that has counted to the end would
+          leave its caller waiting, or has told it that all was there.
+        - Each has a call and a queue of its own, since the parts of the reply are told apart by their place alone.
+        - It is within the bounds of a command, unless it is a single call, which is sent whatever it is.
+        """
+        for exchange in self._exchanges:
+            assert exchange.outcome is PENDING, f"in flight, with an outcome: {exchange.outcome!r:.200}"
+            assert exchange.round.left > 0, "in flight, and its round counts to the end without it"
+        if self._exchanges and self._calls:
+            calls = len(self._calls)
+            assert len(self._exchanges) == calls <= COMBINED_CALLS, f"{calls} calls, {len(self._exchanges)} exchanges"
+            assert len(self._queues) == calls, f"{calls} calls in one command for the queues {self._queues}"
+            fits = self._weight <= COMBINED_WEIGHT and self._bytes <= COMBINED_BYTES
+            assert calls == 1 or fits, f"too much in one command: {self._weight} items, {self._bytes} bytes"
 
 
 @lru_cache(1024)

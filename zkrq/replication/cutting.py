@@ -112,6 +112,15 @@ class Cutter:
         for queue, by_server in waiting.items():
             await self._cut(queue, by_server)
 
+    def check_invariants(self) -> None:
+        """Assert what holds between any two callbacks: what waits is counted.
+
+        With a count that is too great nothing is gathered in the end, and every payload stays until its tombstone is
+        trimmed; with one that is too small what waits grows without bound.
+        """
+        count = sum(len(gone) for by_server in self._waiting.values() for gone in by_server.values())
+        assert self._count == count, f"{count} bundles wait, and {self._count} are counted"
+
     async def _cut(self, queue: str, by_server: Mapping[ServerId, Mapping[bytes, bytes]]) -> None:
         gone: dict[bytes, bytes] = {}
         for waiting in by_server.values():

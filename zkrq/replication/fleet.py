@@ -121,6 +121,17 @@ class Fleet:
         for server in self.servers.values():
             server.drop("the cluster is closed")
 
+    def check_invariants(self) -> None:
+        """Assert what holds between any two callbacks.
+
+        - A server stands under its own id, because a call looks it up there, with the life of that id.
+        - Once the cluster is closed no server is connected.
+        """
+        for id, server in self.servers.items():
+            assert server.id == id, f"server {server.id} stands under {id}"
+            assert not self.is_dropped or server.identity is None, f"closed, and {id} is connected"
+            server.check_invariants()
+
     # -- asking --------------------------------------------------------------------------------------------------------
 
     async def identify(self, servers: Iterable[ServerId]) -> dict[ServerId, ServerInfo | Answer]:

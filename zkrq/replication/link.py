@@ -212,6 +212,23 @@ class Link(Receiver):
         self._paused = False
         asyncio.get_running_loop().call_soon(self._flush)  # the transport, which calls this, is not ready yet
 
+    def check_invariants(self) -> None:
+        """Assert what holds between any two callbacks.
+
+        - What has not left is the end of what waits, in the same order: replies are told apart by their place alone.
+        - A connection that has ended has told every call, or its caller would wait forever.
+        - A timer runs while a call may time out, or a server that hangs would never be noticed.
+        """
+        unsent = len(self._waiting) - len(self._outgoing)
+        if self.lost:
+            assert not self._waiting, "calls wait on a connection that has ended"
+            return
+        assert [*islice(self._waiting, max(0, unsent), None)] == self._outgoing, "not in the order of their replies"
+        may_time_out = any(command.due < math.inf for command in self._waiting)
+        assert self._watch or not may_time_out, "nothing times out the calls in flight"
+        for command in self._waiting:
+            command.check_invariants()
+
     # -- reading -------------------------------------------------------------------------------------------------------
 
     def heard(self, reply: object) -> None:

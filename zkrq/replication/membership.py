@@ -18,7 +18,7 @@ from zkrq.base.events import Events, LevelRaised, LevelRefused, NotWritable, Reg
 from zkrq.coordination.coordinator import VIEW, Coordinator
 from zkrq.protocol.levels import OtherLevel
 from zkrq.protocol.steps import Answers, Register
-from zkrq.protocol.view import NoView, OtherFormat, ServerId, View, ViewChange, decode, encode, encode_end
+from zkrq.protocol.view import NoView, OtherFormat, ServerId, View, ViewChange, check_view, decode, encode, encode_end
 
 if TYPE_CHECKING:
     from zkrq.replication.fleet import Fleet
@@ -126,6 +126,7 @@ class Membership:
                 return await self._read()  # a later one may be there by now
             # The nonce tells this writer, after an unknown outcome, whether the view that is there is its own.
             wanted = change(self.view, by=secrets.token_hex(8))
+            assert wanted.epoch >= self.view.epoch, f"a change from epoch {self.view.epoch} back to {wanted.epoch}"
             return self.view if wanted == self.view else await self.swap(wanted)
 
     async def swap(self, view: View) -> View:
@@ -205,6 +206,21 @@ class Membership:
                 return False
             data = encode_end(secrets.token_hex(8))
             return await self._coordinator.swap(self._register, data, self._version) is not None
+
+    def check_invariants(self) -> None:
+        """Assert what holds between any two callbacks, also before there is a view.
+
+        - A view was read at a version, by which it is changed: a change by another version would overwrite what this
+          client does not know.
+        - There is a server for each that the view names, or calls under the view would be answered for it.
+        """
+        self.fleet.check_invariants()
+        if view := self._view:
+            check_view(view)
+            assert self._version >= 0, "a view without a version of its register"
+            if not self.fleet.is_dropped:
+                unknown = view.receivers.keys() - self.fleet.servers.keys()
+                assert not unknown, f"servers of the view that the fleet does not have: {unknown}"
 
     # -- the register --------------------------------------------------------------------------------------------------
 

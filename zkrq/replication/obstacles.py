@@ -140,5 +140,16 @@ class KnownObstacles:
         for id in self.kept_out.keys() - servers.keys():
             del self.kept_out[id]
 
+    def check_invariants(self) -> None:
+        """Assert what holds between any two callbacks: no obstacle is older than a later answer may make it.
+
+        An answer from the future would be trusted for longer than ``KEPT_OUT_SECONDS``, and a server that lets this
+        client in again would not be asked.
+        """
+        now = asyncio.get_running_loop().time()
+        late = [id for id, (_, at) in self.kept_out.items() if at > now]
+        late += [id for id, at in self._full.items() if at > now]
+        assert not late, f"answers from the future of {late}"
+
     def _report(self, server: ServerId, reason: str) -> None:
         self._events.tell(ServerUnusableHere(self._namespace, server, reason), logging.WARNING)

@@ -34,6 +34,12 @@ class Replicas:
         self.operation_timeout = runner.operation_timeout
         self.run, self.repair = runner.run, runner.repair
         self.drop_payloads_soon = runner.cutter.hurry
+        self._cutter = runner.cutter
+
+    def check_invariants(self) -> None:
+        """Assert what holds between any two callbacks: of the view, the servers, and the payloads to drop."""
+        self.membership.check_invariants()
+        self._cutter.check_invariants()
 
     def push_plain(
         self,

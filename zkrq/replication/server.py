@@ -272,6 +272,21 @@ class Server:
         self._dropped = reason
         self.disconnect(reason, Status.UNREACHABLE)
 
+    def check_invariants(self) -> None:
+        """Assert what holds between any two callbacks.
+
+        - A server that was dropped has no connection: one that is no longer of the namespace must execute nothing.
+        - A connection is to the process of which the clock is known, by which a claim expects the server's clock.
+        """
+        link = self._link
+        if link is None:
+            return
+        link.check_invariants()
+        if not link.lost:
+            assert not self._dropped, f"server {self.id} was dropped and is connected: {self._dropped}"
+            known = self.first_reading.run_id if self.first_reading else None
+            assert known == link.identity.run_id, f"server {self.id}: the clock of another process is known"
+
 
 class _Subscription(Receiver):
     """Passes on the messages of a channel until the connection ends."""

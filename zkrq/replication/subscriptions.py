@@ -72,6 +72,14 @@ class Subscriptions:
             gone.tried.set()
             self.refused.pop(id, None)
 
+    def check_invariants(self) -> None:
+        """Assert what holds between any two callbacks: whom nothing listens to any more is not said to be heard.
+
+        A consumer that relies on wake-ups asks no more than every few seconds.
+        """
+        deaf = [id for id, each in self._subscriptions.items() if each.listening.is_set() and each.task.done()]
+        assert not deaf, f"said to be heard, and nothing listens: {deaf}"
+
     async def listen(self, server: ServerId) -> bool:
         """Start listening to a server.  Return whether that works now; it is retried in any case."""
         found = self._subscriptions.get(server)
