@@ -73,7 +73,7 @@ if TYPE_CHECKING:
         WakeupsRefused,
     )
     from zkrq.base.ids import new_id
-    from zkrq.base.limits import DeadLetters, Groups, Limits, Results
+    from zkrq.base.limits import DeadLetters, Groups, Limits, QueueSettings, Results
     from zkrq.base.progress import WorkProgress
     from zkrq.base.retry import Backoff, Reject, Retry, RetryLater, constant, exponential, linear
     from zkrq.base.tls import TLS
@@ -175,6 +175,7 @@ __all__ = [
     "Progress",
     "Queue",
     "QueueFull",
+    "QueueSettings",
     "Receipt",
     "Receipts",
     "Recovered",
@@ -299,6 +300,7 @@ if not TYPE_CHECKING:
         "Progress": "repair.progress",
         "Queue": "client.queue",
         "QueueFull": "base.errors",
+        "QueueSettings": "base.limits",
         "Receipt": "base.errors",
         "Receipts": "base.errors",
         "Recovered": "base.events",

@@ -262,7 +262,7 @@ async def test_limits_that_are_declared_while_a_shard_joins_hold_there(
         await early.add_shard("b", own.urls("redis-2"))
         assert await queue.limits() == limits
         told = [await read_shared(shard.replicas, "jobs") for shard in client_of(early).shards.open.values()]
-        assert [each.sections[zkrq.Limits] for each in told] == [limits.settings] * 2
+        assert [each.sections["limits"] for each in told] == [limits.settings] * 2
         await asyncio.gather(*(early.queue("jobs").push(n) for n in range(9)))
         assert len(await queue.pop_many(9, timeout=0)) == 1
         assert not await queue.pop_many(9, timeout=0)
@@ -338,7 +338,7 @@ async def test_limits_that_are_declared_after_another_client_has_opened_the_shar
         await early.add_shard("b", own.urls("redis-2"))
         assert len(others) >= 2
         at_home = await read_shared(client_of(early).shards.open[ShardName("b")].replicas, queue)
-        assert at_home.sections[zkrq.Limits] == limits.settings
+        assert at_home.sections["limits"] == limits.settings
         may_go_on.set()
 
 

@@ -12,7 +12,6 @@ import pytest
 
 import zkrq
 from tests.harness import take
-from zkrq.base.limits import History
 from zkrq.client.declaring import read_shared
 from zkrq.client.everywhere import Everywhere
 from zkrq.client.inner import client_of
@@ -167,10 +166,10 @@ async def test_limits_are_in_force_on_a_shard_that_is_added(own: Servers, one: T
         receipts = [await queue.push(n, group="g") for n in range(10)]
         assert {shard_of(receipt.id) for receipt in receipts} == {FIRST}, "they stay where they are"
         assert len(await all_now(queue)) == 1
-    for name, queue, kind in zip(names, queues, (zkrq.Limits, zkrq.Groups, History), strict=True):
+    for name, queue, section in zip(names, queues, ("limits", "groups", "history"), strict=True):
         main, b = [await read_shared(shard.replicas, name) for shard in client_of(one).shards.open.values()]
         assert main == b, queue
-        assert b.sections[kind]
+        assert b.sections[section]
     assert await queues[0].limits() == ONE
     assert (await queues[1].statistics()).group_limits == zkrq.Groups(1)
     assert (await queues[2].statistics()).history == 5

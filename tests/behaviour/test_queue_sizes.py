@@ -11,6 +11,7 @@ import zkrq
 from tests.behaviour.conftest import Connect, PassTime
 from tests.behaviour.helpers import bury
 from tests.harness import take
+from zkrq.client.queue import parts_of
 
 pytestmark = pytest.mark.anyio
 
@@ -54,12 +55,35 @@ async def test_dead_letters_do_not_count(cluster: zkrq.Cluster, name: str) -> No
     assert await is_full(queue)
 
 
-async def test_who_knows_of_no_limit_is_not_held_to_it(cluster: zkrq.Cluster, name: str, connect: Connect) -> None:
-    """It is the process's own: give all processes the same."""
-    queue = cluster.queue(name, max_size=1)
+async def test_it_holds_for_programs_that_do_not_know_of_it(cluster: zkrq.Cluster, name: str, connect: Connect) -> None:
+    """It is the queue's: once one program has declared it, all are held to it."""
+    queue = cluster.queue(name, max_size=4)
     async with connect() as other:
-        await other.queue(name).push_many(range(3))
-    assert await is_full(queue)
+        unaware = other.queue(name)
+        await unaware.push_many(range(3))
+        assert not await is_full(queue)
+        assert await is_full(unaware)
+        with pytest.raises(zkrq.QueueFull):
+            await unaware.push_many(range(3))
+        with pytest.raises(zkrq.QueueFull):
+            await unaware.push("named", id="a name")
+        assert await queue.size() == (4, 0, 0, 0)
+        await (await take(unaware)).ack()
+        assert not await is_full(unaware)
+
+
+async def test_programs_push_plainly_again_once_it_is_taken_away(
+    cluster: zkrq.Cluster, name: str, connect: Connect
+) -> None:
+    queue = cluster.queue(name, max_size=1)
+    assert not await is_full(queue)
+    async with connect() as other:
+        unaware = other.queue(name)
+        assert await is_full(unaware)
+        await other.queue(name).set_max_size(None)
+        for each in (queue, unaware):
+            assert not await is_full(each)
+            assert not parts_of(each).pusher.is_decided
 
 
 async def test_pushes_at_once_do_not_exceed_it(cluster: zkrq.Cluster, name: str) -> None:

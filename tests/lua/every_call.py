@@ -38,7 +38,7 @@ CALLS: dict[str, AnyCall] = {
         calls.DeadPage("q", calls.START, 10),
         calls.Fence("q", "ann"),
         calls.Forget("q"),
-        calls.Declare("q", "limits", "concurrency=1", ""),
+        calls.Declare("q", "limits", "concurrency=1", "", False, ""),
         calls.Delete("q", 10**12),
         calls.Forward("q", 10**17, 0, [calls.Copied(b"id", RECORD, b"", b"0", b"")]),
         calls.Heads("q", calls.START, 10),

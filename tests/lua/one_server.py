@@ -176,7 +176,7 @@ class OneServer(Connection):
 
     def push(self, *puts: Put, **options: Argument) -> tuple[list[str], dict[str, Decided]]:
         """Returns what became of each, and what was decided."""
-        outcomes, records = self._ask(
+        outcomes, records, _ = self._ask(
             calls.PushDecided(self.queue, 0, [put.call for put in puts], in_order=True), options
         )
         return [outcome.decode() for outcome in outcomes], read_decided(records.flat)
@@ -318,10 +318,18 @@ class OneServer(Connection):
         return self.pause(State.GONE, **options)
 
     def declare(
-        self, settings: str, section: str = "limits", call: str = "", **options: Argument
+        self,
+        settings: str,
+        section: str = "limits",
+        call: str = "",
+        *,
+        mark: str = "",
+        forced: bool = False,
+        **options: Argument,
     ) -> tuple[str, dict[str, Decided]]:
         """Returns the settings before, and the record."""
-        before, records = self._ask(calls.Declare(self.queue, section, settings, call), options)
+        wanted = calls.Declare(self.queue, section, settings, mark, forced, call)
+        before, _, records = self._ask(wanted, options)
         return before.decode(), read_decided(records.flat)
 
     def cancel(self, *ids: str, trim: int = 0, **options: Argument) -> tuple[list[str], dict[str, Decided]]:

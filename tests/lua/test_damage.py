@@ -97,9 +97,9 @@ def _filled(server: OneServer) -> None:
     server.reset()
     fill_every_key(server)
     server.put(Put("grouped", group="g"), Put("other", group="h"), Put("plain", priority=3))
-    server.ask(calls.Declare(server.queue, "groups", "concurrency=2,rate=5/1000", ""))
-    server.ask(calls.Declare(server.queue, "limits", "concurrency=50,rate=50/1000", ""))
-    server.ask(calls.Declare(server.queue, "history", "keep=5", ""))
+    server.ask(calls.Declare(server.queue, "groups", "concurrency=2,rate=5/1000", "", False, ""))
+    server.ask(calls.Declare(server.queue, "limits", "concurrency=50,rate=50/1000", "", False, ""))
+    server.ask(calls.Declare(server.queue, "history", "keep=5", "", False, ""))
     server.ask(calls.Store(server.queue, [calls.StoredRow("kept", "call", "set 60000 2", b"text")]))
     server.claim("ann", 6)
     server.ask(calls.Wipe("nothing"))
@@ -270,7 +270,7 @@ def test_a_follower_takes_what_the_primary_knows(server: OneServer, follower: On
 
 def test_counts_of_a_group_are_right_after_mending(server: OneServer, follower: OneServer) -> None:
     """Otherwise a limit of the group would hold it back for ever."""
-    server.ask(calls.Declare("q", "groups", "concurrency=1", ""))
+    server.ask(calls.Declare("q", "groups", "concurrency=1", "", False, ""))
     server.put(Put("a", group="g"), Put("b", group="g"))
     held = server.claim("ann", 1)
     copy(server, follower)

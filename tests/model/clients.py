@@ -165,7 +165,9 @@ class Declarer(Client):
             yield PAUSE
         while not self.world.ledger.is_declared:
             try:
-                yield from self.run(self.operations.decide(Declare(QUEUE, "groups", "ordered=1", "declared")))
+                yield from self.run(
+                    self.operations.decide(Declare(QUEUE, "groups", "ordered=1", "", False, "declared"))
+                )
             except Failure:
                 yield from self.refresh()
             else:

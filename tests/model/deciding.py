@@ -47,7 +47,7 @@ class Deciding(Storing):
     def push_plain(self, epoch: int, call: calls.PushPlain) -> Answer:
         held = self.held
         if self.keeps_order and Rule.PLAIN_IS_REFUSED_IN_ORDER in self.on:
-            return Answer(Status.DECIDE)
+            return Answer(Status.DECIDE, (b"o",))
         late: list[int] = []
         told: list[object] = []
         for at, put in enumerate(call.items, 1):
@@ -69,11 +69,11 @@ class Deciding(Storing):
 
     def push_decided(self, epoch: int, call: calls.PushDecided) -> Answer:
         if self.keeps_order and not call.in_order and Rule.PLAIN_IS_REFUSED_IN_ORDER in self.on:
-            return Answer(Status.DECIDE)
+            return Answer(Status.DECIDE, (b"o",))
         work = Work(self, epoch)
         outcomes = [self._push_one(work, put, again=call.again) for put in call.items]
         self.held.known = self.held.known or bool(work.opened)
-        return ok(outcomes, work.commit())
+        return ok(outcomes, work.commit(), b"o" if self.keeps_order else b"")
 
     def _push_one(self, work: Work, put: calls.Put, *, again: bool) -> bytes:
         new, (id, position) = unpack(put.record), place_of(put.id.encode())

@@ -69,7 +69,7 @@ class Scripts(Deciding):
             work.touch(work.begin(LIMITS, Bundle(Version(0, 0), State.PAUSED.value, text=text)))
         else:
             work.tell(draft)
-        return ok(b"", work.commit())
+        return ok(b"", call.settings.encode(), work.commit())
 
     # -- looking -----------------------------------------------------------------------------------------------------
 

@@ -252,6 +252,7 @@ class KnownShards(Shards):
             events=Events(None),
             dial=cast("Any", None),
             changed=lambda: None,
+            renewed=lambda: None,
         )
 
     def make(self, name: ShardName, servers: Mapping[str, str], register: str, settings: Settings) -> Shard:

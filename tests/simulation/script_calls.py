@@ -159,10 +159,18 @@ class Load:
         return self.rng.choice(["ready", "scheduled", "claimed", "dead"])
 
     def draw_section(self) -> Word:
-        return self.rng.choice(["limits", "limits", "history", "other"])
+        return self.rng.choice(["limits", "limits", "history", "size", "groups", "other"])
 
     def draw_settings(self) -> Word:
-        return self.rng.choice(["", "concurrency=2", "rate=3/1000", "concurrency=3,rate=5/100", "keep=3"])
+        return self.rng.choice(
+            ["", "concurrency=2", "rate=3/1000", "concurrency=3,rate=5/100", "keep=3", "max=9", "ordered=1"]
+        )
+
+    def draw_mark(self) -> Word:
+        return self.rng.choice(["", "", "0a1b2c3d", f"{self.rng.randrange(20):08x}"])
+
+    def draw_forced(self) -> Word:
+        return self.rng.choice("0001")
 
     def draw_limited(self) -> Word:
         return self.rng.choice(["", "limits:concurrency=2", "history:keep=2"])

@@ -286,7 +286,7 @@ CALLS: dict[str, dict[str, Callable[[Large], object]]] = {
         "": asking(calls.DeadPage("q", calls.START, BATCH)),
         "further on": asking(calls.DeadPage("q", f"{FIRST_US + 500} dead000300\0\1".encode(), BATCH)),
     },
-    "declare": {"": asking(calls.Declare("q", "limits", "concurrency=10,rate=10/1000", ""))},
+    "declare": {"": asking(calls.Declare("q", "limits", "concurrency=10,rate=10/1000", "", False, ""))},
     "delete": {"": asking(calls.Delete("q", 10**12))},
     "forget": {"": asking(calls.Forget("q"))},
     "forward": {"": asking(calls.Forward("q", FIRST_US, 10_000, copies([*new(), *new_bundles()])))},

@@ -40,6 +40,7 @@ from zkrq import (
     ZkrqError,
 )
 from zkrq.client.cluster import Cluster
+from zkrq.client.inner import client_of
 from zkrq.client.moments import ID_CATCH_UP
 from zkrq.protocol.shards import FIRST
 from zkrq.protocol.view import View
@@ -277,6 +278,12 @@ class Client:
         certain = self.coordinator is not None and self.coordinator.valid_until > self.world.loop.now
         return lane.ledger.delivered(claim, self.process, certain=certain)
 
+    def _is_at_odds(self) -> bool:
+        """Whether the clock of a server is wrong and a shard has one member, maybe this: nobody can tell which of its
+        clock and the client's is the wrong one."""
+        shards = client_of(self.cluster).shards.open.values() if self.cluster else ()
+        return self.world.leaping and any(len(shard.view.members) == 1 for shard in shards)
+
     def judge(self, kind: str, error: BaseException) -> Ended[Any]:
         """What an operation's error means to its caller."""
         match error:
@@ -293,6 +300,8 @@ class Client:
                 return Ended(Outcome.REFUSED, None, error)
             case ConfigError() if self.world.is_forced and "push" in kind and "which was removed" in str(error):
                 return Ended(Outcome.UNKNOWN, None, error)
+            case ConfigError() if "push" in kind and "the clock here differs" in str(error) and self._is_at_odds():
+                return Ended(Outcome.REFUSED, None, error)
             case ConfigError() if kind == "open" and "role is" in str(error):
                 return Ended(Outcome.REFUSED, None, error)  # somebody has to mend that server, so says the error
             case _:

@@ -65,7 +65,7 @@ NEWER = replace(VIEW, epoch=VIEW.epoch + 1, map_number=4)
 """The view after an operator has changed the shards."""
 
 PLAIN_OK = Answer(Status.OK, ([], []))
-DECIDED_OK = Answer(Status.OK, ([b"+"], []))
+DECIDED_OK = Answer(Status.OK, ([b"+"], [], b""))
 
 
 def _begin(*, decided: bool) -> Any:
@@ -82,7 +82,9 @@ def _touched(*, decided: bool) -> Any:
     operation = _begin(decided=decided)
     asked = operation.send(Obstacles({}, ()))
     if decided:
-        asked = operation.send({VIEW.primary("jobs"): DECIDED_OK._replace(body=([b"+"], [b"id", PUT.record, [], 0]))})
+        asked = operation.send(
+            {VIEW.primary("jobs"): DECIDED_OK._replace(body=([b"+"], [b"id", PUT.record, [], 0], b""))}
+        )
         answers = dict.fromkeys(asked.lives, STALE)
     else:
         answers = {SERVERS[0]: PLAIN_OK, SERVERS[1]: STALE}
@@ -186,7 +188,7 @@ class _Servers:
                 return Obstacles({}, (), self.askew)
             case Ask(lives=lives, call=PushDecided()):
                 (primary,) = lives
-                return {primary: Answer(Status.OK, ([b"L" if primary in self.refusing else b"+"], []))}
+                return {primary: Answer(Status.OK, ([b"L" if primary in self.refusing else b"+"], [], b""))}
             case Ask(lives=lives):
                 self.asked.append(set(lives))
                 assert len(self.asked) < ROUNDS

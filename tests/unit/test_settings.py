@@ -19,8 +19,8 @@ from zkrq.base.settings import (
     MAX_DESCRIPTION,
     MAX_OPERATION_TIMEOUT,
     QUEUE_DEFAULTS,
+    ProgramOptions,
     QueueOptions,
-    QueueSettings,
     Settings,
 )
 
@@ -60,7 +60,7 @@ def test_bad_setting_of_a_client_is_named(name: str, value: Any) -> None:
 )
 def test_bad_setting_of_a_queue_is_named(name: str, value: Any) -> None:
     with pytest.raises(ConfigError, match=name):
-        QueueSettings(**{name: value})
+        ProgramOptions(**{name: value})
 
 
 def test_longest_operation() -> None:
@@ -101,7 +101,7 @@ def test_a_queue_without_options_has_the_defaults_of_its_settings() -> None:
     given = inspect.signature(zkrq.Cluster.queue).parameters
     assert given["codec"].default is AS_DECLARED
     of_the_type = {"codec", "results"}  # which the type of the queue depends on
-    assert of_the_type | QueueOptions.__annotations__.keys() == {each.name for each in fields(QueueSettings)}
+    assert of_the_type | QueueOptions.__annotations__.keys() == {each.name for each in fields(ProgramOptions)}
     assert QUEUE_DEFAULTS.updated({"codec": AS_DECLARED}) == QUEUE_DEFAULTS
 
 
@@ -118,4 +118,4 @@ def test_arguments_that_the_environment_may_stand_in_for_have_no_default() -> No
 
 def test_defaults_are_values() -> None:
     assert Settings() == DEFAULTS
-    assert QueueSettings() == QUEUE_DEFAULTS
+    assert ProgramOptions() == QUEUE_DEFAULTS

@@ -305,7 +305,7 @@ class ItemsGivenUp(Event):
 @dataclass(frozen=True, slots=True)
 class LimitsChanged(Event):
     """This client has declared limits of a queue that had others, ``before``: by another program, or by another version
-    of this one.  The last declaration holds for all."""
+    of this one, or an operator.  They hold for all."""
 
     queue: str
     before: str

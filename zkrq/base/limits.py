@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
 import re
 from dataclasses import dataclass
-from typing import Any, Generic, TypeAlias, TypeVar, cast
+from typing import Any, Generic, NamedTuple, TypeAlias, TypeVar, cast
 
 from zkrq.base.checks import Duration, check_count, check_duration, check_kind, check_rate_in, in_seconds
 from zkrq.base.codecs import JSON, Codec
@@ -173,8 +174,7 @@ class Groups:
     more.  ``rate``: greatest number of claims of each group begun within a time, and that time in seconds (0.1 to 3600)
     or as a ``timedelta``: ``(50, 1.0)`` is 50 in any second; None: this program declares no rate.
 
-    Like ``Limits`` all of them belong to the queue, and the last declaration holds for all.  Raises ``ConfigError`` for
-    bad values.
+    Like ``Limits`` all of them belong to the queue.  Raises ``ConfigError`` for bad values.
     """
 
     concurrency: int | None = None
@@ -256,8 +256,71 @@ class History:
         return History(int(own[1]) if own else 0)
 
 
-Declared: TypeAlias = Limits | Groups | History
+@dataclass(frozen=True, slots=True)
+class Size:
+    """How many items a queue may have, queued, scheduled and claimed together; None: any number.  Raises
+    ``ConfigError`` for a bad number."""
+
+    max: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.max is not None:
+            check_count("max_size", self.max, least=1)
+
+    def __str__(self) -> str:
+        return "any number of items" if self.max is None else f"at most {self.max:,} items"
+
+    @property
+    def settings(self) -> str:
+        """As it is stored (``lua/_limits.lua``)."""
+        return "" if self.max is None else f"max={self.max}"
+
+    @staticmethod
+    def read(text: str) -> Size:
+        """Read the limit in a queue's record."""
+        return Size.of(_section("size", text))
+
+    @staticmethod
+    def of(settings: str) -> Size:
+        """Read it as it is stored."""
+        own = re.search(r"(?:^|,)max=(\d+)", settings)
+        return Size(int(own[1]) if own and int(own[1]) else None)
+
+
+Declared: TypeAlias = Limits | Groups | History | Size
 """What belongs to a queue and not to a process: a section of its record each."""
+
+
+class QueueSettings(NamedTuple):
+    """What a queue promises, whichever program or operator has declared it: its limits, those of each group and their
+    order; how many items that have ended it keeps; how many it may have, None: any number."""
+
+    limits: Limits = Limits()
+    groups: Groups = Groups()
+    history: int = 0
+    max_size: int | None = None
+
+    @staticmethod
+    def read(text: str) -> QueueSettings:
+        """Read a queue's record; sections and settings of newer versions are skipped."""
+        return QueueSettings(Limits.read(text), Groups.read(text), History.read(text).count, Size.read(text).max)
+
+
+def mark_of(declared: Declared) -> str:
+    """Return a short name of what a program declares, by which it is known again: eight hexadecimal digits."""
+    return hashlib.blake2b(declared.settings.encode(), digest_size=4).hexdigest()
+
+
+def marks_in(settings: str) -> dict[str, list[str]]:
+    """Return the marks of each section, as the section ``marks`` of a queue's record has them."""
+    parts = (word.partition("=") for word in settings.split(","))
+    return {section: marks.split(".") for section, _, marks in parts}
+
+
+def sections_of(text: str) -> dict[str, str]:
+    """Return the settings of each section in a queue's record, also of those that only newer versions know."""
+    parts = (word.partition(":") for word in text.split())
+    return {name: settings for name, colon, settings in parts if name and colon}
 
 
 def _section(name: str, text: str) -> str:

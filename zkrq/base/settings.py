@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final, Self, TypedDict
 from zkrq.base.checks import check_count, check_duration, check_kind, check_lease, check_name, check_text, in_seconds
 from zkrq.base.codecs import JSON, Codec
 from zkrq.base.errors import ConfigError
-from zkrq.base.limits import DeadLetters, Declared, Groups, History, Limits, Results
+from zkrq.base.limits import DeadLetters, Declared, Groups, History, Limits, Results, Size
 from zkrq.base.meant import unknown_option
 from zkrq.base.retry import Retry
 from zkrq.protocol.clocks import PUT_WINDOW
@@ -99,8 +99,8 @@ DEFAULTS = Settings()
 
 
 @dataclass(frozen=True, slots=True)
-class QueueSettings:
-    """Settings of one queue in one process.  Raises ``ConfigError`` for bad values."""
+class ProgramOptions:
+    """Options of one program for one queue; some declare settings of the queue.  Raises ``ConfigError``."""
 
     codec: Codec[Any] = JSON
     """Encodes items for a push, decodes them for a claim."""
@@ -115,7 +115,10 @@ class QueueSettings:
     """How many dead letters are kept, and for how long; None: ``DeadLetters()``."""
 
     max_size: int | None = None
-    """Greatest number of items queued, scheduled and claimed; None: no limit."""
+    """Greatest number of items queued, scheduled and claimed, which this process declares; None: it declares nothing.
+
+    Below level 2 it holds for the pushes of this process only.
+    """
 
     max_payload_bytes: int = 1 << 20
     """Greatest size of one encoded item, in bytes."""
@@ -151,12 +154,13 @@ class QueueSettings:
         """What this process declares of the queue for all processes."""
         groups = self.groups if self.groups and self.groups.settings else None
         history = None if self.history is None else History(self.history)
-        return [each for each in (self.limits, groups, history) if each is not None]
+        size = None if self.max_size is None else Size(self.max_size)
+        return [each for each in (self.limits, groups, history, size) if each is not None]
 
     @property
     def has_limits(self) -> bool:
-        """Whether this process declares limits of the queue or of its groups."""
-        return any(not isinstance(each, History) for each in self.declared)
+        """Whether this process declares limits of the queue's claims or of those of its groups."""
+        return any(isinstance(each, Limits | Groups) for each in self.declared)
 
     def updated(self, options: Mapping[str, Any]) -> Self:
         """Return these settings with others for the options that are given.  Raises ``TypeError`` for unknown ones."""
@@ -184,7 +188,7 @@ class QueueSettings:
         return None
 
 
-_NAMES = frozenset(field.name for field in fields(QueueSettings))
+_NAMES = frozenset(field.name for field in fields(ProgramOptions))
 
 
 def _given(options: Mapping[str, Any]) -> dict[str, Any]:
@@ -218,4 +222,4 @@ class _AsDeclared:
 AS_DECLARED: Final[Any] = _AsDeclared()
 """Stands for an option of a queue that is not given: as this process has declared the queue, or else the default."""
 
-QUEUE_DEFAULTS = QueueSettings()
+QUEUE_DEFAULTS = ProgramOptions()

@@ -32,7 +32,7 @@ _log = logging.getLogger("zkrq")
 
 
 class Once:
-    """Do something once, before any of those who wait for it goes on."""
+    """Do something once, before any of those who wait for it goes on; after ``again`` once more."""
 
     def __init__(self, act: Callable[[], Awaitable[object]]) -> None:
         self._act = act
@@ -42,6 +42,7 @@ class Once:
         self._error: Exception | None = None
         """Of the last one, if it has failed."""
         self.is_done = False
+        self._is_wanted_again = False
 
     async def done(self) -> None:
         """Return when it is done: by this caller, if it is the first one.  If that fails, or is cancelled, the next one
@@ -51,13 +52,17 @@ class Once:
             if self._error and self._begun > begun:
                 raise own(self._error)
             if not self.is_done:
-                self._begun, self._error = self._begun + 1, None
+                self._begun, self._error, self._is_wanted_again = self._begun + 1, None, False
                 try:
                     await self._act()
                 except Exception as error:
                     self._error = error
                     raise
-                self.is_done = True
+                self.is_done = not self._is_wanted_again
+
+    def again(self) -> None:
+        """Have it done again, also if it is being done now."""
+        self.is_done, self._is_wanted_again = False, True
 
 
 class Tasks:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from zkrq.base import clock
 from zkrq.base.checks import check_group, check_id, check_rate
 from zkrq.base.errors import Changes, ConfigError, OutcomeUnknown
+from zkrq.base.limits import Size
 from zkrq.client.declaring import read_shared
 from zkrq.client.finding import Finding
 from zkrq.client.inspection import Groups, History, Limits
@@ -108,6 +109,15 @@ class Administration(Finding[T]):
         """
         self._parts.check_open()
         await self._parts.context.declare_limits(History(count))
+
+    async def set_max_size(self, count: int | None) -> None:
+        """Let the queue have at most this many items, queued, scheduled and claimed together; None: any number.
+
+        It holds for all programs, until another number is declared, also by the option ``max_size`` of
+        ``Cluster.queue``.  What is there already stays.  Raises as ``set_limits`` does.
+        """
+        self._parts.check_open()
+        await self._parts.context.declare_limits(Size(count))
 
     async def clear(self, *, group: str | None = None) -> int:
         """Remove every ready and every scheduled item; return how many.  Claimed items stay claimed.

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass
 from functools import partial
@@ -20,11 +20,12 @@ import anyio
 from zkrq.base import clock
 from zkrq.base.errors import Closed, ConfigError, NotEnoughReplicas, Unavailable, ZkrqError
 from zkrq.base.events import DeclaredDead, Events, LoopBlocked, Recovered, SessionLost, SessionResumed, SessionSuspended
+from zkrq.base.limits import Size
 from zkrq.base.loop import OwnLoop
-from zkrq.base.settings import QUEUE_DEFAULTS, QueueSettings, Settings
+from zkrq.base.settings import QUEUE_DEFAULTS, ProgramOptions, Settings
 from zkrq.base.stalls import watch_for_stalls
 from zkrq.base.tasks import Once, Tasks, on_loop, see_through
-from zkrq.client.declaring import declare_limits
+from zkrq.client.declaring import declare
 from zkrq.client.everywhere import Everywhere
 from zkrq.client.health import Health, ServerHealth, lost_redundancy
 from zkrq.client.moment_reports import MomentReports
@@ -108,7 +109,13 @@ class Client:
         self.tasks: Final = Tasks(f"zkrq {namespace}")
         self.own_loop: Final = OwnLoop()
         self.shards: Final = Shards(
-            servers, coordinator, settings, events=self.events, dial=dial, changed=self._shards_changed
+            servers,
+            coordinator,
+            settings,
+            events=self.events,
+            dial=dial,
+            changed=self._shards_changed,
+            renewed=self._declare_again,
         )
         self.resharding: Final = Resharding(self.shards, coordinator, settings)
         self.identity: Final = Identity(coordinator, settings.describe())
@@ -119,7 +126,7 @@ class Client:
         reports = MomentReports(self.tasks, self.events, namespace, self.moment_store, self._check_own_clock)
         self.schedules: Final = Schedules(self.tasks, self.schedule_store, reports)
         self.queues: Final = dict[str, OpenQueue]()
-        self._declared = dict[str, QueueSettings]()
+        self._declared = dict[str, ProgramOptions]()
         """Settings of queues that were dropped."""
         self._crowded = IDLE_MAX
         self._limited = dict[str, None]()
@@ -309,11 +316,18 @@ class Client:
         if any(supplier.looks for supplier in suppliers):
             _remember(self._retired, name, None)
 
-    def _make_parts(self, name: str, settings: QueueSettings) -> QueueParts[Any]:
+    def _make_parts(self, name: str, settings: ProgramOptions) -> QueueParts[Any]:
         everywhere = Everywhere(self.shards)
-        declare = partial(declare_limits, everywhere, self.events, self.namespace, name)
-        declared = () if name in self._limited else settings.declared
-        act = partial(self._declare, partial(declare, at_start=True), settings, declared)
+        change = partial(declare, everywhere, self.events, self.namespace, name)
+        placement = self.shards.placement
+        keeps_order = settings.groups is not None and settings.groups.ordered
+        sender = Sender(name, settings.max_size or 0, placement, keeps_order=keeps_order)
+        act = partial(self._declare, partial(change, at_start=True), settings, sender)
+        declaration = Once(act) if settings.declared or settings.results else None
+        if declaration and name in self._limited:
+            declaration.is_done = True
+            if placement.has(Feature.MAX_SIZE):
+                sender.size_declared()
         context = QueueContext(
             self.namespace,
             name,
@@ -324,24 +338,35 @@ class Client:
             self.observers,
             self.identity,
             self._declared_dead,
-            declare,
-            Once(act) if declared or settings.results else None,
+            change,
+            declaration,
         )
-        placement = self.shards.placement
-        keeps_order = settings.groups is not None and settings.groups.ordered
-        sender = Sender(name, settings.max_size or 0, placement, keeps_order=keeps_order)
         pusher: Pusher[Any] = Pusher(context, sender, placement, self._pushes)
         line: Line[Any] = Line(context)
         parts: QueueParts[Any] = QueueParts(context, pusher, line, everywhere)
         parts.use([self._make_shard(context, line, shard) for shard in self.shards.open.values()])
         return parts
 
-    async def _declare(self, declare: Declare, settings: QueueSettings, declared: Sequence[Declared]) -> None:
+    async def _declare(self, change: Declare, settings: ProgramOptions, sender: Sender) -> None:
         """Do what comes before the first push or claim in a queue with options that belong to the queue."""
+        placement = self.shards.placement
         if settings.results:
-            self.shards.placement.check(Feature.RESULTS)
-        for each in declared:
-            await declare(each)
+            placement.check(Feature.RESULTS)
+        for each in settings.declared:
+            if isinstance(each, Size):
+                if not placement.has(Feature.MAX_SIZE):
+                    continue  # this program asks for it with each push
+                await change(each)
+                sender.size_declared()
+            else:
+                await change(each)
+
+    def _declare_again(self) -> None:
+        """Declare what the program says of its queues again before it uses them: servers came back without data."""
+        self._limited.clear()
+        for opened in self.queues.values():
+            if declaration := opened.parts.context.declaration:
+                declaration.again()
 
     def _make_shard(self, context: QueueContext, line: Line[Any], shard: Shard) -> QueueShard[Any]:
         """Make the part of a queue that is on one shard."""

@@ -146,7 +146,8 @@ class Cluster:
         (the default): ``Retry()``.  ``dead_letters``: how many of them are kept and for how long, None (the default):
         ``DeadLetters()``.  ``results``: keep what handlers return, in a ``ResultQueue``, which has ``result`` and
         ``call``; None (the default): keep nothing.  ``max_size``: a push raises ``QueueFull`` if this many items are
-        queued, scheduled and claimed, None (the default): no limit; it costs each push one more round trip.
+        queued, scheduled and claimed, None (the default): as other programs have declared, or no limit; it costs each
+        push one more round trip.
         ``max_payload_bytes``: limit of an encoded item, default 1 MiB.  ``limits``: of items claimed at once and of
         claims begun in a time, over all workers and processes, None (the default): whatever other programs have
         declared; see ``Limits``.  ``groups``: with ``Groups()`` items that are pushed without a ``group`` form one
@@ -156,10 +157,10 @@ class Cluster:
         as other programs have declared, or none.
 
         The first call for a name declares the queue in this process, and the same name returns the same object.  Later
-        calls need no options; one that is given with another value raises ``ConfigError``.  These settings belong to
-        this process: give all processes the same ones.  But ``limits``, ``history``, and what ``groups`` says of each
-        group, belong to the queue: they are stored with it before the first push or claim of this process, hold for all
-        processes, and outlive this one; the last declaration counts.
+        calls need no options; one that is given with another value raises ``ConfigError``.  Options belong to
+        this process: give all processes the same ones.  But ``limits``, ``history``, ``max_size``, and what ``groups``
+        says of each group, are settings of the queue: they are stored with it before the first push or claim of this
+        process, hold for all processes, and outlive this one.  What was declared before changes nothing.
         """
         self._client.check_open()
         check_name("the queue's name", name)

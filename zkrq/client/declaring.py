@@ -1,11 +1,14 @@
-"""Declare the limits of a queue, which belong to the queue and not to a process.
+"""Declare the settings of a queue, which belong to the queue and not to a process.
 
 They are a record of the queue (``lua/_limits.lua``), in a section for each kind.  A client whose program gives the
-option declares its section once, before its first push or claim there.  The last declaration holds for all.
+option declares its section before its first push or claim there, and again when every server has come back without
+data.  Beside a section stand *marks* of what programs have declared there.  A declaration whose mark is there changes
+nothing: so the processes of two releases of a program do not take turns, and what an operator has set holds until the
+program itself declares something else.
 
-A limit is exact because one server decides.  In a namespace of several shards, every item of such a queue is therefore
-pushed to the queue's home, also by programs without the option: the map names the queue (``ShardMap.homed``).  In this
-order:
+A limit of claims is exact because one server decides.  In a namespace of several shards, every item of such a queue is
+therefore pushed to the queue's home, also by programs without the option: the map names the queue
+(``ShardMap.homed``).  In this order:
 
 1. The map names the queue.
 2. The servers of all shards ask for that map.  Without it a client with the map of before pushes elsewhere.
@@ -28,7 +31,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from zkrq.base.errors import Changes, ConfigError, OutcomeUnknown, Unavailable
 from zkrq.base.events import LimitsChanged
-from zkrq.base.limits import Declared, Groups, History, Limits
+from zkrq.base.limits import Declared, Groups, History, Limits, Size, mark_of, marks_in, sections_of
 from zkrq.protocol import calls
 from zkrq.protocol.levels import Feature
 from zkrq.protocol.records import State
@@ -39,8 +42,8 @@ if TYPE_CHECKING:
     from zkrq.client.shard import Shard
     from zkrq.replication.replicas import Replicas
 
-NEED_HOME = (Limits, Groups)
-"""The kinds for which one server decides about all claims of the queue."""
+NEED_HOME = ("limits", "groups")
+"""The sections for which one server decides about all claims of the queue."""
 
 HOME_TRIES = 10
 """Times that limits are declared while other clients remove them, or change the shards."""
@@ -49,93 +52,116 @@ SECTIONS: Mapping[type[Declared], tuple[str, Feature]] = {
     Limits: ("limits", Feature.LIMITS),
     Groups: ("groups", Feature.GROUPS),
     History: ("history", Feature.HISTORY),
+    Size: ("size", Feature.MAX_SIZE),
 }
 """The section of each kind, and what it needs."""
 
 
 class Shared(NamedTuple):
-    """What all shards have in common of a queue: whether it is paused, and the sections of its limits."""
+    """What all shards have in common of a queue: whether it is paused, and the sections of its settings, with the
+    marks of those that programs have declared."""
 
     paused: bool
-    sections: Mapping[type[Declared], str]
+    sections: Mapping[str, str]
 
     @property
     def needs_home(self) -> bool:
         """Whether one server has to decide about all claims of the queue."""
-        return any(self.sections.get(kind) for kind in NEED_HOME)
+        return any(self.sections.get(section) for section in NEED_HOME)
 
 
 async def read_shared(replicas: Replicas, queue: str) -> Shared:
     """Read what a shard has of it.  Raises ``Unavailable``."""
     told = await replicas.ask(calls.Statistics(queue))
-    text = told.limits.decode(errors="replace")
-    return Shared(bool(told.paused), {kind: kind.read(text).settings for kind in SECTIONS})
+    return Shared(bool(told.paused), sections_of(told.limits.decode(errors="replace")))
 
 
-async def write_shared(replicas: Replicas, queue: str, wanted: Shared, map_number: int) -> None:
-    """Give it to a shard.  Raises ``Unavailable``, also if the shard asks for a newer map than that of this number, and
-    ``OutcomeUnknown``."""
+async def write_shared(replicas: Replicas, queue: str, wanted: Shared, known: Shared, map_number: int) -> None:
+    """Give it to a shard that has what is ``known``.
+
+    Raises ``Unavailable``, also if the shard asks for a newer map than that of this number, and ``OutcomeUnknown``.
+    """
     state = State.PAUSED if wanted.paused else State.GONE
     await replicas.decide(calls.Pause(queue, state.value, _new_call()), map_number=map_number)
-    for kind, settings in wanted.sections.items():
-        call = calls.Declare(queue, SECTIONS[kind][0], settings, _new_call())
+    for section in sorted({*known.sections, *wanted.sections}):
+        call = calls.Declare(queue, section, wanted.sections.get(section, ""), "", True, _new_call())
         await replicas.decide(call, map_number=map_number)
 
 
-async def declare_limits(
-    everywhere: Everywhere, events: Events, cluster: str, queue: str, limits: Declared, *, at_start: bool = False
+async def declare(
+    everywhere: Everywhere, events: Events, cluster: str, queue: str, declared: Declared, *, at_start: bool = False
 ) -> None:
-    """Declare the limits of a queue or of its groups, or its history; report it if others were declared before.
+    """Declare a section of the settings of a queue; report it if others were there before.
 
-    ``at_start``: by a program that begins to use the queue.  It waits for no shard that is away if its declaration
-    holds already; should that one have lacked it, the next program that starts declares it there.
+    ``at_start``: by the code of a program.  Nothing changes if that was declared before, and then no shard that is away
+    is waited for; should that one have lacked it, the next program that starts declares it there.  Otherwise an
+    operator changes them.
 
     Raises ``ConfigError``, ``Unavailable``: nothing happened; ``OutcomeUnknown``.
     """
-    before = limits.of(await _Declaration(everywhere, queue, limits).make(at_start=at_start))
-    if before not in (type(limits)(), limits):
-        events.tell(LimitsChanged(cluster, queue, str(before), str(limits)), logging.WARNING)
+    change = await _Declaration(everywhere, queue, declared, at_start).make()
+    before, now = (declared.of(settings) for settings in change)
+    if before not in (type(declared)(), now):
+        events.tell(LimitsChanged(cluster, queue, str(before), str(now)), logging.WARNING)
+    elif now != declared:
+        where = {"cluster": cluster, "queue": queue}
+        _log.info(
+            "queue %s: %s was declared before; since then it was changed to %s", queue, declared, now, extra=where
+        )
+
+
+class _Change(NamedTuple):
+    """The settings of a section before a declaration and after it."""
+
+    before: str
+    now: str
 
 
 class _Declaration:
     """Declare a section of the record of a queue on every shard."""
 
-    def __init__(self, everywhere: Everywhere, queue: str, declared: Declared) -> None:
+    def __init__(self, everywhere: Everywhere, queue: str, declared: Declared, at_start: bool) -> None:
         self._everywhere = everywhere
         self._shards = everywhere.shards
         self._queue = queue
-        self._kind: type[Declared] = type(declared)
+        self._section, self._feature = SECTIONS[type(declared)]
         self._settings = declared.settings
-        self._needs_home = self._kind in NEED_HOME
-        self._before: str | None = None
+        self._mark = mark_of(declared) if at_start else ""
+        self._needs_home = self._section in NEED_HOME
+        self._change: _Change | None = None
         self._is_changed = False
 
-    async def make(self, *, at_start: bool) -> str:
-        """Declare it; return what it was before."""
+    async def make(self) -> _Change:
+        """Declare it; return what it was before, and what it is now."""
         shards = self._shards
         try:
             await shards.all_used()
         except Unavailable:
-            if at_start and await self._holds():
-                return self._settings
+            if self._mark and (now := await self._known()) is not None:
+                return _Change(now, now)
             raise
-        shards.placement.check(SECTIONS[self._kind][1])
+        shards.placement.check(self._feature)
+        if self._mark and len(shards.map.used) > 1 and await self._known() == "":
+            return _Change("", "")  # taken away since, so the items of the queue need not go home
         with Changes() as changes:
             for _ in range(HOME_TRIES):
                 leader = await self._lead() if self._needs_home else shards.first
                 await self._everywhere.agree(leader, self._settings, self._write, self._now, changes)
                 if not self._needs_home or await self._is_at_home():
-                    return self._before or ""
+                    return self._change or _Change("", self._settings)
         raise OutcomeUnknown(f"others remove the limits of queue {self._queue!r} all the time; repeat")
 
-    async def _holds(self) -> bool:
-        """Tell whether it is declared already.  Raises ``Unavailable`` if the shard to ask is away."""
+    async def _known(self) -> str | None:
+        """Return the present settings if this was declared before, None if not, or if that is not certain.  Raises
+        ``Unavailable`` if the shard to ask is away."""
         shards, leader = self._shards, self._shards.first
+        map = await shards.refresh()
         if self._needs_home:
-            if self._queue not in (await shards.refresh()).homed:
-                return False
             leader = await shards.home(self._queue)
-        return self._settings != "" and await self._now(leader.replicas) == self._settings
+        sections = (await read_shared(leader.replicas, self._queue)).sections
+        now = sections.get(self._section, "")
+        is_known = self._mark in marks_in(sections.get("marks", "")).get(self._section, ())
+        return now if is_known and (not now or not self._needs_home or self._queue in map.homed) else None
 
     async def _lead(self) -> Shard:
         """Have the items of the queue go where its limits need them; return its home, which decides about them.
@@ -163,7 +189,7 @@ class _Declaration:
     async def _is_at_home(self) -> bool:
         """Tell whether the items of the queue go home, if it has a limit, whatever others have declared meanwhile."""
         shards, queue = self._shards, self._queue
-        if not self._settings:
+        if not (self._change and self._change.now):
             await shards.let_spread(queue, self._has_limits)
             return True
         if len(shards.map.shards) == 1:
@@ -175,17 +201,22 @@ class _Declaration:
         return (await read_shared(shard.replicas, self._queue)).needs_home
 
     async def _write(self, settings: str, replicas: Replicas) -> None:
-        decided = await replicas.decide(calls.Declare(self._queue, SECTIONS[self._kind][0], settings, _new_call()))
-        before = decided.reply.before.decode()
-        self._is_changed = self._is_changed or decided.again or before != settings
-        if self._before is None:
-            self._before = before
+        # What the shard that leads has decided holds on the others, whatever was declared there before.
+        forced = not self._mark or settings != self._settings
+        call = calls.Declare(self._queue, self._section, settings, self._mark, forced, _new_call())
+        decided = await replicas.decide(call)
+        before, now = decided.reply.before.decode(), decided.reply.now.decode()
+        self._is_changed = self._is_changed or decided.again or before != now
+        self._change = _Change(self._change.before if self._change else before, now)
 
     async def _now(self, replicas: Replicas) -> str:
-        return (await read_shared(replicas, self._queue)).sections[self._kind]
+        return (await read_shared(replicas, self._queue)).sections.get(self._section, "")
 
     async def _count(self, replicas: Replicas) -> int:
         return sum(await replicas.ask(calls.Count(self._queue)))
+
+
+_log = logging.getLogger("zkrq")
 
 
 def _new_call() -> str:

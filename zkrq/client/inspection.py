@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
 
 from zkrq.base.checks import check_count, check_group, check_id
 from zkrq.base.errors import ConfigError
-from zkrq.base.limits import HISTORY_MAX, Groups, History, Limits
+from zkrq.base.limits import HISTORY_MAX, Groups, History, Limits, QueueSettings, Size
 from zkrq.base.tasks import together
 from zkrq.client.flow import NO_FLOW, Flow
 from zkrq.client.groups import GROUPS_MAX, LargestGroups, add_groups, read_groups
@@ -66,7 +66,8 @@ class Statistics(NamedTuple):
     ``groups_in_line`` wait for their turn, and ``groups_blocked`` for the end of a claim, or for their
     rate; ``group_limits``: those of each group.  ``history``: how many of the
     items that have ended last are kept.  ``damaged``: entries that no server could read and that are set aside
-    (``zkrq damaged``); the items in them are counted nowhere else.
+    (``zkrq damaged``); the items in them are counted nowhere else.  ``max_size``: how many items the queue may have,
+    queued, scheduled and claimed; None: any number.
     """
 
     sizes: Sizes
@@ -87,6 +88,7 @@ class Statistics(NamedTuple):
     claimable_in: float | None = 0.0
     history: int = 0
     damaged: int = 0
+    max_size: int | None = None
 
     @property
     def limited(self) -> str | None:
@@ -133,6 +135,14 @@ class Inspection(Generic[T]):
     async def limits(self) -> Limits:
         """Return the present limits of the queue, from whichever program.  Raises ``Unavailable``."""
         return (await self.statistics()).limits
+
+    async def settings(self) -> QueueSettings:
+        """Return what the queue promises: its limits, order, history and size, whoever has declared them.
+
+        Raises ``Unavailable``.
+        """
+        told = await self.statistics()
+        return QueueSettings(told.limits, told.group_limits, told.history, told.max_size)
 
     async def get(self, id: str) -> Item[T] | None:
         """Look up one item; return None if no item has that id.  Raises ``Unavailable``."""
@@ -324,6 +334,7 @@ def _add_statistics(found: Sequence[Statistics]) -> Statistics:
         group_limits=home.group_limits,
         claimable_in=max((each.claimable_in for each in found), key=lambda wait: math.inf if wait is None else wait),
         history=home.history,
+        max_size=home.max_size,
         damaged=sum(each.damaged for each in found),
     )
 
@@ -356,5 +367,6 @@ async def read_statistics(replicas: Replicas, queue: str) -> Statistics:
         groups_blocked=told.blocked,
         group_limits=Groups.read(limits),
         history=History.read(limits).count,
+        max_size=Size.read(limits).max,
         damaged=told.set_aside,
     )

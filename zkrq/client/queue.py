@@ -92,8 +92,8 @@ class Queue(Administration[T]):
             raise self._own_loop.elsewhere()
         if unknown:
             raise unknown_option("push()", min(unknown), options_of(Queue[Any].push))
-        if self._declaration:
-            await self._declare()
+        if self._declaration and not self._declaration.is_done:
+            await self._declaration.done()
         seen = None
         if self._observers.pushes:
             seen = self._observers.begin_push(self.name, item, id, headers)
@@ -147,8 +147,8 @@ class Queue(Administration[T]):
         if unknown:
             raise unknown_option("push_many()", min(unknown), options_of(Queue[Any].push_many))
         check_items(items)
-        if self._declaration:
-            await self._declare()
+        if self._declaration and not self._declaration.is_done:
+            await self._declaration.done()
         seen = None
         if self._observers.pushes:
             seen = self._observers.begin_push(self.name, None, None, headers, is_many=True)
@@ -162,11 +162,6 @@ class Queue(Administration[T]):
         if seen:
             self._observers.end_push(seen, receipts)
         return receipts
-
-    async def _declare(self) -> None:
-        if self._declaration:
-            await self._declaration.done()
-        self._declaration = None
 
     # -- pop -----------------------------------------------------------------------------------------------------------
 
@@ -283,7 +278,7 @@ async def push_encoded(
     """Push an item that is encoded already, whatever codec this process has for the queue; otherwise as ``push``."""
     parts = parts_of(queue)
     parts.context.own_loop.check()
-    if parts.context.declaration:
+    if parts.context.declaration and not parts.context.declaration.is_done:
         await parts.context.declaration.done()
     options = read_options(None, None, priority, key, None, None, None)
     if key_window is not None:

@@ -298,7 +298,7 @@ class Resharding:
                 if wanted == known:
                     break
                 try:
-                    await write_shared(new, queue, wanted, map.number)
+                    await write_shared(new, queue, wanted, known, map.number)
                 except Unavailable:
                     if (await self._shards.refresh()).number == map.number:
                         raise

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 import secrets
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Final, Self
@@ -78,6 +78,10 @@ class Shard:
         self.name: Final = name
         self.register: Final = register
         self._settings = settings
+        self.renewed: Callable[[], None] = lambda: None
+        """Called when no member of the view lives the life of before: what was declared of queues may be gone."""
+        self._lives = frozenset[tuple[ServerId, Life]]()
+        """The members of the latest view."""
         namespace = self._namespace = settings.namespace
         tasks = self._tasks = Tasks(f"zkrq {namespace}" + ("" if name == FIRST else f" {name}"))
         make_server = partial(
@@ -228,6 +232,9 @@ class Shard:
 
     def _follow(self, view: View) -> None:
         """Adapt this client to a newer view."""
+        before, self._lives = self._lives, frozenset(view.members.items())
+        if before and before.isdisjoint(self._lives):
+            self.renewed()
         self.wakeups.follow(view)
         self.repairer.view_changed(view)
         self.probe.view_changed()

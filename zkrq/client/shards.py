@@ -101,15 +101,16 @@ class Shards:
         events: Events,
         dial: Dial,
         changed: Callable[[], None],
+        renewed: Callable[[], None],
     ) -> None:
-        """``changed`` is called after a shard was opened or left."""
+        """``changed`` is called after a shard was opened or left, ``renewed``: see ``Shard.renewed``."""
         self.given = given
         self._coordinator = coordinator
         self._settings = settings
         self._namespace = settings.namespace
         self._events = events
         self.told: Final = Told([url for servers in given.values() for url in servers.values()], dial)
-        self._changed = changed
+        self._changed, self._renewed = changed, renewed
         self.first: Final = self.make(FIRST, given[FIRST], VIEW, settings)
         self.open: dict[ShardName, Shard] = {FIRST: self.first}
         self.away: dict[ShardName, str] = {}
@@ -136,7 +137,11 @@ class Shards:
 
     def make(self, name: ShardName, servers: Mapping[str, str], register: str, settings: Settings) -> Shard:
         """Make a shard, without connecting."""
-        return Shard(name, servers, self._coordinator, settings, events=self._events, told=self.told, register=register)
+        shard = Shard(
+            name, servers, self._coordinator, settings, events=self._events, told=self.told, register=register
+        )
+        shard.renewed = self._renewed
+        return shard
 
     def make_placement(self) -> Placement:
         """Make what places pushes by the map."""

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from zkrq.base.codecs import Codec
     from zkrq.base.events import Events
     from zkrq.base.loop import OwnLoop
-    from zkrq.base.settings import QueueSettings
+    from zkrq.base.settings import ProgramOptions
     from zkrq.base.tasks import Once, Tasks
     from zkrq.consuming.identity import Identity
     from zkrq.consuming.observing import Observers
@@ -31,7 +31,7 @@ class QueueContext:
 
     cluster: str
     queue: str
-    settings: QueueSettings
+    settings: ProgramOptions
     own_loop: OwnLoop
     tasks: Tasks
     events: Events

@@ -447,9 +447,8 @@ class Supplier(Generic[T]):
         # lost.
         if self._handed_back:
             await wait_ended(self._handed_back, HAND_BACK_SECONDS)
-        if self._declaration:
+        if self._declaration and not self._declaration.is_done:
             await self._declaration.done()
-            self._declaration = None
         # Enrolled before the first claim: a claim whose owner is not in the registry looks like that of a dead
         # consumer, and any client would give it away.
         owner = self._identity.owner or await self._identity.get()

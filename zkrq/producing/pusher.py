@@ -81,7 +81,6 @@ class Pusher(Generic[T]):
         self._tasks = context.tasks
         self._max_payload = context.settings.max_payload_bytes
         self._groups = context.settings.groups
-        self._has_limit = bool(context.settings.max_size)
         self._check = placement.check
         self._closed = False
         batcher = partial(
@@ -114,12 +113,7 @@ class Pusher(Generic[T]):
             call = Push("", 0, payload, options)
         else:
             call = Push(id, check_push_id(id) or clock.now_ms(), payload, options)
-        if (
-            self._has_limit
-            or self._sender.keeps_order
-            or options.key
-            or (id is not None and bundle_and_position(id)[0] != id)
-        ):
+        if self._sender.is_decided or options.key or (id is not None and bundle_and_position(id)[0] != id):
             batcher = self._decided
         else:
             batcher = self._plain if id is None else self._homed
@@ -210,8 +204,8 @@ class Pusher(Generic[T]):
         return self._tasks.start(self._send(chunk), f"push many to {self._queue}")
 
     async def _send(self, chunk: Chunk) -> Sequence[Results] | None:
-        """Push a chunk; return the results of each of its puts, None: nothing was written, because the queue keeps an
-        order, so it has to be pushed again after those before it."""
+        """Push a chunk; return the results of each of its puts, None: nothing was written, because the primary has to
+        decide, so it has to be pushed again after those before it."""
         if self._closed:
             return [[Closed()] * len(ids) for ids in chunk.ids]
         began = asyncio.get_running_loop().time()
@@ -223,7 +217,7 @@ class Pusher(Generic[T]):
         return results
 
     async def _send_open(self, chunk: Chunk) -> Sequence[Results] | None:
-        is_decided = self._has_limit or self.is_ordered
+        is_decided = self._sender.is_decided
 
         def make(ending: str) -> tuple[Sequence[Put], None]:
             puts, chunk.ids = puts_of_many(chunk.payloads, chunk.options, ending, are_alone=is_decided)
@@ -270,6 +264,11 @@ class Pusher(Generic[T]):
     def is_ordered(self) -> bool:
         """Whether the queue is known to keep an order, by an option or because its servers have said so."""
         return self._sender.keeps_order
+
+    @property
+    def is_decided(self) -> bool:
+        """Whether the primary decides about every push, as far as this client knows."""
+        return self._sender.is_decided
 
     @property
     def is_idle(self) -> bool:

@@ -107,7 +107,7 @@ class PackedReceipts(Receipts):
 
 def results_of(pushes: Pushes, at: int, ids: Sequence[str], causes: Causes, *, are_named: bool) -> Results:
     """Return the result of each item of one put.  ``are_named``: the caller gave the ids."""
-    copies, exceptional = pushes
+    copies, exceptional, _ = pushes
     if not exceptional:
         return [copies] * len(ids)
     found = [exceptional.get((at, position)) for position in range(len(ids))]

@@ -28,6 +28,7 @@ from zkrq.replication.runner import MapChanged, PrimaryDecides
 if TYPE_CHECKING:
     from zkrq.protocol.calls import Put
     from zkrq.protocol.pushing import Pushes
+    from zkrq.protocol.replies import Why
     from zkrq.replication.causes import Causes
 
 M = TypeVar("M")
@@ -53,19 +54,33 @@ class Sender:
     """Send the puts of one queue."""
 
     def __init__(self, queue: str, max_size: int, placement: Placement, *, keeps_order: bool = False) -> None:
-        """``max_size``: the queue's limit, 0: none.  ``keeps_order``: whether the queue is known to keep an order."""
+        """``max_size``: limit of the queue's size that this program asks for, 0: none; where it cannot be declared, it
+        holds for this program.  ``keeps_order``: whether this program gives every item a place in an order."""
         self.keeps_order = keeps_order
-        """Whether it is known to; the servers say so when they refuse a plain push."""
+        """Whether groups of the queue keep an order, as far as this client knows."""
+        self.is_decided = keeps_order or max_size > 0
+        """Whether the primary decides about every push, as far as this client knows; the servers say so when they
+        refuse a plain push."""
+        self._gives_order = keeps_order
         self._queue = queue
         self._max_size = max_size
         self._placement = placement
+
+    def size_declared(self) -> None:
+        """Leave the limit of the queue's size to its settings, which have it by now."""
+        self._max_size = 0
+
+    def learn(self, why: Why) -> None:
+        """Push as the settings of the queue say from now on."""
+        self.keeps_order = self._gives_order or why.order
+        self.is_decided = self.keeps_order or self._max_size > 0 or why.size
 
     async def anywhere(self, make: Callable[[str], tuple[Sequence[Put], M]], count: int) -> tuple[Pushes, M, Causes]:
         """Send ``count`` items without an identity to one shard; to another one, under new ids, if nothing was written
         there.
 
         ``make`` makes the puts, with ids of this ending, and what the caller wants to know of them.  Raises what the
-        last shard did; ``PrimaryDecides`` if the queue keeps an order, which is known from then on.
+        last shard did; ``PrimaryDecides`` if the primary decides about every push, which is known from then on.
         """
         placement, tried = self._placement, set[ShardName]()
         while True:
@@ -86,8 +101,8 @@ class Sender:
             except MapChanged:
                 await self._refresh(map_number)
                 tried.clear()
-            except PrimaryDecides:
-                self.keeps_order = True
+            except PrimaryDecides as error:
+                self.learn(error.why)
                 raise
             except (NotEnoughReplicas, Unavailable):
                 target.avoid()
@@ -103,7 +118,7 @@ class Sender:
 
         ``decided``: the primary decides about each, because a key may be taken, the queue full, the id a former
         bundle's, or because the queue keeps an order.  ``in_turn``: these items follow others; if the queue turns out
-        to keep an order, nothing is pushed, and this raises ``PrimaryDecides``.
+        to have the primary decide, nothing is pushed, and this raises ``PrimaryDecides``.
         """
         results: dict[int, Results] = {}
         changed = set[int]()  # numbers of maps by which something was placed wrongly
@@ -113,7 +128,7 @@ class Sender:
             puts, first = [items[at].put for at in group], items[group[0]]
             confirm = partial(self._confirm, target, puts)
             try:
-                if decided or self.keeps_order:
+                if decided or self.is_decided:
                     call = PushDecided(
                         self._queue,
                         self._max_size,
@@ -123,13 +138,15 @@ class Sender:
                         in_order=self.keeps_order,
                     )
                     pushes = await target.replicas.push_decided(call, map_number=map_number, confirm=confirm)
+                    if pushes.why is not None:
+                        self.learn(pushes.why)
                 else:
                     pushes = await target.replicas.push_plain(self._queue, puts, map_number=map_number, confirm=confirm)
             except MapChanged:
                 changed.add(map_number)
                 return group
-            except PrimaryDecides:
-                self.keeps_order = True
+            except PrimaryDecides as error:
+                self.learn(error.why)
                 if in_turn:
                     raise
                 return group

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Generic, NamedTuple, TypeVar
 from zkrq.protocol.attempts import Attempts, misplaced
 from zkrq.protocol.calls import Apply, ApplyNew, Decision, Gone, Put, Records, Trimming
 from zkrq.protocol.copying import copy_items
-from zkrq.protocol.replies import Answer, Status, Verdict
+from zkrq.protocol.replies import Answer, Status, Verdict, Why
 from zkrq.protocol.steps import (
     FULL_RETRY_SECONDS,
     Answers,
@@ -82,6 +82,15 @@ class SoFar:
         self.carried: dict[bytes, bytes] = {}
         self.last: Mapping[bytes, bytes] = {}
         self.unanswered: set[tuple[ServerId, Life]] = set()
+        self._first: View | None = None
+        """The view of the first attempt."""
+
+    def check_settings(self, view: View) -> None:
+        """Raise ``NothingDone`` if no member lives the life of the first attempt: the settings of queues may be gone,
+        and the programs that have declared them do so again before their next call."""
+        first = self._first = self._first or view
+        if first is not view and first.members.items().isdisjoint(view.members.items()):
+            raise NothingDone("all servers have come back without data, or others are there")
 
     def carry(self, records: Records) -> None:
         """Note the records that were decided now.  Those of the attempt before, which this primary may not know, are
@@ -112,6 +121,8 @@ class Deciding(Attempts):
         def attempt(view: View) -> Operation[Answers]:
             nonlocal map_number
             outcome.clear()
+            if call.needs_settings:
+                so_far.check_settings(view)
             obstacles: Obstacles = yield Begin(view)
             if obstacles.kept_out:
                 return obstacles.kept_out
@@ -168,7 +179,7 @@ class Deciding(Attempts):
         effort.note(answers)
         if answers[primary].status is Status.DECIDE:
             if not effort.touched:
-                raise DecisionNeeded(f"queue {call.queue!r} keeps an order")
+                raise DecisionNeeded(call.queue, Why.of(answers.values()))
             answers = yield Ask(view.epoch, to, call.under(trim=self.may_trim(view), again=True))
             effort.note(answers)
         if so_far.payloads and full_members(view, answers):

@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from zkrq.protocol.calls import DecidedReply, PushDecided, PushPlain, Put
 from zkrq.protocol.deciding import Decided, Deciding
-from zkrq.protocol.replies import Answer, Status, Verdict
+from zkrq.protocol.replies import Answer, Status, Verdict, Why
 from zkrq.protocol.steps import (
     FULL_RETRY_SECONDS,
     Answers,
@@ -112,10 +112,14 @@ Place = tuple[int, int]
 
 
 class Pushes(NamedTuple):
-    """Results of pushes: each item is on ``replicas`` servers except the exceptional ones."""
+    """Results of pushes: each item is on ``replicas`` servers except the exceptional ones.
+
+    ``why``: why the primary decides about every push into the queue, None: it was not asked.
+    """
 
     replicas: int
     exceptional: Mapping[Place, Exceptional]
+    why: Why | None = None
 
 
 class _Round:
@@ -229,7 +233,7 @@ class Pushing(Deciding):
                 yield Hurry(FULL_RETRY_SECONDS)
             so_far.note(view, call, answers)
             if any(answer.status is Status.DECIDE for answer in answers.values()):
-                raise DecisionNeeded(f"queue {queue!r} keeps an order")
+                raise DecisionNeeded(queue, Why.of(answers.values()))
             if not effort.touched and any(answer.verdict is Verdict.REFUSE for answer in answers.values()):
                 raise NothingDone(f"refused, nothing was written: {effort.trouble}")
             if so_far.refusals and effort.note(answers) and (contradicting := so_far.contradicting(view)):
@@ -241,7 +245,7 @@ class Pushing(Deciding):
         except DecisionNeeded:
             if not effort.touched:
                 raise
-            return (yield from self._push_in_order(queue, puts, effort, map_number))
+            return (yield from self._go_on_decided(queue, puts, effort, map_number))
         except Failure as failure:
             if effort.touched:
                 return Pushes(0, dict.fromkeys(_places(puts), InDoubt(effort.why(failure), failure)))
@@ -261,13 +265,13 @@ class Pushing(Deciding):
             exceptional |= yield from self._push_again(queue, puts, so_far, known, map_number)
         return Pushes(so_far.copies, exceptional)
 
-    def _push_in_order(self, queue: str, puts: Sequence[Put], effort: Effort, map_number: int) -> Operation[Pushes]:
+    def _go_on_decided(self, queue: str, puts: Sequence[Put], effort: Effort, map_number: int) -> Operation[Pushes]:
         """Let the primary decide about items whose plain push some servers may have taken, before one refused it
-        because the queue keeps an order.
+        because of the settings of the queue.
 
-        So the push was in flight while the order was declared, or its outcome on a server is not known.  What the
-        primary has taken stays as it is, without a place in the order; what it has not is decided under the same id,
-        above what others hold.
+        So the push was in flight while these were declared, or its outcome on a server is not known.  What the primary
+        has taken stays as it is, without a place in an order; what it has not is decided under the same id, above what
+        others hold.
         """
         places = list(_places(puts))
         singles = [puts[at].single(position) for at, position in places]
@@ -277,7 +281,8 @@ class Pushing(Deciding):
             )
         except Failure as failure:
             return Pushes(0, dict.fromkeys(places, InDoubt(effort.why(failure), failure)))
-        return Pushes(pushed.replicas, {places[number]: told for (number, _), told in pushed.exceptional.items()})
+        told = {places[number]: outcome for (number, _), outcome in pushed.exceptional.items()}
+        return Pushes(pushed.replicas, told, pushed.why)
 
     def _judge_clocks(self, view: View, so_far: _Round, contradicting: Set[ServerId]) -> Operation[Answers]:
         """Return answers by which servers that contradict each other count as failed: those to evict for their clocks,
@@ -335,14 +340,14 @@ class Pushing(Deciding):
         Raises ``TooFewMembers``, ``NothingDone``, ``Misplaced``, ``Unknown``; ``DecisionNeeded`` unless ``in_order``.
         """
         decided = yield from self.decide(call, map_number=map_number, may_leave=may_leave, effort=effort)
-        outcomes = decided.reply.outcomes
+        outcomes, why = decided.reply.outcomes, Why.read(decided.reply.why)
         usual = outcomes.count(b"+")
         if usual == len(outcomes):
-            return Pushes(decided.copies, {})
+            return Pushes(decided.copies, {}, why)
         found = {(at, 0): _judge(outcome, decided) for at, outcome in enumerate(outcomes) if outcome != b"+"}
         late = [at for at, outcome in enumerate(outcomes) if outcome[:1] == b"L"]
         if not late:
-            return Pushes(decided.copies, found)
+            return Pushes(decided.copies, found, why)
         again = Pushes(decided.copies, {(number, 0): Late() for number in range(len(late))})
         try:
             if (yield from self._evict_askew(call.queue, decided.epoch)):
@@ -356,7 +361,7 @@ class Pushing(Deciding):
             del found[at, 0]
             if (number, 0) in again.exceptional:
                 found[at, 0] = again.exceptional[number, 0]
-        return Pushes(min(decided.copies, again.replicas), found)
+        return Pushes(min(decided.copies, again.replicas), found, why)
 
     def _evict_askew(self, queue: str, epoch: int) -> Operation[bool]:
         """Evict the primary that refused a push for its age under ``epoch``, if its clock is wrong; return whether to

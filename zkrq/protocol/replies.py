@@ -9,8 +9,8 @@ concluded from it.
 from __future__ import annotations
 
 import enum
-from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, NamedTuple, cast
 
 from zkrq.protocol.scripts import SCRIPTS, Shape
 
@@ -114,6 +114,30 @@ class Answer(NamedTuple):
     def may_have_happened(self) -> bool:
         """Whether the call may have been executed."""
         return self.repeated or self.status in MAY_HAVE_HAPPENED
+
+
+class Why(NamedTuple):
+    """Why the primary of a queue decides about every push: what the settings of the queue say, as servers tell it.
+
+    ``order``: groups keep the order of their pushes, so pushes that follow one another wait for one another.  ``size``:
+    the queue has a limit of its size.
+    """
+
+    order: bool
+    size: bool
+
+    @staticmethod
+    def read(told: bytes) -> Why:
+        """Read it as a script tells it (``limits.decide``); what a newer version adds is skipped."""
+        return Why(b"o" in told, b"s" in told)
+
+    @staticmethod
+    def of(answers: Iterable[Answer]) -> Why:
+        """Return what servers have said that refused a push which the primary has to decide about."""
+        return Why.read(b"".join(cast("bytes", each.body[0]) for each in answers if each.status is Status.DECIDE))
+
+    def __str__(self) -> str:
+        return " and ".join(filter(None, ("keeps an order" * self.order, "has a limit of its size" * self.size)))
 
 
 class _Known(NamedTuple):

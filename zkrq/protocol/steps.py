@@ -23,7 +23,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, NoReturn, Self, TypeVar
 
 from zkrq.protocol.clocks import Compared, compare
-from zkrq.protocol.replies import Answer, Status, Verdict, denial
+from zkrq.protocol.replies import Answer, Status, Verdict, Why, denial
 from zkrq.protocol.server_info import ServerInfo
 from zkrq.protocol.view import Life, ServerId, View, ViewChange
 
@@ -314,8 +314,12 @@ class Misplaced(Failure):
 
 
 class DecisionNeeded(Failure):
-    """Nothing was written of a push, because the queue keeps an order that the client does not know of: the primary has
-    to decide, and pushes that follow one another have to wait for one another."""
+    """Nothing was written of a push, because the settings of the queue have the primary decide, which the client does
+    not know."""
+
+    def __init__(self, queue: str, why: Why) -> None:
+        super().__init__(f"queue {queue!r} {why}")
+        self.why = why
 
 
 class TooFewMembers(Failure):

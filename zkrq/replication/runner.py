@@ -31,7 +31,7 @@ from zkrq.coordination.coordinator import no_namespace
 from zkrq.protocol.calls import ApplyNew, Call, Carrying, Clocked, PushDecided, PushPlain, Room
 from zkrq.protocol.clocks import Clocks
 from zkrq.protocol.enrolment import HOLD_MS
-from zkrq.protocol.replies import Status
+from zkrq.protocol.replies import Status, Why
 from zkrq.protocol.steps import (
     Answers,
     Ask,
@@ -109,7 +109,11 @@ class MapChanged(Unavailable):
 
 
 class PrimaryDecides(Unavailable):
-    """Nothing was pushed, because the queue keeps an order: have the primary decide, in turn."""
+    """Nothing was pushed, because of the settings of the queue: have the primary decide.  ``why``: which."""
+
+    def __init__(self, text: str, why: Why) -> None:
+        super().__init__(text)
+        self.why = why
 
 
 Reporter = Callable[[int, int], None]
@@ -361,7 +365,7 @@ def translate(failure: Failure, causes: Causes = UNKNOWN) -> ZkrqError:
         case Misplaced():
             return MapChanged(str(failure))
         case DecisionNeeded():
-            return PrimaryDecides(str(failure))
+            return PrimaryDecides(str(failure), failure.why)
         case NothingDone():
             return Unavailable(text)
         case Unknown():

@@ -106,9 +106,10 @@ class Pause(Decision[Records]):
 
 
 class DeclareReply(NamedTuple):
-    """``before``: the settings of the section before this call, empty if it had none."""
+    """``before``, ``now``: the settings of the section before this call and after it, empty if it had none."""
 
     before: bytes
+    now: bytes
     records: Records
 
 
@@ -116,18 +117,21 @@ class DeclareReply(NamedTuple):
 class Declare(Decision[DeclareReply]):
     """Declare one section of the queue's limits; the others stay as they are.
 
-    ``settings``: ``name=value,name=value`` (``lua/_limits.lua``), empty to take the section away.
+    ``settings``: ``name=value,name=value`` (``lua/_limits.lua``), empty to take the section away.  ``mark``: of what a
+    program declares, which changes nothing if it was declared before, unless ``forced``; empty: an operator's.
     """
 
     script: ClassVar[str] = "declare"
     queue: str
     section: str
     settings: str
+    mark: str
+    forced: bool
     call: str
 
     def read(self, body: Body) -> DeclareReply:
-        before, records = body
-        return DeclareReply(before, Records(records))
+        before, now, records = body
+        return DeclareReply(before, now, Records(records))
 
 
 @dataclass(frozen=True, slots=True)

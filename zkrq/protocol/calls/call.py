@@ -226,6 +226,9 @@ class Decision(Call[R]):
     always_told: ClassVar[bool] = True
     """Whether the other servers are called even if nothing was decided: they know whether this is still the primary."""
 
+    needs_settings: ClassVar[bool] = False
+    """Whether what programs have declared of the queue bounds it."""
+
     has_payloads: ClassVar[bool] = True
     """Whether what it removes may have payloads, which are dropped later."""
 

@@ -41,6 +41,7 @@ class _Request(Trimming[R], Clocked[R], Combining[R]):
     now; ``known_ms``: how long the client has known that clock.
     """
 
+    needs_settings: ClassVar[bool] = True
     queue: str
     owner: str
     seq: int

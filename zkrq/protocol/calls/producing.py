@@ -42,16 +42,20 @@ class DecidedReply(NamedTuple):
     """``outcomes`` by position: ``+`` pushed, ``K`` known: pushed before and still there, ``=`` and the id of the item
     that has the key, ``W`` and the id of the one that began the key's window and is gone, ``D`` pushed before and gone,
     ``F`` the queue is full, ``L`` too late, ``O`` it contradicts the order that the queue keeps.  Behind ``+``, ``K``,
-    ``D`` follow the ids of the items in whose place it was put, with a byte 1 between them."""
+    ``D`` follow the ids of the items in whose place it was put, with a byte 1 between them.  ``why``: see
+    ``replies.Why``."""
 
     outcomes: Sequence[bytes]
     records: Records
+    why: bytes
 
 
 @dataclass(frozen=True, slots=True)
 class PushDecided(Decision[DecidedReply], Combining[DecidedReply]):
-    """Decide pushes of items that have a key, whose queue has a limit (``max_size``, 0: none), or whose id is gone.
+    """Decide pushes of items that have a key, whose queue keeps an order or has a limit of its size, or whose id is
+    gone.
 
+    ``max_size``: this limit, in place of the one that the settings of the queue say, 0: theirs.
     ``again``: another primary may have decided the same pushes before.  ``in_order``: the client knows that the queue
     may keep an order; without it such a queue refuses the call.  A call that may have been executed continues with it,
     since it was in flight while the order was declared.  ``replacing``: they take the place of queued
@@ -76,5 +80,5 @@ class PushDecided(Decision[DecidedReply], Combining[DecidedReply]):
         return replace(self, again=again, in_order=again or self.in_order) if again != self.again else self
 
     def read(self, body: Body) -> DecidedReply:
-        outcomes, records = body
-        return DecidedReply(outcomes, Records(records))
+        outcomes, records, why = body
+        return DecidedReply(outcomes, Records(records), why)

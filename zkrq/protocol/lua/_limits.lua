@@ -4,7 +4,11 @@
 --   order of their pushes.  rate=K/MS: at most K claims of it begin within MS milliseconds (_groups.lua).
 -- * limits: of all consumers together.  concurrency=N: at most N items are claimed at once.  rate=K/MS: at most K claims
 --   begin within MS milliseconds.
+-- * size: max=N: a push is refused while N items or more are queued or claimed.
 -- * history: keep=N: the N items that have ended last are kept (_endings.lua).
+-- * marks: of each section what programs have declared of it, as short names, the last MARKS_KEPT, joined by dots.  A program
+--   that declares what is there changes nothing: what an operator or a newer program has said since holds.  The lead, which
+--   every script reads, has no marks.
 -- A section or a name that this version does not know stays as it is, and limits nothing.
 --
 -- At once: the lead counts the claimed items.  A claim is handed out when every server has it, so whichever server leads
@@ -35,6 +39,29 @@ do
     if settings ~= '' then words[#words + 1] = section .. ':' .. settings end
     table.sort(words)
     return table.concat(words, ' ')
+  end
+
+  -- Return the text with the settings of a section as they were declared, and the mark of that, '' if it has none; the text
+  -- as it is if that was declared before.  forced: also then.
+  function limits.declared(text, section, settings, mark, forced)
+    local MARKS_KEPT = 8 -- of each section
+    if mark ~= '' then
+      local marks, own = {}, {}
+      for name, known in string.gmatch(limits.section(text, 'marks'), '([^,=]+)=([^,]*)') do
+        if name == section then
+          for one in string.gmatch(known, '[^.]+') do
+            if one ~= mark then own[#own + 1] = one elseif not forced then return text end
+          end
+        else
+          marks[#marks + 1] = name .. '=' .. known
+        end
+      end
+      own[#own + 1] = mark
+      marks[#marks + 1] = section .. '=' .. table.concat(own, '.', math.max(1, #own - MARKS_KEPT + 1))
+      table.sort(marks)
+      text = limits.with_section(text, 'marks', table.concat(marks, ','))
+    end
+    return limits.with_section(text, section, settings)
   end
 
   -- Return the greatest number of claims at once, and of claims begun in a time, and microseconds in a tenth of that time,
@@ -101,7 +128,7 @@ do
   -- Note in the lead what the record says from now on.
   function limits.note(r)
     if not numbers then read_numbers() end
-    set_number('limits', r.states == 'P' and r.tail or '')
+    set_number('limits', r.states == 'P' and limits.with_section(r.tail, 'marks', '') or '')
     openings.later = openings.later or number('resting') > 0 -- a rate of each group may have gone
     local _, _, width = read_limits('limits')
     if width then
@@ -111,11 +138,15 @@ do
     end
   end
 
-  -- Tell whether groups keep the order of their pushes: then the primary decides each push.
-  function limits.keep_order()
+  -- Return why the primary decides each push: '' if it does not; else the letter o if groups keep the order of their pushes,
+  -- and s if the size of the queue has a limit; and that limit.
+  function limits.decide()
     if not numbers then read_numbers() end
-    local text = numbers.limits
-    return text and text ~= '' and string.find(limits.section(text, 'groups'), 'ordered=1', 1, true) ~= nil
+    local text = numbers.limits or ''
+    if text == '' then return '' end
+    local why = string.find(limits.section(text, 'groups'), 'ordered=1', 1, true) and 'o' or ''
+    local most = tonumber(string.match(limits.section(text, 'size'), 'max=(%d+)'))
+    return most and why .. 's' or why, most
   end
 
   -- Count claims that begin now.
@@ -137,7 +168,7 @@ do
   function limits.is_set()
     if not numbers then read_numbers() end
     local text = numbers.limits or ''
-    return text ~= '' and text ~= 'history:' .. limits.section(text, 'history')
+    return text ~= '' and (limits.section(text, 'limits') ~= '' or limits.section(text, 'groups') ~= '')
   end
 
   -- Return how many more items may be claimed, as far as those are counted that are claimed now: negative if there are too

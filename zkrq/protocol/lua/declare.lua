@@ -1,20 +1,23 @@
 #!lua flags=allow-oom
 -- purpose: decide one section of the queue's limits (_limits.lua): a record like an item's has them, and is replicated like
--- one.  The last declaration holds, whoever made it.
+-- one.
 -- settings: of this section, name=value,name=value; empty: none from now on.  The other sections stay as they are.
+-- mark: names what a program declares; empty: an operator does.  What was declared before changes nothing.
+-- forced: 1: it does, because the shard that the others follow has decided so.
 -- call: id of this call; one that was executed here does nothing (_calls.lua).
--- before: the settings of the section before.
+-- before, now: the settings of the section before this call, and after it.
 -- KEYS: server queues records payloads ready scheduled members groups claimed holdings dead recent tombstones keys expiring notes lead waiting
--- ARGV: epoch generation queue section settings call
--- reply: OK before [id record notes since; of the record]
+-- ARGV: epoch generation queue section settings mark forced call
+-- reply: OK before now [id record notes since; of the record]
 -- reply: NOTINSYNC generation
 -- reply: STALE epoch
-local function operation(queue, section, settings, call)
+local function operation(queue, section, settings, mark, forced, call)
   local r = open(LIMITS)
   local known = r ~= nil
   if not r then r = begin_itself(LIMITS) end
   local before = limits.section(r.tail, section)
-  local text = was_executed(call) and r.tail or limits.with_section(r.tail, section, settings)
+  local text = r.tail
+  if not was_executed(call) then text = limits.declared(text, section, settings, mark, forced == '1') end
   if r.tail ~= text then
     touch(r)
     r.tail, r.states = text, text == '' and 'X' or 'P'
@@ -24,5 +27,5 @@ local function operation(queue, section, settings, call)
   if r.decided then list_queue(queue) end
   commit()
   if r.decided then wake(math.huge) end
-  return {'OK', before, decisions()}
+  return {'OK', before, limits.section(text, section), decisions()}
 end

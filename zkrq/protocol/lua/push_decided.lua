@@ -8,18 +8,19 @@
 -- deleted between the removal of the item and this push: the item begins a new life, above every tombstone of the
 -- former one.
 -- record: of this item alone; its n is at least that of every tombstone of this id that a server has named.
--- max_size: how many items may be queued or claimed, 0: any number.
+-- max_size: how many items may be queued or claimed, 0: as many as the settings of the queue say.
 -- replacing: 1 if each takes the place of the queued items with its key; claimed ones are left alone.  Both are one
 -- decision, so no crash loses the old item without the new one.
 -- key_window_ms: for how long from now each keeps others of its key away, whatever becomes of it; 0: while it is queued or
 -- claimed.  Only pushes with a window ask for one.
 -- again: 1 when another primary may have decided the same push before; what is refused now is removed there.
+-- why: the primary decides plain pushes too, from now on (limits.decide).
 -- in_order: 1 if the client knows that the queue may keep an order.  Where it does, and the client does not know, nothing is
 -- decided: pushes that have to follow one another may be in flight together.
 -- KEYS: server queues records payloads ready scheduled members groups claimed holdings dead recent tombstones keys expiring notes lead waiting
 -- ARGV: epoch generation again queue put_window_ms max_size replacing key_window_ms in_order / id record payload
--- reply: OK [outcome; by position: + new, K known: it was there before, D done: pushed before and gone, each followed by the ids of those in whose place it was put; = and the id of the item that has the key, W and the id of the one that began its window and is gone, F full, L late, O it has a delay or a priority, which contradicts the order that the queue keeps] [id record notes since; of all that is there]
--- reply: DECIDE
+-- reply: OK [outcome; by position: + new, K known: it was there before, D done: pushed before and gone, each followed by the ids of those in whose place it was put; = and the id of the item that has the key, W and the id of the one that began its window and is gone, F full, L late, O it has a delay or a priority, which contradicts the order that the queue keeps] [id record notes since; of all that is there] why
+-- reply: DECIDE why
 -- reply: NOTINSYNC generation
 -- reply: STALE epoch
 
@@ -162,10 +163,12 @@ do
 end
 
 local function operation(again, queue, put_window_ms, max_size, replacing, key_window_ms, in_order)
-  local keeps_order = limits.keep_order()
-  if keeps_order and in_order == '0' then return {'DECIDE'} end
+  local why, most = limits.decide()
+  local keeps_order = string.find(why, 'o', 1, true) ~= nil
+  if keeps_order and in_order == '0' then return {'DECIDE', why} end
+  if max_size ~= '0' then most = tonumber(max_size) end
   local floor_ms, size = math.max(now_ms - put_window_ms, number('floor_ms')), number('queued') + number('claimed')
-  local most, outcomes, outcome_of, window_ms = tonumber(max_size), {}, {}, tonumber(key_window_ms)
+  local outcomes, outcome_of, window_ms = {}, {}, tonumber(key_window_ms)
 
   -- Make room for an item in the bundle in which it was pushed; the others were refused as long as nobody says otherwise.
   -- So was one more behind it: payloads are taken for complete where no item is refused or gone (lacks_payloads).
@@ -277,7 +280,7 @@ local function operation(again, queue, put_window_ms, max_size, replacing, key_w
     if first == id then return 'D' end -- its tombstone was dropped before
     if first then return refuse((former_state and former_state ~= GONE and '=' or 'W') .. first) end
     local rivals = replacing == '1' and queued_with(key) or {}
-    if most > 0 and size >= most + #rivals then return refuse('F') end
+    if most and size >= most + #rivals then return refuse('F') end
     local named = replace(rivals, bundle, r)
     if places.is_ordered(r) and r.order == 0 then set_order(r) end
     r = enter(bundle, position, bundle == id, before, r, QUEUED)
@@ -306,5 +309,5 @@ local function operation(again, queue, put_window_ms, max_size, replacing, key_w
   if #order > 0 then list_queue(queue) end
   commit()
   wake(readied)
-  return {'OK', outcomes, decisions()}
+  return {'OK', outcomes, decisions(), why}
 end

@@ -2,13 +2,15 @@
 -- purpose: apply plain pushes of new bundles with version (0, 1); a known bundle is left unchanged.
 -- So are items that are gone, which the reply names: push_decided.lua decides whether their tombstones still count.  The reply
 -- names a known item that is alone, too: its id may be the caller's own, and then the caller is told.
--- In a queue that keeps an order nothing is applied, because only the primary can decide about a place in it.
+-- In a queue that keeps an order, or whose size has a limit, nothing is applied, because only the primary can decide about a
+-- place in it.
 -- record: its moments count from its arrival.
 -- KEYS: server queues records payloads ready scheduled members groups claimed holdings dead recent tombstones keys expiring notes lead waiting
+-- why: see limits.decide.
 -- cuts: payloads to drop, see _cutting.lua; empty: none.
 -- ARGV: epoch generation queue put_window_ms cuts / id record payload
 -- reply: OK [position; of every put that was refused because it is older than the put window or newer than this clock] [position n items; of every put of which items are gone: the n of its version, and their positions, a byte each; and of every other put of a known item that is alone: no positions]
--- reply: DECIDE
+-- reply: DECIDE why
 -- reply: NOTINSYNC generation
 -- reply: STALE epoch
 
@@ -38,7 +40,8 @@ local function read_marked(record, marked, size, pushed_at, shift)
 end
 
 local function operation(queue, put_window_ms, cuts)
-  if limits.keep_order() then return {'DECIDE'} end
+  local why = limits.decide()
+  if why ~= '' then return {'DECIDE', why} end
   local ids, late, told = {}, {}, {}
   for i = first, last, 3 do ids[#ids + 1] = ARGV[i] end
   local known = redis.call('HMGET', records, unpack(ids))

@@ -12,7 +12,7 @@
 -- reply: STALE epoch
 -- writes: nothing
 local function operation()
-  local pause = open(PAUSE)
+  local pause, settings = open(PAUSE), open(LIMITS)
   local paused = pause and string.find(pause.states, 'P', 1, true) and 1 or 0
   local ready_now, later, held, died, over = totals()
   local EXPIRED_MAX = 50 -- expired items passed over, of each priority
@@ -39,5 +39,5 @@ local function operation()
   local claim_ms = slots <= 0 and -1 or starts <= 0 and math.ceil((starts_at - now_us) / 1000) or 0
   return {'OK', ready_now, later, held, died, over, paused, waited_us < 0 and -1 or math.floor(waited_us / 1000),
     redis.call('HLEN', keys), redis.call('ZCARD', expiring), redis.call('LLEN', tombstones), number('removed'), is_deleted or 0,
-    numbers.limits or '', claim_ms, redis.call('HLEN', groups) - number('remembered'), number('in_line'), number('blocked'), redis.call('HLEN', aside)}
+    settings and settings.states == 'P' and settings.tail or '', claim_ms, redis.call('HLEN', groups) - number('remembered'), number('in_line'), number('blocked'), redis.call('HLEN', aside)}
 end

@@ -1,0 +1,109 @@
+"""What a queue promises is stored with it: who declares it, who changes it, and when that counts."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import Any, cast
+
+import pytest
+
+import zkrq
+import zkrq.testing
+from tests.behaviour.conftest import Connect
+from tests.behaviour.helpers import working
+
+pytestmark = pytest.mark.anyio
+
+FIVE, SIX, TWO = (zkrq.Limits(concurrency=count) for count in (5, 6, 2))
+
+
+async def declare(connect: Connect, name: str, **options: Any) -> list[zkrq.LimitsChanged]:
+    """Start a program with these options, which pushes an item; return the changes that it was told of."""
+    told = list[zkrq.Event]()
+    async with connect(on_event=told.append) as program:
+        queue = cast("zkrq.Queue[Any]", program.queue(name, **options))
+        await queue.push("an item")
+    return [event for event in told if isinstance(event, zkrq.LimitsChanged)]
+
+
+async def test_programs_of_two_releases_do_not_take_turns(cluster: zkrq.Cluster, name: str, connect: Connect) -> None:
+    """While one replaces the other, processes of both start again and again."""
+    await declare(connect, name, limits=FIVE)
+    assert [str(each.after) for each in await declare(connect, name, limits=SIX)] == ["6 at once"]
+    for limits in (FIVE, SIX, FIVE):
+        assert await declare(connect, name, limits=limits) == []
+        assert await cluster.queue(name).limits() == SIX
+
+
+async def test_an_operators_change_outlives_a_deployment_of_the_same_code(
+    cluster: zkrq.Cluster, name: str, connect: Connect, caplog: pytest.LogCaptureFixture
+) -> None:
+    await declare(connect, name, limits=FIVE)
+    await cluster.queue(name).set_limits(TWO)
+    with caplog.at_level(logging.INFO, "zkrq"):
+        assert await declare(connect, name, limits=FIVE) == []
+    assert f"queue {name}: 5 at once was declared before; since then it was changed to 2 at once" in caplog.text
+    assert await cluster.queue(name).limits() == TWO
+
+
+async def test_code_that_declares_something_else_has_the_last_word_and_says_so(
+    cluster: zkrq.Cluster, name: str, connect: Connect
+) -> None:
+    await declare(connect, name, limits=FIVE)
+    await cluster.queue(name).set_limits(TWO)
+    (change,) = await declare(connect, name, limits=SIX)
+    assert (change.before, change.after) == ("2 at once", "6 at once")
+    assert await cluster.queue(name).limits() == SIX
+
+
+async def test_what_an_operator_took_away_stays_away(cluster: zkrq.Cluster, name: str, connect: Connect) -> None:
+    queue = cluster.queue(name)
+    await declare(connect, name, limits=FIVE, max_size=3, history=9)
+    assert await queue.settings() == (FIVE, zkrq.Groups(), 9, 3)
+    await queue.set_limits(zkrq.Limits())
+    await queue.set_max_size(None)
+    await queue.set_history(0)
+    await declare(connect, name, limits=FIVE, max_size=3, history=9)
+    await queue.push_many(range(9))
+    assert await queue.settings() == zkrq.QueueSettings()
+
+
+@pytest.mark.parametrize("over", ["no data", "their data"])
+async def test_what_programs_declare_holds_again_after_all_servers_came_back_empty(over: str) -> None:
+    """Without a restart, and before a program claims there again."""
+    most = now = 0
+
+    async def handle(item: int) -> None:
+        nonlocal most, now
+        now += 1
+        most = max(most, now)
+        await asyncio.sleep(0.05)
+        now -= 1
+
+    async with zkrq.testing.cluster() as cluster, cluster.servers.connect() as other:
+        queue = cluster.queue("q", limits=TWO, max_size=50)
+        async with working(queue, handle, concurrency=9):
+            producer = other.queue("q")
+            await producer.push_many(range(10))
+            while any(await producer.size()):
+                await cluster.clock.advance(0.1)
+            await producer.set_limits(zkrq.Limits(concurrency=1))
+            for name in cluster.servers.names:
+                cluster.servers.kill(name)
+            for name in cluster.servers.names:
+                cluster.servers.start(name, wipe=over == "no data")
+            if over == "no data":
+                await other.recover(cluster.servers.names)
+            most = 0
+            while True:
+                try:
+                    await producer.push_many(range(20))
+                    break
+                except zkrq.ZkrqError:
+                    await cluster.clock.advance(0.5)
+            while any(await producer.size()):
+                await cluster.clock.advance(0.1)
+            assert most == (2 if over == "no data" else 1)
+            with pytest.raises(zkrq.QueueFull):
+                await producer.push_many(range(51))
