@@ -2,213 +2,194 @@
 
 from __future__ import annotations
 
-import asyncio
-
 import pytest
 
 import zkrq
-from tests.faults.servers import kill_all, servers_with_disks
-from tests.harness import command, drain, in_process, is_whole, new_namespace, over_zookeeper, take, until, whole_again
-from tests.load import QUEUE, Load
+from tests.faults.stage import Stage
+from tests.harness import command, until
+from tests.load import QUEUE
 from zkrq import local
-from zkrq.base import events
 from zkrq.coordination.coordinator import VIEW
-from zkrq.coordination.memory import Hub
-from zkrq.protocol.view import ServerId, encode, evict, restored
+from zkrq.protocol.view import ServerId, View, encode, evict, restored
 
 pytestmark = pytest.mark.anyio
 
 
-async def test_all_are_killed_at_once_under_load_and_restarted() -> None:
+async def test_all_are_killed_at_once_under_load_and_restarted(disk_stage: Stage) -> None:
     """The queue recovers by itself.  A killed process loses what it had not yet handed to its system: nothing whose
     push returned."""
-    told: list[zkrq.Event] = []
-    async with servers_with_disks() as servers, in_process(servers, new_namespace(), on_event=told.append) as cluster:
-        load = Load(cluster)
-        async with load.running():
-            before = cluster.view
-            await kill_all(servers)
-            await asyncio.gather(*(server.start() for server in servers.redis))
-            await whole_again(cluster, before)
-            await until(load.progress(500))
-        lost = load.pushed - load.acked
-        assert len(lost) == 0, "running() has checked it"
-    recovered = [event for event in told if isinstance(event, events.Recovered)]
-    assert len(recovered) == 1
+    client = await disk_stage.enter()
+    async with disk_stage.load() as load:
+        async with disk_stage.out_and_back():
+            await disk_stage.kill()
+            await disk_stage.start()
+        await until(load.progress(500))
+    (recovered,) = client.events(zkrq.Recovered)
     # One that died first may have been evicted by an operation that the two others had still answered.
-    evicted = {event.server for event in told[: told.index(recovered[0])] if isinstance(event, events.ServerEvicted)}
-    assert recovered[0].missing == ()
-    assert len(recovered[0].servers) >= 2
-    assert evicted.isdisjoint(recovered[0].servers)
-    assert {*recovered[0].servers, *evicted} == {"redis-1", "redis-2", "redis-3"}
+    before = client.told[: client.told.index(recovered)]
+    evicted = {event.server for event in before if isinstance(event, zkrq.ServerEvicted)}
+    assert recovered.missing == ()
+    assert len(recovered.servers) >= 2
+    assert evicted.isdisjoint(recovered.servers)
+    assert {*recovered.servers, *evicted} == {"redis-1", "redis-2", "redis-3"}
 
 
-async def test_a_client_that_comes_after_a_power_cut_recovers() -> None:
+async def test_a_client_that_comes_after_a_power_cut_recovers(disk_stage: Stage) -> None:
     """Nobody was left to look: all clients had died as well."""
-    namespace, hub = new_namespace(), Hub()
-    async with servers_with_disks() as servers:
-        async with in_process(servers, namespace, hub) as cluster:
-            await cluster.queue(QUEUE).push_many(range(100))
-        await kill_all(servers)
-        await asyncio.gather(*(server.start() for server in servers.redis))
-        async with in_process(servers, namespace, hub) as cluster:
-            assert await drain(cluster) == list(range(100))
+    await after_work(disk_stage)
+    await disk_stage.kill()
+    await disk_stage.start()
+    assert await (await disk_stage.enter()).drain() == list(range(100))
 
 
-async def test_recovery_waits_for_every_server_unless_it_is_told_not_to() -> None:
+async def test_recovery_waits_for_every_server_unless_it_is_told_not_to(disk_stage: Stage) -> None:
     """The missing one may hold what the others have not got."""
-    namespace, hub = new_namespace(), Hub()
-    told: list[zkrq.Event] = []
-    async with servers_with_disks() as servers:
-        async with in_process(servers, namespace, hub) as cluster:
-            await cluster.queue(QUEUE).push_many(range(100))
-        await kill_all(servers)
-        await asyncio.gather(servers.redis[0].start(), servers.redis[1].start())
-        next_step = "server redis-3: .*; start it, .*: `zkrq servers recover redis-1 redis-2`$"
-        with pytest.raises(zkrq.Unavailable, match=next_step):
-            async with in_process(servers, namespace, hub):
-                pass
-        with pytest.raises(zkrq.ConfigError, match="no server of this namespace"):
-            await in_process(servers, namespace, hub).recover(["redis-9"])
-        await in_process(servers, namespace, hub, on_event=told.append).recover(["redis-1", "redis-2"])
-        recovered = next(event for event in told if isinstance(event, events.Recovered))
-        assert recovered.missing == ("redis-3",)
-        async with in_process(servers, namespace, hub) as cluster:
-            with pytest.raises(zkrq.ConfigError, match="nothing to recover"):
-                await cluster.recover(["redis-1"])
-            assert await drain(cluster) == list(range(100))
-            await servers.redis[2].start()
-            await until(lambda: is_whole(cluster))
+    one, two, three = disk_stage.servers.redis
+    await after_work(disk_stage)
+    await disk_stage.kill()
+    await disk_stage.start(one, two)
+    next_step = "server redis-3: .*; start it, .*: `zkrq servers recover redis-1 redis-2`$"
+    with pytest.raises(zkrq.Unavailable, match=next_step):
+        await disk_stage.enter()
+    with pytest.raises(zkrq.ConfigError, match="no server of this namespace"):
+        await disk_stage.client().recover(["redis-9"])
+    expect_recovered(await disk_stage.recover(one, two), missing=[three])
+    client = await disk_stage.enter()
+    with pytest.raises(zkrq.ConfigError, match="nothing to recover"):
+        await client.cluster.recover(["redis-1"])
+    assert await client.drain() == list(range(100))
+    await disk_stage.start(three)
+    await disk_stage.expect_whole()
 
 
-async def test_a_recovery_that_was_left_in_the_middle_is_carried_on_though_the_view_has_moved() -> None:
+async def test_a_recovery_that_was_left_in_the_middle_is_carried_on_though_the_view_has_moved(
+    disk_stage: Stage,
+) -> None:
     """One server has its next generation already, and an eviction from before the power cut lands late."""
-    namespace, hub = new_namespace(), Hub()
-    async with servers_with_disks() as servers:
-        async with in_process(servers, namespace, hub) as cluster:
-            await cluster.queue(QUEUE).push_many(range(100))
-            view = cluster.view
-        await kill_all(servers)
-        await asyncio.gather(*(server.start() for server in servers.redis))
-        renewed = restored(view.members[ServerId("redis-1")])
-        await command(servers.redis[0], "HSET", f"{{{namespace}}}:server", "generation", renewed)
-        later = evict(view, [ServerId("redis-3")], by="late", now_ms=7)
-        assert hub.swap(VIEW, encode(later), hub.read(VIEW).version)
-        async with in_process(servers, namespace, hub) as cluster:
-            assert cluster.view.members[ServerId("redis-1")].generation == renewed
-            assert await drain(cluster) == list(range(100))
+    view, hub, one = await after_work(disk_stage), disk_stage.hub, disk_stage.servers.redis[0]
+    assert hub
+    await disk_stage.kill()
+    await disk_stage.start()
+    renewed = restored(view.members[ServerId("redis-1")])
+    await command(one, "HSET", f"{{{disk_stage.namespace}}}:server", "generation", renewed)
+    later = evict(view, [ServerId("redis-3")], by="late", now_ms=7)
+    assert hub.swap(VIEW, encode(later), hub.read(VIEW).version)
+    client = await disk_stage.enter()
+    assert client.view.members[ServerId("redis-1")].generation == renewed
+    assert await client.drain() == list(range(100))
 
 
-async def test_nobody_has_brought_anything_back(servers: local.Servers) -> None:
+async def test_nobody_has_brought_anything_back(stage: Stage) -> None:
     """Beginning anew is for people to decide."""
-    namespace = new_namespace()
-    async with over_zookeeper(servers, namespace) as cluster:
-        await cluster.queue(QUEUE).push("lost")
-    for server in servers.redis:
-        await server.restart(wipe=True)
+    client = await stage.enter()
+    await client.push("lost")
+    await stage.exeunt()
+    for server in stage.servers.redis:
+        await stage.restart_empty(server)
     with pytest.raises(
         zkrq.Unavailable, match=r"none of redis-1, redis-2, redis-3 .*recover redis-1 redis-2 redis-3`$"
     ):
-        async with over_zookeeper(servers, namespace):
-            pass
-    await over_zookeeper(servers, namespace).recover(["redis-1", "redis-2", "redis-3"])
-    async with over_zookeeper(servers, namespace) as cluster:
-        assert await cluster.queue(QUEUE).size() == (0, 0, 0, 0)
-        assert (await cluster.queue(QUEUE).push("anew")).replicas == 3
+        await stage.enter()
+    await stage.recover(*stage.servers.redis)
+    client = await stage.enter()
+    assert await client.queue.size() == (0, 0, 0, 0)
+    assert (await client.push("anew")).replicas == 3
 
 
-async def test_the_greatest_version_wins() -> None:
+async def test_the_greatest_version_wins(disk_stage: Stage) -> None:
     """One server was evicted before the last acks; what it still holds does not come back."""
-    namespace, hub = new_namespace(), Hub()
-    async with servers_with_disks() as servers:
-        async with in_process(servers, namespace, hub) as cluster:
-            queue = cluster.queue(QUEUE)
-            await queue.push_many(range(10))
-            await asyncio.gather(servers.redis[0].kill(), servers.redis[1].kill())
-            cluster._client.shard.probe.look()  # pyright: ignore[reportPrivateUsage]
-            await until(lambda: len(cluster.view.eligible) == 2)
-            for _ in range(4):
-                await (await take(queue)).ack()
-        await kill_all(servers)
-        await asyncio.gather(*(server.start() for server in servers.redis))
-        async with in_process(servers, namespace, hub) as cluster:
-            assert sorted(cluster.view.members) == ["redis-1", "redis-2", "redis-3"]
-            assert await drain(cluster) == list(range(4, 10))
+    client = await disk_stage.enter()
+    await client.push_all(range(10))
+    await disk_stage.kill(*disk_stage.servers.redis[:2])
+    client.look()
+    await until(lambda: len(client.view.eligible) == 2)
+    await client.ack(4)
+    await disk_stage.exeunt()
+    await disk_stage.kill()
+    await disk_stage.start()
+    client = await disk_stage.enter()
+    assert sorted(client.view.members) == ["redis-1", "redis-2", "redis-3"]
+    assert await client.drain() == list(range(4, 10))
 
 
-async def test_servers_that_hold_nothing_are_no_copies() -> None:
+async def test_servers_that_hold_nothing_are_no_copies(disk_stage: Stage) -> None:
     """Named together with one that holds everything, they come back by catch-up."""
-    namespace, hub = new_namespace(), Hub()
-    told: list[zkrq.Event] = []
-    async with servers_with_disks() as servers:
-        async with in_process(servers, namespace, hub) as cluster:
-            await cluster.queue(QUEUE).push_many(range(100))
-        await kill_all(servers)
-        await asyncio.gather(servers.redis[0].start(), *(server.restart(wipe=True) for server in servers.redis[1:]))
-        everybody = [server.name for server in servers.redis]
-        await in_process(servers, namespace, hub, on_event=told.append).recover(everybody)
-        recovered = next(event for event in told if isinstance(event, events.Recovered))
-        assert (recovered.servers, recovered.missing) == (("redis-1",), ("redis-2", "redis-3"))
-        async with in_process(servers, namespace, hub) as cluster:
-            await until(lambda: is_whole(cluster))
-            await servers.redis[0].kill()
-            assert await drain(cluster) == list(range(100))
+    one, *others = disk_stage.servers.redis
+    await after_work(disk_stage)
+    await disk_stage.kill()
+    await disk_stage.start(one)
+    await disk_stage.restart_empty(*others)
+    expect_recovered(await disk_stage.recover(one, *others), missing=others)
+    client = await disk_stage.enter()
+    await disk_stage.expect_whole()
+    await disk_stage.kill(one)
+    assert await client.drain() == list(range(100))
 
 
-async def test_a_named_server_that_was_outside_for_long_brings_nothing_back() -> None:
+async def test_a_named_server_that_was_outside_for_long_brings_nothing_back(disk_stage: Stage) -> None:
     """It missed the acks, and their tombstones are gone by now: beside current servers it counts as empty."""
-    namespace, hub = new_namespace(), Hub()
-    told: list[zkrq.Event] = []
-    async with servers_with_disks() as servers:
-        async with in_process(servers, namespace, hub) as cluster:
-            queue = cluster.queue(QUEUE)
-            await queue.push_many(range(20))
-            await servers.redis[0].kill()
-            cluster._client.shard.probe.look()  # pyright: ignore[reportPrivateUsage]
-            await until(lambda: len(cluster.view.members) == 2)
-            assert len(await drain(cluster)) == 20
-        for server in servers.redis[1:]:  # as an hour of work does
-            for name in ("tombstones", "records"):
-                await command(server, "DEL", f"{{{namespace}}}:q:{QUEUE}:{name}")
-        await kill_all(servers)
-        await asyncio.gather(*(server.start() for server in servers.redis))
-        everybody = [server.name for server in servers.redis]
-        await in_process(servers, namespace, hub, on_event=told.append).recover(everybody)
-        recovered = next(event for event in told if isinstance(event, events.Recovered))
-        assert (recovered.servers, recovered.missing) == (("redis-2", "redis-3"), ("redis-1",))
-        async with in_process(servers, namespace, hub) as cluster:
-            assert await drain(cluster) == []
-            await until(lambda: is_whole(cluster))
-            assert await drain(cluster) == []
+    outside, *others = disk_stage.servers.redis
+    client = await disk_stage.enter()
+    await client.push_all(range(20))
+    await leave(disk_stage, outside)
+    assert len(await client.drain()) == 20
+    await disk_stage.exeunt()
+    for server in others:  # as an hour of work does
+        for name in ("tombstones", "records"):
+            await command(server, "DEL", f"{{{disk_stage.namespace}}}:q:{QUEUE}:{name}")
+    await disk_stage.kill()
+    await disk_stage.start()
+    expect_recovered(await disk_stage.recover(outside, *others), missing=[outside])
+    client = await disk_stage.enter()
+    assert await client.drain() == []
+    await disk_stage.expect_whole()
+    assert await client.drain() == []
 
 
-async def test_only_servers_that_were_outside_are_left() -> None:
+async def test_only_servers_that_were_outside_are_left(disk_stage: Stage) -> None:
     """No named server has the data of the view: what they hold is gone on with, and the loss is told."""
-    namespace, hub = new_namespace(), Hub()
-    told: list[zkrq.Event] = []
-    async with servers_with_disks() as servers:
-        async with in_process(servers, namespace, hub) as cluster:
-            await cluster.queue(QUEUE).push_many(range(20))
-            await servers.redis[0].kill()
-            cluster._client.shard.probe.look()  # pyright: ignore[reportPrivateUsage]
-            await until(lambda: len(cluster.view.members) == 2)
-            await cluster.queue(QUEUE).push("missed")
-        await kill_all(servers)
-        await servers.redis[0].start()
-        await in_process(servers, namespace, hub, on_event=told.append).recover(["redis-1"])
-        recovered = next(event for event in told if isinstance(event, events.Recovered))
-        assert (recovered.servers, recovered.missing) == (("redis-1",), ("redis-2", "redis-3"))
-        async with in_process(servers, namespace, hub, min_replicas=2) as cluster:
-            assert await drain(cluster) == list(range(20))
+    outside, *others = disk_stage.servers.redis
+    client = await disk_stage.enter()
+    await client.push_all(range(20))
+    await leave(disk_stage, outside)
+    await client.push("missed")
+    await disk_stage.exeunt()
+    await disk_stage.kill()
+    await disk_stage.start(outside)
+    expect_recovered(await disk_stage.recover(outside), missing=others)
+    assert await (await disk_stage.enter(min_replicas=2)).drain() == list(range(20))
 
 
-async def test_one_was_flushed_and_the_others_restarted() -> None:
+async def test_one_was_flushed_and_the_others_restarted(disk_stage: Stage) -> None:
     """No server is in the life that the view names, though one process has never ended."""
-    async with servers_with_disks() as servers, in_process(servers, new_namespace()) as cluster:
-        await cluster.queue(QUEUE).push_many(range(100))
-        before = cluster.view
-        await asyncio.gather(*(server.kill() for server in servers.redis[1:]))
-        await command(servers.redis[0], "FLUSHALL")
-        await asyncio.gather(*(server.start() for server in servers.redis[1:]))
-        await whole_again(cluster, before)
-        assert await drain(cluster) == list(range(100))
+    flushed, *others = disk_stage.servers.redis
+    client = await disk_stage.enter()
+    await client.push_all(range(100))
+    async with disk_stage.out_and_back():
+        await disk_stage.kill(*others)
+        await command(flushed, "FLUSHALL")
+        await disk_stage.start(*others)
+    assert await client.drain() == list(range(100))
+
+
+async def after_work(stage: Stage) -> View:
+    """Leave 100 items behind and no client; return the view."""
+    client = await stage.enter()
+    await client.push_all(range(100))
+    view = client.view
+    await stage.exeunt()
+    return view
+
+
+async def leave(stage: Stage, server: local.LocalRedis) -> None:
+    """Have a server killed and evicted."""
+    await stage.kill(server)
+    stage.actors[0].look()
+    await until(lambda: len(stage.view.members) == 2)
+
+
+def expect_recovered(recovered: zkrq.Recovered, *, missing: list[local.LocalRedis]) -> None:
+    """The namespace goes on with all servers but these."""
+    lost = tuple(server.name for server in missing)
+    assert recovered.missing == lost
+    assert recovered.servers == tuple(name for name in ("redis-1", "redis-2", "redis-3") if name not in lost)
