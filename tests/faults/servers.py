@@ -39,6 +39,18 @@ async def dropping(*servers: local.LocalRedis) -> AsyncGenerator[None, None]:
 
 
 @asynccontextmanager
+async def full(*servers: local.LocalRedis) -> AsyncGenerator[None, None]:
+    """Let servers have no memory left: they refuse what needs more."""
+    try:
+        for server in servers:
+            await command(server, "CONFIG", "SET", "maxmemory", "1")
+        yield
+    finally:
+        for server in servers:
+            await command(server, "CONFIG", "SET", "maxmemory", "0")
+
+
+@asynccontextmanager
 async def servers_with_disks() -> AsyncGenerator[local.Servers, None]:
     """Start servers that keep what they have when they are killed."""
     # Without fsync: for its sake everysec postpones writing when the disk is busy, and a killed process loses that.
