@@ -19,6 +19,7 @@ from zkrq import local
 from zkrq.client.cluster import Cluster
 from zkrq.coordination.memory import Hub
 from zkrq.protocol.view import ServerId, View
+from zkrq.replication.fleet import Fleet
 
 E = TypeVar("E", bound=zkrq.Event)
 
@@ -34,6 +35,11 @@ class Actor:
     @property
     def view(self) -> View:
         return self.cluster.view
+
+    @property
+    def fleet(self) -> Fleet:
+        """Its connections, to ask single servers."""
+        return self.cluster._client.shard.membership.fleet  # pyright: ignore[reportPrivateUsage]
 
     def events(self, kind: type[E]) -> list[E]:
         """What it was told of one kind."""
