@@ -1,7 +1,8 @@
-"""A plugin of pytest: the processor time of each test and of each file, child processes that were waited for included.
+"""A plugin of pytest: the processor time of each test and of each file, that of its child processes included.
 
 ``pytest -p tests.costs -n 4`` prints the dearest ones and writes all into ``build/costs.tsv``.  Unlike the time by the
 clock, it hardly depends on what else the machine does, so it decides which suite a test is in (``tests.suites``).
+Servers that a whole run shares count where they work; that of processes which still run is known on Linux alone.
 """
 
 from __future__ import annotations
@@ -19,8 +20,29 @@ ALL = Path(__file__).parents[1] / "build" / "costs.tsv"
 DEAREST = 40
 """Files, and tests, that are printed."""
 
-SHARED = "(collection, and the servers of a whole process)"
-"""What no test costs alone: a process's imports, and what it stops after its last test."""
+SHARED = "(collection, and the end of a process)"
+"""What no test costs alone: a process's imports, and what it does after its last test."""
+
+TICKS = os.sysconf("SC_CLK_TCK")
+"""In a second of ``/proc``."""
+
+
+def used_by(process: str) -> float:
+    """Return the processor time of a process, and of all below it, waited for or not."""
+    try:
+        # Behind the name, which may hold anything: user and system time, and those of children that were waited for.
+        ticks = sum(map(int, Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[11:15]))
+        children = [child for task in Path(f"/proc/{process}/task").iterdir() for child in _children(task)]
+    except OSError:  # it ended meanwhile, or there is no /proc
+        return 0.0
+    return ticks / TICKS + sum(map(used_by, children))
+
+
+def _children(task: Path) -> list[str]:
+    try:
+        return (task / "children").read_text().split()
+    except OSError:  # the thread ended meanwhile
+        return []
 
 
 class Costs:
@@ -40,7 +62,7 @@ class Costs:
     def pytest_runtest_makereport(self) -> Generator[None, pytest.TestReport, pytest.TestReport]:
         """Add what was used since the report before: the time between two tests is the second one's."""
         report = yield
-        used = sum(os.times()[:4])
+        used = max(self._used, used_by("self") or sum(os.times()[:4]))
         # The first report of a process has the time of its collection, the last one that of the servers it stops.
         shared = not self._used or (self._last and report.when == "teardown")
         vars(report).update(seconds=used - self._used, shared=shared)  # xdist passes further attributes on
