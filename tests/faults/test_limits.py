@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from contextlib import AsyncExitStack
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
 
 import pytest
 
 import zkrq
-from tests.harness import new_namespace, over_zookeeper, until
+from tests.faults.stage import Stage
+from tests.harness import until
 from zkrq import local
 
 pytestmark = pytest.mark.anyio
@@ -18,95 +20,93 @@ AT_ONCE, IN_A_SECOND = 5, 50
 ITEMS = 250
 
 
-async def test_limits_hold_while_the_primary_is_killed(servers: local.Servers) -> None:
-    """Four clients with eight slots each.
-
-    At most ``AT_ONCE`` claims are decided and not begun yet by their handlers.  So in a second that many more handlers
-    may start than claims are decided.
-    """
-    namespace = new_namespace()
-    running = most = 0
-    done, starts = set[int](), list[float]()
-
-    async def handle(item: int) -> None:
-        nonlocal running, most
-        starts.append(asyncio.get_running_loop().time())
-        running += 1
-        most = max(most, running)
-        await asyncio.sleep(0.02)
-        running -= 1
-        done.add(item)
-
-    async with AsyncExitStack() as stack:
-        clusters = [await stack.enter_async_context(over_zookeeper(servers, namespace)) for _ in range(4)]
-        limits = zkrq.Limits(concurrency=AT_ONCE, rate=(IN_A_SECOND, 1.0))
-        queue = clusters[0].queue("emails", limits=limits)
+async def test_limits_hold_while_the_primary_is_killed(stage: Stage) -> None:
+    """At most ``AT_ONCE`` claims are decided and not begun yet by their handlers.  So in a second that many more
+    handlers may start than claims are decided."""
+    limits = zkrq.Limits(concurrency=AT_ONCE, rate=(IN_A_SECOND, 1.0))
+    handled = Handled(seconds=0.02)
+    async with four_clients(stage, handled, limits=limits) as queue:
         await queue.push_many(range(ITEMS))
-        group = await stack.enter_async_context(asyncio.TaskGroup())
-        workers = [group.create_task(each.queue("emails").work(handle, concurrency=8)) for each in clusters]
-        await until(lambda: len(done) > ITEMS // 4)
-        leading = clusters[0].view.primary("emails")
-        await next(server for server in servers.redis if server.name == leading).kill()
-        await until(lambda: len(done) == ITEMS)
-        assert clusters[0].view.primary("emails") != leading
+        leading = await kill_primary_after(stage, handled, ITEMS // 4)
+        await until(lambda: len(handled.done) == ITEMS)
+        assert stage.primary("emails") is not leading
         assert await queue.limits() == limits
-        for worker in workers:
-            worker.cancel()
-    assert most == AT_ONCE, "no more, and all slots were used"
-    for first, behind in zip(starts, starts[IN_A_SECOND + AT_ONCE :], strict=False):
-        assert behind - first >= 1.0
+    assert handled.most == {None: AT_ONCE}, "no more, and all slots were used"
+    handled.expect_rate(IN_A_SECOND + AT_ONCE, 1.0)
 
 
-async def test_the_limit_of_each_group_holds_while_the_primary_is_killed(servers: local.Servers) -> None:
-    namespace, running, most = new_namespace(), Counter[str | None](), Counter[str | None]()
-    done = set[int]()
-
-    async def handle(item: int, claim: zkrq.Claim[int]) -> None:
-        running[claim.group] += 1
-        most[claim.group] = max(most[claim.group], running[claim.group])
-        await asyncio.sleep(0.02)
-        running[claim.group] -= 1
-        done.add(item)
-
-    async with AsyncExitStack() as stack:
-        clusters = [await stack.enter_async_context(over_zookeeper(servers, namespace)) for _ in range(4)]
-        queue = clusters[0].queue("emails", groups=zkrq.Groups(concurrency=2))
+async def test_the_limit_of_each_group_holds_while_the_primary_is_killed(stage: Stage) -> None:
+    """Each of four groups has two slots, whatever the others do."""
+    handled = Handled(seconds=0.02)
+    async with four_clients(stage, handled, groups=zkrq.Groups(concurrency=2)) as queue:
         for tenant in range(4):
             await queue.push_many(range(tenant * 100, tenant * 100 + 60), group=f"tenant-{tenant}")
-        group = await stack.enter_async_context(asyncio.TaskGroup())
-        workers = [group.create_task(each.queue("emails").work(handle, concurrency=8)) for each in clusters]
-        await until(lambda: len(done) > 60)
-        leading = clusters[0].view.primary("emails")
-        await next(server for server in servers.redis if server.name == leading).kill()
-        await until(lambda: len(done) == 240)
-        for worker in workers:
-            worker.cancel()
-    assert most == {f"tenant-{tenant}": 2 for tenant in range(4)}, "no more, and all slots were used"
+        await kill_primary_after(stage, handled, 60)
+        await until(lambda: len(handled.done) == 240)
+    assert handled.most == {f"tenant-{tenant}": 2 for tenant in range(4)}, "no more, and all slots were used"
 
 
-async def test_the_rate_of_each_group_holds_while_the_primary_is_killed(servers: local.Servers) -> None:
+async def test_the_rate_of_each_group_holds_while_the_primary_is_killed(stage: Stage) -> None:
     """At most ``at_once`` claims of a group are decided and not begun yet by their handlers."""
-    namespace, most, seconds, at_once = new_namespace(), 8, 0.25, 2
-    starts = dict[str | None, list[float]]()
-    done = set[int]()
-
-    async def handle(item: int, claim: zkrq.Claim[int]) -> None:
-        starts.setdefault(claim.group, []).append(asyncio.get_running_loop().time())
-        done.add(item)
-
-    async with AsyncExitStack() as stack:
-        clusters = [await stack.enter_async_context(over_zookeeper(servers, namespace)) for _ in range(4)]
-        queue = clusters[0].queue("emails", groups=zkrq.Groups(at_once, rate=(most, seconds)))
+    most, seconds, at_once = 8, 0.25, 2
+    handled = Handled(seconds=0.0)
+    async with four_clients(stage, handled, groups=zkrq.Groups(at_once, rate=(most, seconds))) as queue:
         for tenant in range(3):
             await queue.push_many(range(tenant * 100, tenant * 100 + 40), group=f"tenant-{tenant}")
-        group = await stack.enter_async_context(asyncio.TaskGroup())
-        workers = [group.create_task(each.queue("emails").work(handle, concurrency=8)) for each in clusters]
-        await until(lambda: len(done) > 40)
-        leading = clusters[0].view.primary("emails")
-        await next(server for server in servers.redis if server.name == leading).kill()
-        await until(lambda: len(done) == 120)
+        await kill_primary_after(stage, handled, 40)
+        await until(lambda: len(handled.done) == 120)
+    handled.expect_rate(most + at_once, seconds)
+
+
+class Handled:
+    """What the handlers of all clients did, by group."""
+
+    def __init__(self, *, seconds: float) -> None:
+        self.done = set[int]()
+        self.most = Counter[str | None]()
+        """Handlers that ran at the same time."""
+        self._seconds = seconds
+        self._running = Counter[str | None]()
+        self._starts = dict[str | None, list[float]]()
+
+    async def handle(self, item: int, claim: zkrq.Claim[int]) -> None:
+        self._starts.setdefault(claim.group, []).append(asyncio.get_running_loop().time())
+        self._running[claim.group] += 1
+        self.most[claim.group] = max(self.most[claim.group], self._running[claim.group])
+        if self._seconds:
+            await asyncio.sleep(self._seconds)
+        self._running[claim.group] -= 1
+        self.done.add(item)
+
+    def expect_rate(self, starts: int, seconds: float) -> None:
+        """No more handlers of a group start within so many seconds."""
+        for begun in self._starts.values():
+            for first, behind in zip(begun, begun[starts:], strict=False):
+                assert behind - first >= seconds
+
+
+@asynccontextmanager
+async def four_clients(
+    stage: Stage,
+    handled: Handled,
+    *,
+    limits: zkrq.Limits | None = None,
+    groups: zkrq.Groups | None = None,
+) -> AsyncGenerator[zkrq.Queue[int]]:
+    """Clients with eight slots each work on a queue, which the first of them declares."""
+    clients = [await stage.enter() for _ in range(4)]
+    queue: zkrq.Queue[int] = clients[0].cluster.queue("emails", limits=limits, groups=groups)
+    async with asyncio.TaskGroup() as group:
+        working = [each.cluster.queue("emails").work(handled.handle, concurrency=8) for each in clients]
+        workers = [group.create_task(each) for each in working]
+        yield queue
         for worker in workers:
             worker.cancel()
-    for begun in starts.values():
-        for first, behind in zip(begun, begun[most + at_once :], strict=False):
-            assert behind - first >= seconds
+
+
+async def kill_primary_after(stage: Stage, handled: Handled, items: int) -> local.LocalRedis:
+    """Kill the primary of the queue when more than so many items are done."""
+    await until(lambda: len(handled.done) > items)
+    leading = stage.primary("emails")
+    await stage.kill(leading)
+    return leading
