@@ -52,10 +52,11 @@ class Shell:
         return [json.loads(line) for line in out.splitlines()]
 
     @asynccontextmanager
-    async def start(self, *arguments: str) -> AsyncGenerator[Process, None]:
-        """A command that goes on, as a user starts it: it can be sent signals."""
+    async def start(self, *arguments: str, prepared: bool = True) -> AsyncGenerator[Process, None]:
+        """A command that goes on: it can be sent signals.  ``prepared``: False where a user's own process matters."""
+        program = self.zkrq if prepared else (sys.executable, "-m", "zkrq")
         async with await anyio.open_process(
-            [sys.executable, "-m", "zkrq", *arguments], env=self.environment, stdin=subprocess.DEVNULL
+            [*program, *arguments], env=self.environment, stdin=subprocess.DEVNULL
         ) as process:
             try:
                 yield process

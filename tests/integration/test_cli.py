@@ -140,7 +140,7 @@ async def test_pop_hands_back_at_ctrl_c(shell: Shell, servers: local.Servers) ->
     async with over_zookeeper(servers, shell.environment["ZKRQ_NAMESPACE"]) as cluster:
         queue = cluster.queue("jobs", codec=zkrq.RAW)
         receipt = await queue.push(b"\xff")
-        async with shell.start("pop", "jobs", "--count", "2", "--wait", "600") as popping:
+        async with shell.start("pop", "jobs", "--count", "2", "--wait", "600", prepared=False) as popping:
             with anyio.fail_after(COMMAND_TIMEOUT):
                 while (await queue.size()).claimed == 0:
                     await anyio.sleep(0.05)
@@ -235,7 +235,7 @@ async def test_found_is_the_only_command_that_begins_a_namespace(
 
 
 async def test_dev_keeps_servers_up_until_a_signal(shell: Shell) -> None:
-    async with shell.start("dev", "--redis", "1", "--zookeeper", "1", "--json") as dev:
+    async with shell.start("dev", "--redis", "1", "--zookeeper", "1", "--json", prepared=False) as dev:
         with anyio.fail_after(START_TIMEOUT):
             urls = json.loads(await first_line(dev))
             there = {"ZKRQ_REDIS": urls["redis"][0], "ZKRQ_ZOOKEEPER": urls["zookeeper"]}

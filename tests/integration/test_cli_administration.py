@@ -245,7 +245,7 @@ async def test_schedules(shell: Shell, servers: local.Servers) -> None:
     assert (value["when"], value["item"], value["paused"]) == (0.2, 7, True)
     async with (
         over_zookeeper(servers, shell.environment["ZKRQ_NAMESPACE"]) as cluster,
-        shell.start("schedules", "run") as running,
+        shell.start("schedules", "run", prepared=False) as running,
     ):
         await shell.value("schedules", "resume", "jobs", "nightly")
         assert (await take(cluster.queue("jobs"))).item == 7
