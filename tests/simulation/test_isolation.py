@@ -128,7 +128,11 @@ def test_calls_do_something(world: World) -> None:
     assert len([call for call in world.calls if call.commands > 8]) > len(world.calls) / 2
 
 
-@pytest.mark.parametrize("step", [pytest.param(1, marks=pytest.mark.chaos), 5], ids=["every pair", "every fifth pair"])
+@pytest.mark.parametrize(
+    "step",
+    [pytest.param(1, marks=pytest.mark.chaos), 5, 17],
+    ids=["every pair", "every fifth pair", "every seventeenth pair"],
+)
 @every("script", sorted(SCRIPTS))
 def test_a_call_finds_nothing_of_the_one_before(world: World, script: str, step: int) -> None:
     others = [call for call in world.calls if call.name.split()[0] == script]
