@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+from collections.abc import AsyncGenerator
+from typing import Any
 
 import anyio
 import anyio.to_thread
@@ -444,6 +446,33 @@ async def test_export_and_import(shell: Shell, servers: local.Servers) -> None:
         assert 500 < (items[b"\xff \0"].seconds_left or 0) <= 600
         (told,) = await shell.value("import", "copies", "--dead", stdin=exported)
         assert (told["pushed"], told["there"]) == (1, 4)
+
+
+async def test_an_import_keeps_the_order_of_each_group(shell: Shell, servers: local.Servers) -> None:
+    """The program does not say that the queue keeps one.  An export is not sorted."""
+    async with over_zookeeper(servers, shell.environment["ZKRQ_NAMESPACE"]) as cluster:
+        source, target = cluster.queue("source"), cluster.queue("target")
+        await target.set_groups(zkrq.Groups(ordered=True))
+        await source.push_many(range(5), group="a")  # before the order, in a bundle
+        await source.set_groups(zkrq.Groups(ordered=True))
+        await source.push_many(range(5, 150), group="a")
+        await source.push_many(range(20))
+        _, exported, _ = await shell.run("export", "source")
+        lines = exported.splitlines()
+        backwards = "".join(f"{line}\n" for line in reversed(lines))
+        assert await shell.run("import", "target", stdin=backwards) == (0, "170 pushed\n", "")
+        claims = [claim async for claim in acked(target, 170)]
+        for group, count in (("a", 150), (None, 20)):
+            assert [claim.item for claim in claims if claim.group == group] == list(range(count))
+            tokens = [claim.token for claim in claims if claim.group == group]
+            assert tokens == sorted({*tokens})
+
+
+async def acked(queue: zkrq.Queue[Any], count: int) -> AsyncGenerator[zkrq.Claim[Any]]:
+    """Claim and ack this many items, one after the other."""
+    async for claim in queue.pop(limit=count):
+        await claim.ack()
+        yield claim
 
 
 @pytest.mark.parametrize(

@@ -216,6 +216,23 @@ async def test_a_row_that_no_queue_can_take_is_kept_with_its_reason(
     assert await Forwarder(engine, cluster).forward() == Forwarded(), "it is not tried again"
 
 
+@pytest.mark.parametrize("is_told", [True, False], ids=["its program says so", "an operator says so"])
+async def test_a_row_that_contradicts_the_order_of_its_queue_is_kept_with_its_reason(
+    engine: sa.Engine, cluster: zkrq.Cluster, is_told: bool
+) -> None:
+    ordered = zkrq.Groups(ordered=True)
+    queue = cluster.queue("orders", groups=ordered if is_told else None)
+    await queue.set_groups(ordered)
+    with engine.begin() as connection:
+        refused = {push(connection, "orders", "late", group="g", delay=60)}
+        refused.add(push(connection, "orders", "urgent", group="g", priority=5))
+        push(connection, "orders", "fine", group="g")
+    assert await Forwarder(engine, cluster).forward() == Forwarded(pushed=1, failed=2)
+    assert {row.id for row in left(engine)} == refused
+    assert all("would contradict" in row.failure for row in left(engine))
+    assert await Forwarder(engine, cluster).forward() == Forwarded(), "they are not tried again"
+
+
 class Bare:
     """A codec that raises what it likes, as it may."""
 

@@ -124,6 +124,10 @@ class NotLetIn(ConfigError):
     """A server does not let this client in: correct its credentials or rights.  Users catch ``ConfigError``."""
 
 
+class ContradictsOrder(ConfigError):
+    """A delay, a moment or a priority contradicts the order that the queue keeps.  Users catch ``ConfigError``."""
+
+
 class CodecError(ZkrqError, ValueError):
     """The item cannot be encoded, or what is stored cannot be decoded."""
 

@@ -7,8 +7,12 @@ refuse it as late afterwards, so the id of the copy is made of it.
 
 from __future__ import annotations
 
+import itertools
 import json
+import re
 from base64 import b64decode, b64encode
+from collections import deque
+from collections.abc import Iterable, Iterator
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
@@ -21,7 +25,7 @@ if TYPE_CHECKING:
     from zkrq.client.items import Item
 
 _PUSHED = ("item", "base64", "id", "key", "group", "priority", "headers", "due_at", "expires_at", "state")
-_TOLD = ("pushed_at", "attempts", "failures", "reason", "died_at")
+_TOLD = ("pushed_at", "order", "attempts", "failures", "reason", "died_at")
 """What a line says of an item that its copy does not keep."""
 
 
@@ -46,6 +50,7 @@ def exported(item: Item[bytes]) -> dict[str, Any]:
         "due_at": due_at and due_at.isoformat(),
         "expires_at": expires_at and expires_at.isoformat(),
         "pushed_at": item.pushed_at.isoformat(),
+        "order": item.order,
         "attempts": item.attempts,
         "failures": item.failures,
         "reason": item.reason,
@@ -69,7 +74,11 @@ LEAST_TTL = 0.001
 
 
 class Copy(NamedTuple):
-    """An item to push.  ``due_at`` None: immediately, ``expires_at`` None: never; ``options``: the others of a push."""
+    """An item to push.  ``due_at`` None: immediately, ``expires_at`` None: never; ``options``: the others of a push.
+
+    ``order``: by which items of a group follow one another: in milliseconds since 1970 their place, where they kept an
+    order, else the moment of their push; then the numbers in their id, if zkrq made it.
+    """
 
     payload: bytes
     id: str | None
@@ -77,6 +86,7 @@ class Copy(NamedTuple):
     due_at: datetime | None
     expires_at: datetime | None
     options: dict[str, Any]
+    order: tuple[float, ...] = ()
 
     @property
     def is_over(self) -> bool:
@@ -109,9 +119,33 @@ def imported(text: bytes, where: str) -> Copy:
             "priority": fields.get("priority", 0),
             "headers": fields.get("headers") or {},
         }
-        return Copy(payload, _id_of_import(id), str(fields.get("state", "ready")), due_at, expires_at, options)
+        order = fields.get("order")
+        if order is None and (pushed_at := _moment(fields.get("pushed_at"))):
+            order = pushed_at.timestamp() * 1000
+        state = str(fields.get("state", "ready"))
+        numbers = (int(part, 16) for part in re.findall("[0-9a-f]+", _number_part(id)))
+        return Copy(payload, _id_of_import(id), state, due_at, expires_at, options, (float(order or 0), *numbers))
     except (ValueError, TypeError, RecursionError, CodecError) as error:
         raise ConfigError(f"{where} is not a line of `zkrq export`: {error}") from error
+
+
+def in_sequence(copies: Iterable[Copy], at_once: int) -> Iterator[list[Copy]]:
+    """Yield copies that may be pushed together, at most so many: of each group one at a time, in the order that its
+    items had.  Those without a group are a group here."""
+    groups = dict[str | None, deque[Copy]]()
+    for copy in sorted(copies, key=lambda copy: copy.order):
+        groups.setdefault(copy.options["group"], deque()).append(copy)
+    while groups:
+        some = list(itertools.islice(groups, at_once))
+        yield [groups[name].popleft() for name in some]
+        for name in some:
+            if left := groups.pop(name):
+                groups[name] = left
+
+
+def _number_part(id: Any) -> str:
+    """Return what an id that zkrq made has behind its mark, empty for others."""
+    return id[len(MARK) :] if isinstance(id, str) and id.startswith(MARK) else ""
 
 
 def _id_of_import(id: Any) -> str | None:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from zkrq.base.errors import ConfigError, Receipt, ZkrqError
 from zkrq.cli.command import QUEUE, Command, Flag, Incomplete, Line, Lines, count, open_cluster
 from zkrq.cli.conditions import CONDITIONS, STATE, conditions_of
-from zkrq.cli.copies import Copy, exported, id_of_moved, imported
+from zkrq.cli.copies import Copy, exported, id_of_moved, imported, in_sequence
 from zkrq.cli.forms import raw_queue
 from zkrq.cli.progress import progress
 from zkrq.cli.stdin import stdin_lines
@@ -150,24 +150,40 @@ _SAID = {
 """What is said of each outcome."""
 
 
+async def _copies_of_stdin(told: Counter[str], *, with_dead: bool) -> AsyncGenerator[list[Copy]]:
+    """Yield the copies that the lines of stdin make, some at a time; count those that are left out."""
+    read = 0
+    async for lines in stdin_lines():
+        copies = [imported(line, f"line {n}") for n, line in enumerate(lines, read + 1) if line.strip()]
+        read += len(lines)
+        told["dead"] += sum(copy.state == "dead" for copy in copies if not with_dead)
+        wanted = [copy for copy in copies if with_dead or copy.state != "dead"]
+        told["over"] += sum(copy.is_over for copy in wanted)
+        yield [copy for copy in wanted if not copy.is_over]
+
+
+async def _together(copies: AsyncGenerator[list[Copy]], *, ordered: bool) -> AsyncGenerator[list[Copy]]:
+    """Yield the copies that are pushed together.  In a queue that keeps an order those of a group follow one another;
+    the order is known only once all lines were read, because an export is not sorted."""
+    if ordered:
+        for together in in_sequence([copy async for some in copies for copy in some], AT_ONCE):
+            yield together
+        return
+    async for wanted in copies:
+        for start in range(0, len(wanted), AT_ONCE):
+            yield wanted[start : start + AT_ONCE]
+
+
 async def _import(args: Namespace) -> Lines:
-    told, read, failure = Counter[str](), 0, None
+    told, failure = Counter[str](), None
     async with open_cluster(args) as cluster:
         queue = raw_queue(cluster, args.queue)
+        ordered = (await queue.settings()).groups.ordered
         with progress("imported") as show:
-            async for lines in stdin_lines():
-                copies = [imported(line, f"line {n}") for n, line in enumerate(lines, read + 1) if line.strip()]
-                read += len(lines)
-                told["dead"] += sum(copy.state == "dead" for copy in copies if not args.dead)
-                wanted = [copy for copy in copies if args.dead or copy.state != "dead"]
-                told["over"] += sum(copy.is_over for copy in wanted)
-                wanted = [copy for copy in wanted if not copy.is_over]
-                for start in range(0, len(wanted), AT_ONCE):
-                    some, failure = await push_copies(queue, wanted[start : start + AT_ONCE])
-                    told += some
-                    show(told.total())
-                    if failure:
-                        break
+            async for together in _together(_copies_of_stdin(told, with_dead=args.dead), ordered=ordered):
+                some, failure = await push_copies(queue, together)
+                told += some
+                show(told.total())
                 if failure:
                     break
     said = ", ".join(f"{told[name]:,} {text}" for name, text in _SAID.items() if told[name] or name == "pushed")

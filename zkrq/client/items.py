@@ -35,7 +35,8 @@ class Item(Generic[T]):
     there is none.  ``headers``: texts that were pushed with it; ``group``: the one that it was pushed into, None: none.
     ``attempts`` counts deliveries that were not released, ``failures`` those that failed.  ``progress``: what the
     holder of a claimed item has reported, of ``get`` and ``peek`` only; None: nothing.  ``held_for``: seconds since the
-    claim of a claimed item began, however often it was extended; None for others.
+    claim of a claimed item began, however often it was extended; None for others.  ``order``: its place among the items
+    of its group, greater for a later one; None unless the group keeps the order of its pushes.
     """
 
     id: str
@@ -57,6 +58,7 @@ class Item(Generic[T]):
     group: str | None = None
     progress: WorkProgress | None = None
     held_for: float | None = None
+    order: float | None = None
 
 
 EndState = Literal["done", "dead", "cancelled", "expired"]
@@ -146,6 +148,7 @@ def _item(id: str, record: ItemRecord, note: str, since: float, payload: bytes, 
         expires_in=(record.expires_us + since) / 1_000_000 if record.expires_us and state != "dead" else None,
         headers=headers,
         group=record.group or None,
+        order=record.order or None,
     )
 
 

@@ -12,7 +12,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, NamedTuple, Self, TypeVar
 
 from zkrq.base.codecs import JSON, Codec
-from zkrq.base.errors import CodecError, PayloadTooLarge, ZkrqError, message_of
+from zkrq.base.errors import CodecError, ContradictsOrder, PayloadTooLarge, ZkrqError, message_of
 from zkrq.base.settings import AS_DECLARED
 from zkrq.base.tasks import Tasks
 from zkrq.outbox.rows import BATCH, Execute, Row, TooLate, lease, settle
@@ -132,7 +132,7 @@ class ForwarderBase(ABC):
         try:
             queue: Queue[Any] = self._cluster.queue(row.queue, codec=codec or AS_DECLARED)
             await queue.push(item, **arguments)
-        except (CodecError, PayloadTooLarge) as error:
+        except (CodecError, PayloadTooLarge, ContradictsOrder) as error:
             return _never(row, str(error))
         # Again, under the same id: QueueFull, Unavailable, OutcomeUnknown; also ConfigError, which may be a password,
         # or a level that is raised later.

@@ -18,7 +18,7 @@ from zkrq.base.checks import (
     check_key_window,
     check_moment,
 )
-from zkrq.base.errors import ConfigError
+from zkrq.base.errors import ConfigError, ContradictsOrder
 from zkrq.protocol.levels import Feature
 from zkrq.protocol.records import PRIORITIES
 
@@ -65,9 +65,9 @@ class Options(NamedTuple):
         return self._replace(group=self.group or "", ordered=groups.ordered)
 
 
-def out_of_order(given: str) -> ConfigError:
+def out_of_order(given: str) -> ContradictsOrder:
     """Return the error for a push whose options contradict the order that its queue keeps."""
-    return ConfigError(
+    return ContradictsOrder(
         f"groups keep the order of their pushes (Groups(ordered=True)), which {given} would contradict: push without "
         "it, or into another queue; nothing was written"
     )

@@ -128,7 +128,8 @@ class Own(NamedTuple):
 class ItemRecord(NamedTuple):
     """What is known of one item.  ``pushed_at_ms``: milliseconds since 1970 by the producer's clock.  ``due_us``: when
     it is due, or died, and ``expires_us``: when its time to live ends (0: never), by the clock of the server that
-    decided.  ``token``: the last request that claimed it."""
+    decided.  ``token``: the last request that claimed it.  ``order``: its place in the order of its group, None unless
+    that keeps one."""
 
     version: Version
     state: State
@@ -142,6 +143,7 @@ class ItemRecord(NamedTuple):
     key: str = ""
     expires_us: float = 0
     group: str | None = None
+    order: float | None = None
 
 
 def was_put_back(claimed: ItemRecord, now: ItemRecord, *, failed: bool) -> bool:
@@ -207,6 +209,7 @@ class Bundle(NamedTuple):
             self.key,
             self.expires_us,
             self.group,
+            None if self.claim_n is None else self.order,
         )
 
     def claimed_us(self, position: int) -> float | None:
