@@ -86,6 +86,19 @@ async def test_programs_push_plainly_again_once_it_is_taken_away(
             assert not parts_of(each).pusher.is_decided
 
 
+async def test_it_holds_again_after_the_queue_was_deleted(cluster: zkrq.Cluster, name: str, connect: Connect) -> None:
+    """By somebody else.  The program goes on, and what it has declared is gone with the queue."""
+    queue = cluster.queue(name, max_size=2)
+    await queue.push_many(range(2))
+    async with connect() as other:
+        assert await is_full(queue)
+        await other.queue(name).delete()
+        for _ in range(2):
+            await queue.push("again")
+        assert await is_full(queue)
+        assert (await queue.settings()).max_size == 2
+
+
 async def test_pushes_at_once_do_not_exceed_it(cluster: zkrq.Cluster, name: str) -> None:
     queue = cluster.queue(name, max_size=10)
     outcomes = await asyncio.gather(*map(queue.push, range(50)), return_exceptions=True)

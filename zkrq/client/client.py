@@ -324,6 +324,8 @@ class Client:
         sender = Sender(name, settings.max_size or 0, placement, keeps_order=keeps_order)
         act = partial(self._declare, partial(change, at_start=True), settings, sender)
         declaration = Once(act) if settings.declared or settings.results else None
+        if declaration:
+            sender.taken_away = declaration.again
         if declaration and name in self._limited:
             declaration.is_done = True
             if placement.has(Feature.MAX_SIZE):

@@ -22,13 +22,13 @@ from zkrq.base.tasks import together
 from zkrq.producing.placement import Placement, Target
 from zkrq.producing.receipts import Results, results_of
 from zkrq.protocol.calls import PushDecided
+from zkrq.protocol.replies import Why
 from zkrq.protocol.shards import ShardName
 from zkrq.replication.runner import MapChanged, PrimaryDecides
 
 if TYPE_CHECKING:
     from zkrq.protocol.calls import Put
     from zkrq.protocol.pushing import Pushes
-    from zkrq.protocol.replies import Why
     from zkrq.replication.causes import Causes
 
 M = TypeVar("M")
@@ -61,6 +61,11 @@ class Sender:
         self.is_decided = keeps_order or max_size > 0
         """Whether the primary decides about every push, as far as this client knows; the servers say so when they
         refuse a plain push."""
+        self.taken_away: Callable[[], None] = lambda: None
+        """Called when an order or a limit of the size is found to be gone: an operator took it away, or the queue was
+        deleted, and what this program declares of it is gone, too."""
+        self._why = Why(order=False, size=False)
+        """What the servers have said last."""
         self._gives_order = keeps_order
         self._queue = queue
         self._max_size = max_size
@@ -72,6 +77,9 @@ class Sender:
 
     def learn(self, why: Why) -> None:
         """Push as the settings of the queue say from now on."""
+        before, self._why = self._why, why
+        if (before.order and not why.order) or (before.size and not why.size):
+            self.taken_away()
         self.keeps_order = self._gives_order or why.order
         self.is_decided = self.keeps_order or self._max_size > 0 or why.size
 
