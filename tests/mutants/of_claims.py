@@ -114,7 +114,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "lost-claims-of-a-batch-are-done",
         "zkrq/consuming/batch.py",
-        "                lease.refuse(Verb.ACK)\n",
+        "                lease.refuse()\n",
         "                pass\n",
         "an ack of many claims names those that were lost",
         Suite("tests/behaviour/test_pop_batches.py", "-k", "another_consumer_has and testing"),

@@ -3,53 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
 
 import pytest
 
-from zkrq.base.events import Events
-from zkrq.base.loop import OwnLoop
-from zkrq.base.retry import Again
-from zkrq.consuming.claims import Claim, lease_of
-from zkrq.consuming.lease import Grant, Lease, Refused, Verb
-from zkrq.consuming.observing import Observers
-from zkrq.protocol.records import Bundle, ItemRecord, Row, State, Version, pack
+from tests.unit.issuers import SlowIssuer, claimed
+from zkrq.consuming.claims import lease_of
 
 pytestmark = pytest.mark.anyio
-
-
-class SlowIssuer:
-    """Answers what it is asked when the test says so."""
-
-    claim_timeout = 30.0
-    queue = "jobs"
-    observers = Observers(Events(None))
-    keeps_results = False
-
-    def __init__(self) -> None:
-        self.answer: asyncio.Future[Refused] = asyncio.get_running_loop().create_future()
-        self.own_loop = OwnLoop()
-        self.own_loop.settle()
-
-    def settle(self, lease: Lease, verb: Verb, ms: int = 0, text: str = "") -> asyncio.Future[Refused]:
-        return self.answer
-
-    def ack_together(self, leases: Sequence[Lease], returning: int) -> asyncio.Future[Refused]:
-        return self.answer
-
-    def report(self, lease: Lease, text: str) -> None: ...
-
-    def encode_result(self, result: object) -> bytes:
-        raise AssertionError(result)
-
-    def after_failure(self, record: ItemRecord, delay: float | None, reason: str) -> Again | str:
-        return reason
-
-
-def claimed(issuer: SlowIssuer, seconds: float) -> Claim[str]:
-    packed = pack(Bundle(Version(1, 2), State.CLAIMED.value, rows_of=[1], rows=[Row("ann", 1)]))
-    grant = Grant(issuer, "i", packed, "ann", "ann/1")
-    return Claim("item", grant, 0, asyncio.get_running_loop().time() + seconds)
 
 
 async def test_an_extension_that_shortens_counts_from_the_moment_when_it_is_sent() -> None:

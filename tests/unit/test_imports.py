@@ -155,6 +155,16 @@ def test_protocol_imports_itself_and_pure_parts_of_the_standard_library() -> Non
             assert allowed, f"{module} imports {name}"
 
 
+def test_the_core_of_the_consumers_side_is_pure() -> None:
+    """It decides by its arguments alone, so a test walks through all that may happen to it."""
+    modules = {name: path for name, path in _modules(ROOT).items() if f"{name}.".startswith("zkrq.consuming.core.")}
+    assert len(modules) > 1
+    for module, path in modules.items():
+        for name in _imported(path, module):
+            is_own = f"{name}.".startswith(("zkrq.consuming.core.", "zkrq.protocol."))
+            assert is_own or name.split(".")[0] in PURE, f"{module} imports {name}"
+
+
 @pytest.mark.parametrize("driver", ["redis", "aiozk"])
 def test_a_driver_is_imported_by_one_module(driver: str) -> None:
     """So nothing else depends on what it raises, or on what its next version changes."""

@@ -21,6 +21,7 @@ from zkrq.base.errors import ClaimLost, ConfigError, OutcomeUnknown, ZkrqError, 
 from zkrq.base.retry import interrupts, judge
 from zkrq.base.tasks import wait_ended
 from zkrq.consuming.claims import Claim, lease_of
+from zkrq.consuming.core.lease import ANSWER, DELIVER, EXTENDED, HOLDING, LOSSES, SETTLE
 from zkrq.consuming.lease import RELEASE_TIMEOUT, Issuer, Lease, Refused, Verb
 from zkrq.consuming.pace import CLAIM_MAX
 
@@ -104,10 +105,10 @@ class Batch(Sequence[Claim[T]]):
     @property
     def lost(self) -> list[Claim[T]]:
         """Claims that were lost, as far as is known here: other consumers may have their items."""
-        return [claim for claim, lease in zip(self._claims, self._leases, strict=True) if lease.loss]
+        return [claim for claim, lease in zip(self._claims, self._leases, strict=True) if lease.state in LOSSES]
 
     def _unsettled(self) -> list[Lease]:
-        return [lease for lease in self._leases if lease.settled is None and not lease.loss]
+        return [lease for lease in self._leases if lease.state in HOLDING]
 
     # -- settling ------------------------------------------------------------------------------------------------------
 
@@ -166,15 +167,15 @@ class Batch(Sequence[Claim[T]]):
         # One expired claim does not end the batch, as one that is lost later does not: only the others are worked on
         # and acked, and this one is in ``lost``.
         for lease in self._leases:
-            if lease.settled is None and lease.deadline_at <= now:
+            if lease.deadline_at <= now:
                 lease.lose("it expired before the work began")
-            held = held or (lease.settled is None and not lease.loss)
+            held = held or lease.state in HOLDING
         if not held and self.lost:
             raise self._error()
         # A loss stops the body through its claim's lease, so claims that hold need no watcher, and cost no call each.
         self._body = body = _Body(self._leases, task)
         for lease in self._leases:
-            lease.delivered, lease.batch = True, body
+            lease.state, lease.batch = DELIVER[lease.state], body
         if issuer.observers.deliveries:
             for claim in self._claims:
                 issuer.observers.before_delivery(claim)
@@ -204,7 +205,7 @@ class Batch(Sequence[Claim[T]]):
         finally:
             # Whatever happened, no claim is extended any more: at worst it expires and the item is delivered again.
             for lease in self._leases:
-                if lease.extending:
+                if lease.state in EXTENDED:
                     lease.stop_extending()
 
     async def _leave(self, error: BaseException | None, cancelling: int) -> bool:
@@ -254,7 +255,7 @@ class _Body:
     def stop(self) -> None:
         """Cancel the body if the claim that was lost was the last one."""
         # From the end, because claims that are lost together are lost in their order: most calls see one claim.
-        if self._struck or any(lease.settled is None and not lease.loss for lease in reversed(self._leases)):
+        if self._struck or any(lease.state in HOLDING for lease in reversed(self._leases)):
             return
         if self._task is not asyncio.current_task():
             self._struck = True
@@ -279,7 +280,7 @@ async def ack_together(leases: Iterable[Lease], wanted: int | None = None) -> No
     # A queue has an issuer for each shard, and the caller may give claims of several queues.
     by_issuer: dict[Issuer, list[Lease]] = {}
     for lease in leases:
-        if lease.settled is None and not lease.loss:
+        if lease.state in HOLDING:
             by_issuer.setdefault(lease.grant.issuer, []).append(lease)
     errors: list[BaseException] = []
     sent: list[tuple[Sequence[Lease], asyncio.Future[Refused]]] = []
@@ -291,7 +292,7 @@ async def ack_together(leases: Iterable[Lease], wanted: int | None = None) -> No
             continue
         # Noted before the await, so a second settlement in the meantime is an error and not a second call.
         for lease in some:
-            lease.settled = Verb.ACK
+            lease.state, lease.settled = SETTLE[lease.state], Verb.ACK
         if wanted:  # the consumer comes back once, whichever shard has its next items
             wanted = 0
     # Each in turn, so that no error leaves the other claims without a note; and awaited directly, because a worker
@@ -338,20 +339,15 @@ def _note(leases: Sequence[Lease], answer: asyncio.Future[Refused]) -> BaseExcep
     answer.cancel()  # changes nothing once it is there
     error = None if answer.cancelled() else answer.exception()
     if error is None and not answer.cancelled():
+        refused = answer.result()
         for lease in leases:
-            lease.extending = False
+            if refused and (lease.grant, lease.position) in refused:
+                lease.refuse()
+                continue
+            lease.state = ANSWER[lease.state]
             if lease.timer:
                 lease.stop_extending()
-        refused = answer.result()
-        for lease in leases if refused else ():
-            if (lease.grant, lease.position) in refused:
-                lease.refuse(Verb.ACK)
         return None
-    now = asyncio.get_running_loop().time()
     for lease in leases:
-        lease.settled = None
-        # It may not be tried again after its deadline: the item may be another consumer's by now.
-        if lease.deadline_at <= now:
-            lease.lose(f"it expired while its {Verb.ACK} was in flight")
         lease.have_failed()
     return error

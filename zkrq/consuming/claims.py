@@ -21,6 +21,7 @@ from zkrq.base.errors import ZkrqError, add_note
 from zkrq.base.loop import running_loop
 from zkrq.base.progress import encode_report
 from zkrq.base.retry import interrupts, is_wish, judge
+from zkrq.consuming.core.lease import DELIVER, HOLDING, LOSSES, LeaseState
 from zkrq.consuming.lease import Grant, Lease, Lost, Verb
 from zkrq.protocol.records import token_of
 
@@ -210,12 +211,10 @@ class Claim(Generic[T]):
         loop = running_loop()
         if loop is None or loop is not lease.grant.issuer.own_loop.loop:
             raise lease.issuer.own_loop.elsewhere()
-        # As holds_at, without the call.
-        held = lease.settled is None and lease.deadline_at > loop.time() and not lease.loss
-        if not held:
+        if lease.state not in HOLDING or lease.deadline_at <= loop.time():  # as holds_at, without the call
             lease.lose("it expired before the work began")
             lease.check_held()
-        lease.delivered = True
+        lease.state = DELIVER[lease.state]
         task = lease.task = asyncio.current_task()
         assert task is not None
         self._cancelling = task.cancelling()
@@ -231,17 +230,21 @@ class Claim(Generic[T]):
         assert task is not None
         if lease.grant.issuer.observers.deliveries and lease.batch is None:
             lease.grant.issuer.observers.after_delivery(self, error)
-        if lease.struck and task.uncancel() <= self._cancelling and (kind is None or kind is asyncio.CancelledError):
+        if (
+            lease.state is LeaseState.STRUCK
+            and task.uncancel() <= self._cancelling
+            and (kind is None or kind is asyncio.CancelledError)
+        ):
             raise lease.error()
-        if kind is None and not lease.settled and not lease.loss:
+        if kind is None and lease.state in HOLDING:
             try:
                 await lease.settle(Verb.ACK)
             except BaseException:
                 lease.stop_extending()
                 raise
             return False
-        if lease.settled or lease.loss:
-            if kind is None and lease.loss:
+        if lease.state not in HOLDING:
+            if kind is None and lease.state in LOSSES:
                 raise lease.error()
             return is_wish(error)
         try:

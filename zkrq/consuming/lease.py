@@ -1,4 +1,4 @@
-"""Hold one claim inside the process: settle it once, extend it while its consumer has it, lose it at most once."""
+"""Hold one claim inside the process: carry out what ``core/lease.py`` says of its life."""
 
 from __future__ import annotations
 
@@ -11,6 +11,8 @@ from weakref import ref
 from zkrq.base.errors import ClaimLost, ZkrqError
 from zkrq.base.retry import Again, Failed
 from zkrq.base.tasks import wait_ended
+from zkrq.consuming.core import lease as life
+from zkrq.consuming.core.lease import EXTENDED, HOLDING, LOSSES, LeaseState
 from zkrq.protocol.calls import item_id
 from zkrq.protocol.records import Bundle, ItemRecord, is_alone, unpack
 
@@ -194,15 +196,13 @@ class Lease(ref[object]):
     __slots__ = (
         "batch",
         "deadline_at",
-        "delivered",
-        "extending",
         "grant",
         "loss",
         "position",
         "result",
         "retry_in",
         "settled",
-        "struck",
+        "state",
         "task",
         "timer",
     )
@@ -212,25 +212,22 @@ class Lease(ref[object]):
     """Position of the item in its bundle."""
     deadline_at: float
     """Deadline by ``loop.time()``.  The claim certainly holds until then, unless its owner is fenced."""
-    extending: bool
-    """Whether to extend the claim."""
+    state: LeaseState
+    """Where it is in its life.  Assigned from a row of ``core.lease.LIFE`` and in no other way."""
     timer: asyncio.TimerHandle | None
     """Timer that fires at the deadline while an extension is in flight."""
-    delivered: bool
-    """Whether a consumer has the claim; false while it is only claimed ahead."""
     retry_in: float
     """Seconds until the item is delivered again.  Set only when it fails and is not given up, to save memory."""
     result: bytes
     """Encoded result that its ack is to leave.  Set only if there is one, to save memory."""
     settled: Verb | None
+    """How it was settled, or is being settled."""
     loss: Lost | None
     """The loss, None until it happens or is asked for."""
     batch: Stoppable | None
     """Batch whose body works on the item, None outside of ``async with batch``."""
     task: asyncio.Task[object] | None
-    """Task inside ``async with claim``.  A loss cancels it ..."""
-    struck: bool
-    """... and sets this."""
+    """Task inside ``async with claim``.  A loss cancels it."""
 
     def begin(self, grant: Grant, position: int, deadline_at: float) -> None:
         """Take over the result of a claim request.  (The constructor of a weak reference takes no further
@@ -238,18 +235,20 @@ class Lease(ref[object]):
         self.grant = grant
         self.position = position
         self.deadline_at = deadline_at
-        self.extending = True
+        self.state = LeaseState.GRANTED
         self.timer = None
-        self.delivered = False
         self.settled = None
         self.loss = None
         self.batch = None
         self.task = None
-        self.struck = False
+
+    def deliver(self) -> None:
+        """Note that a consumer has the claim."""
+        self.state = life.DELIVER[self.state]
 
     def take_back(self) -> None:
         """Note that the consumer has not begun with the item, only claimed ahead again: closing releases it."""
-        self.delivered = False
+        self.state = life.TAKE_BACK[self.state]
 
     @property
     def id(self) -> str:
@@ -263,7 +262,7 @@ class Lease(ref[object]):
 
     def __repr__(self) -> str:
         state = f"lost: {self.loss.reason}" if self.loss else (self.settled or "held")
-        return f"<Lease of {self.id} {state}>"
+        return f"<Lease of {self.id} {state} ({self.state})>"
 
     @property
     def record(self) -> ItemRecord:
@@ -279,18 +278,28 @@ class Lease(ref[object]):
 
     def holds_at(self, now: float) -> bool:
         """Tell whether it is neither settled nor lost, as far as is known here.  ``now`` is by ``loop.time()``."""
-        return self.settled is None and self.deadline_at > now and not self.loss
+        return self.state in HOLDING and self.deadline_at > now
 
     @property
     def holds(self) -> bool:
         """Whether the claim holds now."""
         return self.holds_at(asyncio.get_running_loop().time())
 
+    @property
+    def is_lost(self) -> bool:
+        """Whether it was lost."""
+        return self.state in LOSSES
+
+    @property
+    def extending(self) -> bool:
+        """Whether to extend the claim."""
+        return self.state in EXTENDED
+
     def check_held(self) -> None:
         """Raise ``ClaimLost`` if it is lost or settled."""
-        if self.loss:
+        if self.state in LOSSES:
             raise self.error()
-        if self.settled:
+        if self.state not in HOLDING:
             raise ClaimLost(f"the claim on item {self.id} was settled before: {self.settled}", id=self.id)
 
     def error(self) -> ClaimLost:
@@ -306,26 +315,21 @@ class Lease(ref[object]):
         A call that fails after the deadline loses the claim, because by then another consumer may have the item.  One
         that fails before it stops the extension, unless the consumer follows the claim.
         """
-        if self.loss or self.settled:
+        if self.state not in HOLDING:
             self.check_held()
         # Noted before the await, so a second settlement in the meantime is an error and not a second call.
-        self.settled = verb
+        self.state, self.settled = life.SETTLE[self.state], verb
         try:
             refused = await self.grant.issuer.settle(self, verb, ms, text)
         except BaseException:
-            self.settled = None
-            # Whether it was settled is unknown, and it may not be tried again: the item may be another consumer's by
-            # now.
-            if self.deadline_at <= asyncio.get_running_loop().time():
-                self.lose(f"it expired while its {verb} was in flight")
             self.have_failed()
             raise
-        self.extending = False
-        if self.timer:  # seldom, so an ack does without the call
-            self.stop_extending()
         if refused:
-            self.refuse(verb, in_doubt=refused[self.grant, self.position])
+            self.refuse(in_doubt=refused[self.grant, self.position])
             raise self.error() if self.lost.in_doubt else ClaimLost(id=self.id)
+        self.state = life.ANSWER[self.state]
+        if self.timer:  # seldom, so an ack does without the call
+            self._stop_timer()
 
     def keep(self, result: object) -> None:
         """Note the result that its ack is to leave.
@@ -334,22 +338,28 @@ class Lease(ref[object]):
         """
         self.result = self.grant.issuer.encode_result(result)
 
-    def have_failed(self) -> None:
-        """Note that a settlement failed: the consumer has done with the item, and may not try again."""
-        # A program that goes on with the next item, and keeps this claim in a variable, would otherwise keep the item
-        # from everybody for as long as it runs.
-        if not self.is_watched:
-            self.stop_extending()
-
-    def refuse(self, verb: Verb, *, in_doubt: bool = False) -> None:
+    def refuse(self, *, in_doubt: bool = False) -> None:
         """Lose the claim, because the servers refused to settle it.
 
         ``in_doubt``: it may have been settled before, by an earlier try of the call.
         """
-        self.settled = None
+        verb, self.settled = self.settled, None
         self.lost.in_doubt = in_doubt
         doubt = f"its {verb} may have been carried out, and then another consumer got the item"
-        self.lose(doubt if in_doubt else f"its {verb} was refused")
+        self._end(life.REFUSE, doubt if in_doubt else f"its {verb} was refused")
+
+    def have_failed(self) -> None:
+        """Note that the outcome of the settlement in flight is not known.
+
+        Unless its consumer follows the claim it has done with the item, and may not try again: a program that goes on
+        with the next item, and keeps this claim in a variable, would keep the item from everybody for as long as it
+        runs.
+        """
+        verb, self.settled = self.settled, None
+        self._move(life.FAIL_FOLLOWED if self.is_watched else life.FAIL)
+        # It may not be tried again after the deadline: the item may be another consumer's by now.
+        if self.deadline_at <= asyncio.get_running_loop().time():
+            self.lose(f"it expired while its {verb} was in flight")
 
     async def fail(self, delay: float | None, reason: str) -> None:
         """Nack or bury the item, as the retry policy says.  ``delay`` is in seconds, None: the policy's own.
@@ -381,6 +391,7 @@ class Lease(ref[object]):
     def send_back(self) -> asyncio.Future[Refused] | None:
         """Send the release of the item; return what ends with its answer, None if the cluster is closed."""
         self.settled = Verb.RELEASE
+        self._move(life.HAND_BACK)
         try:
             returned = self.issuer.settle(self, Verb.RELEASE)
         except ZkrqError:
@@ -406,13 +417,19 @@ class Lease(ref[object]):
                 raise ClaimLost(id=self.id)
             return
         self.deadline_at = started + seconds
-        if self.timer:
-            self.timer.cancel()
-            self.timer = None
+        self._stop_timer()
 
     def stop_extending(self) -> None:
         """Stop extending the claim; at worst it expires and the item is delivered again."""
-        self.extending = False
+        self._move(life.LEAVE)
+
+    def _move(self, row: life.Row) -> None:
+        """Go on to the next state, and do what belongs to it."""
+        self.state = row[self.state]
+        if self.timer and self.state not in EXTENDED:
+            self._stop_timer()
+
+    def _stop_timer(self) -> None:
         if self.timer:
             self.timer.cancel()
             self.timer = None
@@ -434,14 +451,18 @@ class Lease(ref[object]):
 
         Does nothing if the claim is already settled or lost, so the first reason is kept.
         """
-        if self.settled or self.loss:
+        self._end(life.LOSE, reason)
+
+    def _end(self, row: life.Row, reason: str) -> None:
+        """Lose the claim, unless the row says that it is too late for that."""
+        before = self.state
+        self._move(row)
+        if self.state is before:
             return
         self.lost._set(reason)  # pyright: ignore[reportPrivateUsage]
-        self.stop_extending()
-        # The handler is cancelled from outside; ``struck`` lets it tell this cancellation from one of its own
-        # caller's.
+        # The handler is cancelled from outside; the state lets it tell this cancellation from one of its own caller's.
         if self.task is not None and self.task is not asyncio.current_task():
-            self.struck = True
+            self._move(life.STRIKE)
             self.task.cancel()
         if self.batch is not None:
             self.batch.stop()
@@ -449,16 +470,13 @@ class Lease(ref[object]):
     def check_invariants(self) -> None:
         """Assert what holds between any two callbacks.
 
-        - A claim is settled or lost, never both: a consumer that was told that it holds no longer is told no later that
-          its work counts, nor the other way round.
-        - A lost claim is not extended: an item that its handler has left would stay with this process.
+        - A reason is known of each claim that is lost, and of no other; the same holds for the verb of one that is
+          settled, or is being settled.
         - A timer waits only for the extension of a claim that is being extended.
-        - Only a loss strikes the handler: a cancellation of its own must not be taken for one.
         """
-        assert not (self.settled and self.loss), f"settled and lost: {self!r}"
-        assert not (self.loss and self.extending), f"lost, and extended: {self!r}"
-        assert self.extending or self.timer is None, f"not extended, and a timer waits for that: {self!r}"
-        assert self.loss or not self.struck, f"its handler was cancelled, and it is not lost: {self!r}"
+        assert bool(self.loss) is self.is_lost, f"a reason, and not lost, or the other way round: {self!r}"
+        assert (self.settled is not None) is (self.state in life.NAMING_A_VERB), f"{self.settled}: {self!r}"
+        assert self.timer is None or self.extending, f"not extended, and a timer waits for that: {self!r}"
         assert self.position >= 0, f"position {self.position} in its bundle: {self!r}"
 
 

@@ -18,6 +18,7 @@ from zkrq.base.events import ClaimsLost, DeadLettersDropped
 from zkrq.base.log import Log
 from zkrq.base.loop import running_loop
 from zkrq.base.retry import Again, Retry
+from zkrq.consuming.core.lease import EXTENDED, HOLDING, LeaseState
 from zkrq.consuming.lease import EXTENSION_REFUSED, LETS_GO_ON, Grant, Lease, Refused, Verb
 from zkrq.consuming.pace import CLAIM_MAX
 from zkrq.consuming.reporting import Reporter
@@ -128,9 +129,8 @@ class Leases:
         settled, lost, or dropped with their claim."""
         # Before the list is swept: afterwards nothing is left to tell of.
         if not self._dropped_reported:
-            dropped = next(
-                (each for each in self._leases if each.delivered and each.extending and each() is None), None
-            )
+            delivered = (each for each in self._leases if each.state is LeaseState.DELIVERED)
+            dropped = next((each for each in delivered if each() is None), None)
             if dropped is not None:
                 self._report_dropped(dropped)
         now = asyncio.get_running_loop().time()
@@ -138,8 +138,7 @@ class Leases:
             lease
             for lease in self._leases
             # As holds_at, without the call.
-            if (lease.extending or (lease.settled is None and lease.deadline_at > now and not lease.loss))
-            and lease() is not None
+            if (lease.state in EXTENDED or (lease.state in HOLDING and lease.deadline_at > now)) and lease() is not None
         ]
         self._sweep_at = max(SWEEP_LEAST, 2 * len(self._leases))
         return tuple(self._leases)
@@ -293,9 +292,8 @@ class Leases:
             if len(self._cancelled) < SIGNALS_MAX:
                 self._cancelled.add(id)
             return
-        lost = [
-            lease for lease in self._held() if lease.grant.request == request and lease.id == id and not lease.settled
-        ]
+        held = [lease for lease in self._held() if lease.state in HOLDING]
+        lost = [lease for lease in held if lease.grant.request == request and lease.id == id]
         self._lose(lost, "its item was cancelled")
 
     def _lose(self, lost: Sequence[Lease], reason: str) -> None:
@@ -318,8 +316,8 @@ class Leases:
         The other items are delivered again when this owner is fenced.
         """
         held = self._held()
-        ahead = [lease for lease in held if not lease.delivered]
-        handled = [lease for lease in held if lease.delivered and lease.holds]
+        ahead = [lease for lease in held if lease.state is LeaseState.GRANTED]
+        handled = [lease for lease in held if lease.state is not LeaseState.GRANTED and lease.holds]
         self._lose(handled, "the cluster is closed")
         # What no consumer has seen goes back uncounted.  What a handler works on does not: it may be half done, so it
         # comes back when the owner is fenced, and counts as a delivery.
@@ -473,9 +471,7 @@ class Leases:
 
 def _is_unentered(lease: Lease) -> bool:
     """Tell whether a consumer has the claim, but neither follows it nor has settled it."""
-    return (
-        lease.delivered and lease.extending and lease.settled is None and not lease.is_watched and lease() is not None
-    )
+    return lease.state is LeaseState.DELIVERED and not lease.is_watched and lease() is not None
 
 
 def _refused(

@@ -187,7 +187,7 @@ class Line(Generic[T]):
         # Their deadlines may have passed while the batch waited, if the event loop was blocked.
         held = _held_at(loop.time(), [claim for claim in drawn if lease_of(claim).holds])
         for claim in held:
-            lease_of(claim).delivered = True
+            lease_of(claim).deliver()
         return held or await self.take_batch(want, patient=patient, within=within)
 
     async def _take_more(self, want: int, until: float) -> list[Claim[T]]:

@@ -33,6 +33,7 @@ from zkrq.base.log import Log
 from zkrq.base.pauses import doubled
 from zkrq.base.tasks import wait_ended
 from zkrq.consuming.claims import Claim, lease_of
+from zkrq.consuming.core.lease import DELIVER, HOLDING, LeaseState
 from zkrq.consuming.lease import Grant
 from zkrq.consuming.requests import Answered, Request
 from zkrq.consuming.turns import LATE_SECONDS, Standing
@@ -266,8 +267,8 @@ class Supplier(Generic[T]):
         while self.buffer and len(drawn) < want:
             claim = self.buffer.popleft()
             lease = lease_of(claim)
-            if lease.settled is None and lease.deadline_at > now and not lease.loss:  # holds_at, without the call
-                lease.delivered = True
+            if lease.state in HOLDING and lease.deadline_at > now:  # holds_at, without the call
+                lease.state = DELIVER[lease.state]
                 drawn.append(claim)
         self._pace.taken += len(drawn)
         # What a shard without items is asked for, it has not; the others may have it.
@@ -323,7 +324,7 @@ class Supplier(Generic[T]):
         for claim in self.buffer:
             lease = lease_of(claim)
             assert lease.issuer is self._leases, f"a claim of another shard: {lease!r}"
-            assert not lease.delivered, f"a consumer has what is still to be handed out: {lease!r}"
+            assert lease.state is not LeaseState.DELIVERED, f"a consumer has what is still to be handed out: {lease!r}"
         self.standing.check_invariants()
 
     # -- claiming ------------------------------------------------------------------------------------------------------
