@@ -14,6 +14,7 @@ from tests.harness import HANG
 from zkrq.client import client
 from zkrq.client.client import IDLE_SECONDS
 from zkrq.client.inner import client_of
+from zkrq.consuming.core.supply import SupplyState
 from zkrq.testing import Servers, TestCluster
 
 pytestmark = pytest.mark.anyio
@@ -122,7 +123,7 @@ async def test_a_consumer_of_a_queue_at_rest_asks(cluster: TestCluster) -> None:
         await (await anext(stream)).ack()
     parts = client_of(cluster).queues["asked"].parts
     (supplier,) = [shard.supplier for shard in parts.shards]
-    assert supplier.covered
+    assert supplier.supply.state is SupplyState.LISTENING
     async with asyncio.timeout(HANG):
         while not parts.rest():
             await asyncio.sleep(0)

@@ -10,6 +10,7 @@ import pytest
 import zkrq
 from tests.behaviour.conftest import Connect, PassTime
 from tests.harness import HANG, settled, take, until
+from zkrq.consuming.core.supply import IS_DUE, WAITING
 from zkrq.protocol import calls
 from zkrq.protocol.calls import Decision
 from zkrq.protocol.deciding import Decided
@@ -252,6 +253,7 @@ async def test_an_item_that_came_between_the_ack_and_the_wait_is_found(
     queue: zkrq.Queue[Any], connect: Connect, pass_time: PassTime
 ) -> None:
     """Its wake-up arrived while nobody waited here: the consumer that comes back has to ask again."""
+    supplier = queue._parts.shards[0].supplier  # pyright: ignore[reportPrivateUsage]
     async with connect() as other, queue.pop() as stream:
         for item in range(3):
             await other.queue(queue.name).push(item)
@@ -259,7 +261,7 @@ async def test_an_item_that_came_between_the_ack_and_the_wait_is_found(
             assert claim.item == item
             await claim.ack()
             await other.queue(queue.name).push("between")
-            await until(lambda: not queue._parts.shards[0].supplier._is_due)  # pyright: ignore[reportPrivateUsage]
+            await until(lambda: supplier.supply.state not in IS_DUE)
             between = await asyncio.wait_for(anext(stream), HANG)
             assert between.item == "between"
             await between.ack()
@@ -268,4 +270,4 @@ async def test_an_item_that_came_between_the_ack_and_the_wait_is_found(
 async def _waits(queue: zkrq.Queue[Any]) -> bool:
     """Whether a consumer waits, and its request was answered."""
     parts = queue._parts  # pyright: ignore[reportPrivateUsage]
-    return bool(parts.line._waiters) and parts.shards[0].supplier._is_waiting  # pyright: ignore[reportPrivateUsage]
+    return bool(parts.line._waiters) and parts.shards[0].supplier.supply.state in WAITING  # pyright: ignore[reportPrivateUsage]

@@ -12,8 +12,8 @@ import pytest
 import zkrq
 from tests.behaviour.two_shards import both
 from tests.harness import HANG, until
+from zkrq.consuming.core.turns import LATE_SECONDS, PROBE_SECONDS
 from zkrq.consuming.supplier import Supplier
-from zkrq.consuming.turns import LATE_SECONDS, PROBE_SECONDS
 from zkrq.protocol.shards import FIRST, ShardName, shard_of
 from zkrq.testing import Servers, TestCluster
 
@@ -102,11 +102,11 @@ async def test_a_request_in_flight_is_late_for_a_shard_that_comes_later(
         first = supplier(queue, FIRST)
         monkeypatch.setattr(first._replicas, "decide", hang)  # pyright: ignore[reportPrivateUsage]
         waiting = asyncio.create_task(queue.pop_one())
-        await until(lambda: first.standing.asking > 0)
+        await until(lambda: first.supply.asking > 0)
         await cluster.add_shard(SECOND, own.urls("redis-4", "redis-5", "redis-6"))
         await until(lambda: len(queue._parts.shards) == 2)  # pyright: ignore[reportPrivateUsage]
         await own.clock.advance(2 * LATE_SECONDS)
-        assert first.standing.is_late
+        assert first.supply.is_late
         waiting.cancel()
         await asyncio.wait([waiting])
 

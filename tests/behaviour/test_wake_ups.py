@@ -13,7 +13,8 @@ import pytest
 
 import zkrq
 from tests.behaviour.helpers import working
-from zkrq.consuming import line, supplier
+from zkrq.consuming import line
+from zkrq.consuming.core import supply
 from zkrq.testing import TestCluster, servers
 
 pytestmark = pytest.mark.anyio
@@ -150,7 +151,7 @@ async def test_no_item_waits_that_a_free_worker_could_begin(
     seeds: Sequence[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(line, "SWEEP_SECONDS", 3600.0)
-    monkeypatch.setattr(supplier, "PASS_ON_LEAST", 0.05)
+    monkeypatch.setattr(supply, "PASS_ON_LEAST", 0.05)
     for seed in seeds:
         for settled in SETTLED:
             await Walk(seed, settled).run()

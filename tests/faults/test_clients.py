@@ -20,7 +20,7 @@ from zkrq import local
 from zkrq.base.settings import Settings
 from zkrq.client.cluster import Cluster
 from zkrq.consuming.claims import lease_of
-from zkrq.consuming.pace import AHEAD_BYTES
+from zkrq.consuming.core.pace import AHEAD_BYTES
 from zkrq.coordination.memory import Hub, MemoryCoordinator
 from zkrq.protocol.calls import Apply, Call, Claim, Count, Seal
 from zkrq.protocol.keys import key

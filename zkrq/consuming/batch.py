@@ -22,8 +22,8 @@ from zkrq.base.retry import interrupts, judge
 from zkrq.base.tasks import wait_ended
 from zkrq.consuming.claims import Claim, lease_of
 from zkrq.consuming.core.lease import ANSWER, DELIVER, EXTENDED, HOLDING, LOSSES, SETTLE
+from zkrq.consuming.core.pace import CLAIM_MAX
 from zkrq.consuming.lease import RELEASE_TIMEOUT, Issuer, Lease, Refused, Verb
-from zkrq.consuming.pace import CLAIM_MAX
 
 T = TypeVar("T")
 

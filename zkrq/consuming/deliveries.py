@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Generic, Self, TypeVar
 from zkrq.base.errors import Closed
 from zkrq.base.loop import running_loop
 from zkrq.consuming.batch import Batch
+from zkrq.consuming.core.pace import PrefetchLimit
 from zkrq.consuming.line import Line, take_from
-from zkrq.consuming.pace import PrefetchLimit
 
 if TYPE_CHECKING:
     from zkrq.consuming.claims import Claim

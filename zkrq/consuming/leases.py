@@ -19,8 +19,8 @@ from zkrq.base.log import Log
 from zkrq.base.loop import running_loop
 from zkrq.base.retry import Again, Retry
 from zkrq.consuming.core.lease import EXTENDED, HOLDING, LeaseState
+from zkrq.consuming.core.pace import CLAIM_MAX
 from zkrq.consuming.lease import EXTENSION_REFUSED, LETS_GO_ON, Grant, Lease, Refused, Verb
-from zkrq.consuming.pace import CLAIM_MAX
 from zkrq.consuming.reporting import Reporter
 from zkrq.protocol.calls import Settle, Settlement, SettleReply, Turn, TurnReply, runs
 from zkrq.protocol.records import VERSION_BYTES, ItemRecord, unpack, was_put_back

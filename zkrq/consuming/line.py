@@ -17,18 +17,19 @@ from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from operator import attrgetter
-from typing import TYPE_CHECKING, Generic, TypeVar
+from typing import TYPE_CHECKING, Generic, TypeVar, cast
 
 from zkrq.base.errors import Closed, ZkrqError
 from zkrq.base.loop import running_loop
 from zkrq.consuming.claims import lease_of
-from zkrq.consuming.pace import AHEAD_SECONDS, CLAIM_MAX, Pace, PrefetchLimit
-from zkrq.consuming.supplier import Order, Report, Supplier
-from zkrq.consuming.turns import PROBE_SECONDS, asked_of, is_spared
+from zkrq.consuming.core.pace import AHEAD_SECONDS, CLAIM_MAX, Pace, PrefetchLimit
+from zkrq.consuming.core.supply import IS_DUE, Order, SupplyState
+from zkrq.consuming.core.turns import PROBE_SECONDS, asked_of, is_spared
 
 if TYPE_CHECKING:
     from zkrq.consuming.claims import Claim
     from zkrq.consuming.context import QueueContext
+    from zkrq.consuming.supplier import Report, Supplier
 
 T = TypeVar("T")
 
@@ -68,8 +69,6 @@ class Line(Generic[T]):
         self._suppliers: Sequence[Supplier[T]] = ()
         """In the order in which they are asked: the one that has served last comes last."""
         self._buffers: Sequence[deque[Claim[T]]] = ()
-        self._asking: dict[Supplier[T], tuple[Waiter[T], ...]] = {}
-        """Consumers that waited when the request in flight was ordered: they are told if it brings nothing."""
         self.has_others = False
         """Whether there are several suppliers."""
         self._turn: Supplier[T]
@@ -86,7 +85,6 @@ class Line(Generic[T]):
         self.pace.shards = len(suppliers)
         for supplier in gone:
             supplier.close()
-            self._asking.pop(supplier, None)
         for supplier in suppliers:
             supplier.note_company()
         for waiter in tuple(self._waiters):
@@ -97,7 +95,6 @@ class Line(Generic[T]):
     def close(self) -> None:
         """End every wait with ``Closed``.  Claims that were not handed out go back with ``Leases.release_all``."""
         self._closed = True
-        self._asking.clear()
         for supplier in self._suppliers:
             supplier.close()
         while self._waiters:
@@ -206,7 +203,7 @@ class Line(Generic[T]):
     @property
     def has_more(self) -> bool:
         """Whether a shard had more items than it was last asked for."""
-        return any(not supplier.standing.is_dry for supplier in self._suppliers)
+        return any(not supplier.supply.is_dry for supplier in self._suppliers)
 
     def give_back(self, claims: Sequence[Claim[T]]) -> None:
         """Let other consumers have claims that were taken and not begun with; without any they go to the queue."""
@@ -238,7 +235,8 @@ class Line(Generic[T]):
         self._waiters.append(waiter)
         for supplier in self._suppliers:
             # One that has nothing will wake this process.  A call with a time limit asks, to learn whether it answers.
-            if not supplier.is_looking and not (supplier.covered and patient and timeout is None):
+            state = supplier.supply.state
+            if state not in IS_DUE and not (state is SupplyState.LISTENING and patient and timeout is None):
                 supplier.look()
         # Whether a request was answered in time tells "nothing is ready" from "nobody answers".
         looks = 0 if timeout is None else self.looks
@@ -296,8 +294,7 @@ class Line(Generic[T]):
         """Claim up to this many items ahead, once, unless some are: the streams take from other queues and do not
         wait."""
         for supplier in () if self.ahead else self._suppliers:
-            supplier.probed = count
-            supplier.look()
+            supplier.probe(count)
 
     # -- what queues ask for -------------------------------------------------------------------------------------------
 
@@ -331,7 +328,7 @@ class Line(Generic[T]):
         """Tell whether consumers who are about to come back are to find items claimed for them."""
         return returning > 0 and self.pace.eager > len(self._waiters)  # one that waits does not come back
 
-    def order(self, supplier: Supplier[T], *, woken_alone: bool, returning: int = 0) -> Order:
+    def order(self, supplier: Supplier[T], returning: int = 0) -> Order:
         """Say what a supplier is to do next.
 
         ``returning``: consumers whose settlements leave now.  A stream among them is expected back immediately, and
@@ -341,59 +338,52 @@ class Line(Generic[T]):
         self._hand_back_untaken(now)
         is_certain = self._identity.is_certain()
         self.pace.adapt(now, is_certain=is_certain)
-        away = max(0, self.pace.eager - len(self._waiters))
-        supplier.covered, supplier.expected = False, min(returning, away) if is_certain else 0
-        count, supplier.probed = self._wanted_of(supplier), 0
+        expected = min(returning, max(0, self.pace.eager - len(self._waiters))) if is_certain else 0
+        count = self._wanted_of(supplier, expected)
         # A process that was woken alone makes a request even if nobody waits here any more: the request wakes the
         # next process that waits.  Without it the item would lie there until the next sweep.
-        if not (count or woken_alone or self._is_probe_due(supplier, now)):
+        if not (count or supplier.supply.owes(now) or self._is_probe_due(supplier, now)):
             return Order(False, pause=self._pause_of(supplier, SWEEP_SECONDS))
-        # Only consumers that wait now, because an answer that was decided before a consumer came says nothing about
-        # what is ready for it.
-        self._asking[supplier] = tuple(self._waiters)
-        is_awaited = any(map(_PATIENT, self._waiters))
-        return Order(True, count, is_awaited or supplier.expected > 0, is_awaited)
+        waiting = tuple(self._waiters)
+        is_awaited = any(map(_PATIENT, waiting))
+        return Order(True, count, is_awaited or expected > 0, is_awaited, expected=expected, waiting=waiting)
 
     def late(self, supplier: Supplier[T]) -> None:
         """Let the others see what a late request is about."""
         self._look_elsewhere(supplier)
 
-    def report(self, supplier: Supplier[T], report: Report) -> float:
+    def report(self, supplier: Supplier[T], order: Order, report: Report) -> float:
         """Hand out what was claimed.  Return the seconds until the next order, 0: immediately."""
         now, is_dry, next_ms = asyncio.get_running_loop().time(), report.is_dry, report.next_ms
         # If nothing was ahead before, consumers could take nothing: their pace is measured from now on.
         was_empty = self.ahead == report.items
         self.pace.note_claimed(now, items=report.items, size=report.size, buffer_was_empty=was_empty)
-        asking = self._asking.pop(supplier, ())
-        # A wake-up may arrive before the next consumer waits here.  It leads to the next order, which covers nobody.
-        # Where a rate has stopped the request, no channel was left.
-        supplier.covered = is_dry and report.listening and not self.pace.limited
         self._serve(supplier, fresh=True)
         if not report.listening and self._waiters and next_ms:
             next_ms = POLL_MS if next_ms < 0 else min(next_ms, POLL_MS)
         if self.pace.limited:
-            supplier.release(max(0, len(supplier.buffer) - supplier.expected))
+            supplier.release(max(0, len(supplier.buffer) - order.expected))
         self.hand_back()
         self._note(supplier, is_dry=is_dry)
-        supplier.expected = 0
         # An item that is left will come with the next request.  Only an empty shard is an answer for callers that do
         # not wait.
         if is_dry:
-            self._answer(asking, supplier)
+            self._answer(order, supplier)
         # A shortfall is not made up item by item: the next request leaves when less than half is left.
-        elif self._wanted_of(supplier) and (self._waiters or len(supplier.buffer) < supplier.low):
+        elif self._wanted_of(supplier) and (self._waiters or len(supplier.buffer) < supplier.supply.low):
             return 0.0
         return self._pause_of(supplier, min(SWEEP_SECONDS, next_ms / 1000) if next_ms > 0 else SWEEP_SECONDS)
 
-    def failed(self, supplier: Supplier[T], error: ZkrqError) -> None:
+    def failed(self, supplier: Supplier[T], order: Order, error: ZkrqError) -> None:
         """Tell the consumers that asked; those that wait longer are served by another request, or by another shard."""
-        self._answer(self._asking.pop(supplier, ()), supplier, error)
+        self._answer(order, supplier, error)
         self._note(supplier, is_dry=True)
 
     def look(self) -> None:
         """Let every shard look what is to be claimed."""
         for supplier in self._suppliers:
-            supplier.look()
+            if supplier.supply.state not in IS_DUE:
+                supplier.look()
 
     def supplied_by(self, suppliers: Iterable[Supplier[T]]) -> bool:
         """Tell whether it claims from these, and no others."""
@@ -407,7 +397,6 @@ class Line(Generic[T]):
           nothing while claims are there, or would never leave a shard.
         - What is counted as claimed ahead is what the shards have: more would stop requests, and less would claim
           without bound.
-        - Only requests of these shards are to be told about, or consumers would wait for an answer that never comes.
         - Once closed nobody waits.
         """
         suppliers = self._suppliers
@@ -416,7 +405,6 @@ class Line(Generic[T]):
             assert waiter.want > 0, f"waits for nothing: {waiter}"
         assert not (self._closed and self._waiters), "closed, and consumers wait"
         assert self.has_others == (len(suppliers) > 1), f"{len(suppliers)} suppliers"
-        assert self._asking.keys() <= {*suppliers}, "a request of a shard that is not used any more"
         assert self._turn in suppliers, "the turn of a shard that is not used any more"
         assert self._left >= 0, f"a turn for {self._left} claims"
         assert {*map(id, self._buffers)} == {id(each.buffer) for each in suppliers}, "other buffers than the shards'"
@@ -426,28 +414,26 @@ class Line(Generic[T]):
 
     # -- deciding ------------------------------------------------------------------------------------------------------
 
-    def _wanted_of(self, supplier: Supplier[T]) -> int:
-        """Return how many items this one is to claim now."""
+    def _wanted_of(self, supplier: Supplier[T], expected: int = 0) -> int:
+        """Return how many items this one is to claim now.  ``expected``: consumers that are about to come back."""
         supplier.drop_lost()
-        ahead, own = self.ahead, len(supplier.buffer)
-        # The next request leaves when half is left, so that its answer arrives before the rest is used up.
-        supplier.low = -(-self.pace.target // 2) - (ahead - own)
-        count = sum(map(_WANT, self._waiters)) + max(0, max(self.pace.target, supplier.expected) - ahead)
+        supply, ahead, own = supplier.supply, self.ahead, len(supplier.buffer)
+        supply.keep(self.pace.target, ahead - own)
+        count = sum(map(_WANT, self._waiters)) + max(0, max(self.pace.target, expected) - ahead)
         if count and self.has_others:
             at = self._suppliers.index(supplier)
             before, after = self._suppliers[:at], self._suppliers[at + 1 :]
-            standings = [each.standing for each in before], [each.standing for each in after]
-            count = asked_of(count, supplier.standing, *standings)
-        return min(CLAIM_MAX, max(count, supplier.probed - own if supplier.probed else 0))
+            count = asked_of(count, supply, [each.supply for each in before], [each.supply for each in after])
+        return min(CLAIM_MAX, max(count, supply.probed - own if supply.probed else 0))
 
     def _is_probe_due(self, supplier: Supplier[T], now: float) -> bool:
         """Tell whether to see, without claiming anything, if there are items again where there were none."""
-        return now - supplier.standing.asked_at >= PROBE_SECONDS and self._is_spared(supplier)
+        return now - supplier.supply.asked_at >= PROBE_SECONDS and self._is_spared(supplier)
 
     def _is_spared(self, supplier: Supplier[T]) -> bool:
         """Tell whether consumers are here that this one is not asked for, because others have items."""
-        others = [other.standing for other in self._suppliers if other is not supplier]
-        return self.has_consumers and is_spared(supplier.standing, others)
+        others = [other.supply for other in self._suppliers if other is not supplier]
+        return self.has_consumers and is_spared(supplier.supply, others)
 
     def _pause_of(self, supplier: Supplier[T], longest: float) -> float:
         """Return how many seconds after its last request, at most, this one is to look again."""
@@ -466,14 +452,14 @@ class Line(Generic[T]):
     def _note(self, supplier: Supplier[T], *, is_dry: bool) -> None:
         """Note whether items are left on a shard.  In any case it is another's turn; but shards that have nothing do
         not make each other look again, or two of them would never rest."""
-        was_dry, supplier.standing.is_dry = supplier.standing.is_dry, is_dry
+        is_dry_still = supplier.supply.found(is_dry=is_dry)
         if self.has_others:
-            self._look_elsewhere(supplier, with_items=was_dry and is_dry)
+            self._look_elsewhere(supplier, with_items=is_dry_still)
 
     def _look_elsewhere(self, supplier: Supplier[T], *, with_items: bool = False) -> None:
         """Let the others look what is to be claimed; ``with_items``: those that have some."""
         for other in self._suppliers:
-            if other is not supplier and not (with_items and other.standing.is_dry):
+            if other is not supplier and not (with_items and other.supply.is_dry):
                 other.look()
 
     # -- handing out ---------------------------------------------------------------------------------------------------
@@ -493,9 +479,9 @@ class Line(Generic[T]):
         if self.has_others and supplier in self._suppliers:
             self._suppliers = [*(other for other in self._suppliers if other is not supplier), supplier]
 
-    def _answer(self, asking: Iterable[Waiter[T]], supplier: Supplier[T], error: ZkrqError | None = None) -> None:
-        """Tell those who asked that this one has nothing for them, or has failed."""
-        for waiter in asking:
+    def _answer(self, order: Order, supplier: Supplier[T], error: ZkrqError | None = None) -> None:
+        """Tell those for whom a request was made that this one has nothing for them, or has failed."""
+        for waiter in cast("tuple[Waiter[T], ...]", order.waiting):
             if not waiter.patient and not waiter.future.done():
                 waiter.answers = {**(waiter.answers or {}), supplier: error}
                 self._end_if_over(waiter)

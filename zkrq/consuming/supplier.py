@@ -20,7 +20,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import math
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING, Generic, NamedTuple, Protocol, TypeVar
@@ -33,18 +32,20 @@ from zkrq.base.log import Log
 from zkrq.base.pauses import doubled
 from zkrq.base.tasks import wait_ended
 from zkrq.consuming.claims import Claim, lease_of
+from zkrq.consuming.core import supply as life
 from zkrq.consuming.core.lease import DELIVER, HOLDING, LeaseState
+from zkrq.consuming.core.supply import IS_DUE, JOINED, WAITING, Action, Order, Supply, SupplyState
+from zkrq.consuming.core.turns import LATE_SECONDS
 from zkrq.consuming.lease import Grant
 from zkrq.consuming.requests import Answered, Request
-from zkrq.consuming.turns import LATE_SECONDS, Standing
 from zkrq.protocol import calls
 from zkrq.protocol.payloads import NO_HEADERS, split, split_payload
 from zkrq.protocol.records import State, clock_of
 
 if TYPE_CHECKING:
     from zkrq.consuming.context import QueueContext
+    from zkrq.consuming.core.pace import Pace
     from zkrq.consuming.leases import Leases
-    from zkrq.consuming.pace import Pace
     from zkrq.consuming.wakeups import Wakeups
     from zkrq.replication.replicas import Replicas
 
@@ -56,31 +57,12 @@ FIRST_PAUSE, MAX_PAUSE = 0.05, 1.0
 JOIN_TURNS = 3
 """Turns of the event loop that a request waits for settlements that are about to leave: what it takes to send them."""
 
-PASS_ON_LEAST = 1.0
-"""Least seconds after a request until another one is made only to wake others for what is due."""
-
 HAND_BACK_SECONDS = 1.0
 """Seconds that a request waits for items that are being handed back, so that it gets them before those behind them."""
 
 
 LARGE_BYTES = 1 << 16
 """Bytes of payloads, of one bundle in one reply, that a server is not to keep for long once their items are gone."""
-
-
-class Order(NamedTuple):
-    """What a supplier is to do next."""
-
-    asks: bool
-    """Whether to make a claim request now; also for no items, to see if there are some or to pass a wake-up on."""
-    wanted: int = 0
-    """Items to claim."""
-    listens: bool = False
-    """Whether to leave a wake-up channel where nothing is ready, because a consumer waits until there is something, or
-    may come back to."""
-    is_awaited: bool = False
-    """Whether such a consumer waits already."""
-    pause: float = 0.0
-    """Seconds until the next order if no request is made and no wake-up arrives."""
 
 
 class Report(NamedTuple):
@@ -108,9 +90,10 @@ class Demand(Protocol[T]):
     has_others: bool
     """Whether there are several suppliers."""
 
-    def order(self, supplier: Supplier[T], *, woken_alone: bool, returning: int = 0) -> Order:
-        """Say what a supplier is to do next.  ``woken_alone``: it has to make a request, which wakes another process
-        if no consumer waits here.  ``returning``: consumers whose settlements leave now, and who are expected back."""
+    def order(self, supplier: Supplier[T], returning: int = 0) -> Order:
+        """Say what a supplier is to do next.
+
+        ``returning``: consumers whose settlements leave now, and who are expected back."""
         ...
 
     def expects(self, returning: int) -> bool:
@@ -125,11 +108,11 @@ class Demand(Protocol[T]):
         """Note that a request is in flight for long: others are to see what it is about."""
         ...
 
-    def report(self, supplier: Supplier[T], report: Report) -> float:
+    def report(self, supplier: Supplier[T], order: Order, report: Report) -> float:
         """Hand out what was claimed.  Return the seconds until the next order, 0: immediately."""
         ...
 
-    def failed(self, supplier: Supplier[T], error: ZkrqError) -> None: ...
+    def failed(self, supplier: Supplier[T], order: Order, error: ZkrqError) -> None: ...
 
 
 class Supplier(Generic[T]):
@@ -157,62 +140,53 @@ class Supplier(Generic[T]):
         self._demand = demand
         self._away = away
         self._identity = context.identity
-        self._declaration = context.declaration
         self._log = Log(logging.getLogger("zkrq.claims"), {"cluster": context.cluster, "queue": context.queue})
         self._pace = demand.pace
         self._runner: asyncio.Task[None] | None = None
         self._alarm = Alarm()
         self._late: asyncio.TimerHandle | None = None
-        self._woken_alone = self._passes_on = self._is_waiting = self._closed = False
-        self._pass_on_at = math.inf
-        """When something is due, as the last answer said.  If no consumer waits here by then, others have to learn of
-        it, of whom none may know."""
-        self._is_due = True
-        """Whether the next order is to be asked for now ..."""
-        self._due_at = 0.0
-        """... and when it is otherwise, by ``loop.time()``."""
         self._joined: Request | None = None
         """The request that was sent together with settlements, until the loop below waits for its answer."""
         self._handed_back = set[asyncio.Task[None]]()
         self._trouble: ZkrqError | None = None
         self.seq = seq
         """Number of the last request."""
-        self.standing = Standing()
+        self.supply = Supply()
         self.buffer: deque[Claim[T]] = deque()
         """Claims made ahead."""
-        self.low = 0
-        """Claims made ahead below which the next order is due."""
-        self.probed = 0
-        """Items that the next order is to be for at least, once."""
-        self.is_looking = False
-        """Whether ``look`` was called since the last order."""
         self.looks = 0
         """Requests that were answered."""
-        self.expected = 0
-        """Consumers for whom the request in flight asks although they do not wait yet."""
-        self.covered = False
-        """Whether the last request has left nothing ready, and a wake-up channel: until that wakes this process, or the
-        next order is due, another request would find nothing."""
         leases.join_with(self.join)
 
     # -- running -------------------------------------------------------------------------------------------------------
 
     def look(self) -> None:
         """Ask for the next order soon, and make a request if it says so."""
-        self.is_looking = self._is_due = True
-        self._alarm.ring()
-        if self._runner is None and not self._closed:
-            self._pace.begin(asyncio.get_running_loop().time())
-            self._runner = self._context.tasks.supervise(self._run, f"claim from {self._context.queue}")
+        if action := self.supply.tell(life.LOOK):
+            self._act(action)
+
+    def probe(self, count: int) -> None:
+        """Have this many items claimed once, at least."""
+        if action := self.supply.probe(count):
+            self._act(action)
 
     def wake(self, alone: bool = False) -> None:
         """Make a request soon: an item may be ready.  ``alone``: no other process was woken for it."""
-        if alone:
-            self._woken_alone, self.standing.is_dry = True, False
-            if self._runner is None:  # it rests, so another process is to be woken
-                self.look()
-        self._is_due = True
-        self._alarm.ring()
+        if action := self.supply.wake(alone=alone):
+            self._act(action)
+
+    def _act(self, action: Action) -> None:
+        match action:
+            case Action.RING:
+                self._alarm.ring()
+            case Action.START:
+                self._pace.begin(asyncio.get_running_loop().time())
+                self._runner = self._context.tasks.supervise(self._run, f"claim from {self._context.queue}")
+            case Action.STOP:
+                self._alarm.stop()
+                if self._runner:
+                    self._runner.cancel()
+                    self._runner = None
 
     def rest(self) -> bool:
         """End the loop below unless there is work for it; return whether it has ended.  ``look`` begins it again.
@@ -220,21 +194,15 @@ class Supplier(Generic[T]):
         The caller has seen that no consumer is left.  It ends only between two requests: one in flight may have claimed
         items.
         """
-        if self._runner:
-            if not self._is_waiting or self._is_due or self._joined or self.buffer or self._handed_back:
-                return False
-            self._runner.cancel()
-            self._runner = None
-            self._is_waiting = self.covered = False  # nobody hears the channel
-            self._alarm.stop()
-        return True
+        if self.supply.state in WAITING and not self.buffer and not self._handed_back:
+            self.supply.tell(life.REST)
+            self._act(Action.STOP)
+        return self._runner is None
 
     def close(self) -> None:
         """Make no more requests."""
-        self._closed = True
-        self._alarm.stop()
-        if self._runner:
-            self._runner.cancel()
+        self.supply.tell(life.CLOSE)
+        self._act(Action.STOP)
 
     @property
     def is_in_trouble(self) -> bool:
@@ -272,8 +240,10 @@ class Supplier(Generic[T]):
                 drawn.append(claim)
         self._pace.taken += len(drawn)
         # What a shard without items is asked for, it has not; the others may have it.
-        if len(self.buffer) < self.low and not self.is_looking and (not self.covered or self._demand.has_others):
-            self._demand.look()
+        if len(self.buffer) < self.supply.low:
+            state = self.supply.state
+            if self._demand.has_others or not (state in IS_DUE or state is SupplyState.LISTENING):
+                self._demand.look()
         return drawn
 
     def take_back(self, claims: Sequence[Claim[T]]) -> None:
@@ -309,29 +279,30 @@ class Supplier(Generic[T]):
     def check_invariants(self) -> None:
         """Assert what holds between any two callbacks.
 
-        - There is at most one request: one that joined settlements is taken over before another is asked for, and a
-          loop that waits for its next order has none in flight.  Two would have the same number, and the servers would
-          answer the second with the items of the first.
+        - A request that left with settlements waits to be taken over, and has the next number.
+        - There is a loop unless the supply rests, or is closed.
         - What is claimed ahead is of this shard, and no consumer has it: it would be handed out twice.
         - Another supplier hears of a request that takes long only while it is in flight.
         """
-        asking = self.standing.asking
-        assert not (self._joined and asking), "a request has joined settlements while one is in flight"
-        assert not (self._is_waiting and asking), "the loop waits for an order while its request is in flight"
+        supply = self.supply
+        if supply.state is not SupplyState.CLOSED:
+            assert bool(self._joined) is (supply.state in JOINED), f"{supply.state}, with {self._joined}"
         assert not self._joined or self._joined.call.seq == self.seq + 1, "a request of another number than the next"
-        assert asking or self._late is None, "late, and nothing is in flight"
+        assert bool(self._runner) is (supply.state not in (SupplyState.RESTING, SupplyState.CLOSED)), supply.state
+        assert supply.asking or self._late is None, "late, and nothing is in flight"
         assert len({id(claim) for claim in self.buffer}) == len(self.buffer), "a claim is there twice"
         for claim in self.buffer:
             lease = lease_of(claim)
             assert lease.issuer is self._leases, f"a claim of another shard: {lease!r}"
             assert lease.state is not LeaseState.DELIVERED, f"a consumer has what is still to be handed out: {lease!r}"
-        self.standing.check_invariants()
+        supply.check_invariants()
 
     # -- claiming ------------------------------------------------------------------------------------------------------
 
     async def _run(self) -> None:
-        failures = 0
+        failures, supply = 0, self.supply
         loop = asyncio.get_running_loop()
+        supply.begin()
         while True:
             await self._wait_until_due()
             try:
@@ -341,45 +312,38 @@ class Supplier(Generic[T]):
                         continue
                     report = await self._finish(request, request.answer or self._replicas.decide(request.call))
                 finally:
-                    self._end_asking()
+                    self._stop_late()
             except ZkrqError as error:
                 failures += 1
-                self._woken_alone |= self._passes_on  # still to be passed on if no consumer waits by then
                 if self._trouble is None:
                     self._log.warning("no claims for now, retrying: %s", error)
                 self._trouble = error
-                self._demand.failed(self, self.failure(error))
+                self._demand.failed(self, supply.fail(), self.failure(error))
                 await asyncio.sleep(doubled(FIRST_PAUSE, failures, most=MAX_PAUSE))
-                self._is_due = True
+                supply.tell(life.RETRY)
                 continue
             failures, self._trouble = 0, None
             self.looks += 1
-            pause, now = self._demand.report(self, report), loop.time()
-            self._due_at = now + pause
-            self._pass_on_at = now + max(PASS_ON_LEAST, report.next_ms / 1000) if report.next_ms > 0 else math.inf
-            self._is_due = self._is_due or not pause
+            # Where a rate has stopped the request, no channel was left.
+            heard = report.is_dry and report.listening and not self._pace.limited
+            # The order is not kept here: it knows consumers and so their claims, which would be extended as long.
+            pause = self._demand.report(self, supply.answer(loop.time(), report.next_ms, heard=heard), report)
+            supply.due_at = loop.time() + pause
+            if not pause:
+                supply.tell(life.LOOK)
 
     async def _wait_until_due(self) -> None:
         """Wait until an order is due, or a request has joined settlements."""
-        self._is_waiting = True
-        while not (self._is_due or self._joined):
-            if self._due_at <= asyncio.get_running_loop().time() or not await self._alarm.until(self._due_at):
-                self._is_due = True
+        supply = self.supply
+        while supply.state in WAITING:
+            due_at = supply.due_at
+            if due_at <= asyncio.get_running_loop().time() or not await self._alarm.until(due_at):
+                supply.tell(life.TIME)
         # Settlements that leave in this turn of the event loop take the request along.
         for _ in range(JOIN_TURNS):
-            if self._joined or not self._leases.is_leaving:
+            if supply.state in JOINED or not self._leases.is_leaving:
                 break
             await NEXT_TURN
-        self._is_waiting = False
-
-    def _next_order(self, returning: int = 0) -> Order:
-        """Ask for the next order."""
-        # Cleared before the order is asked for: a wake-up that arrives during the request must lead to another one.
-        self._is_due = self.is_looking = False
-        if self._pass_on_at <= asyncio.get_running_loop().time():
-            self._woken_alone, self._pass_on_at = True, math.inf
-        self._passes_on, self._woken_alone = self._woken_alone, False
-        return self._demand.order(self, woken_alone=self._passes_on, returning=returning)
 
     def join(self, returning: int) -> Request | None:
         """Return the request that is to leave with settlements now, None if none is due or the loop is busy with one.
@@ -387,69 +351,71 @@ class Supplier(Generic[T]):
         ``returning``: consumers whose claims are settled.  Those of streams are expected back for the next item as soon
         as that is done.  The caller puts the answer, or the error, into the request.
         """
-        owner = self._identity.owner
-        # Closed, the claims that go back would be handed out again, to nobody.
-        if not self._is_waiting or self._closed or self._joined or self._handed_back or owner is None:
+        owner, supply = self._identity.owner, self.supply
+        if supply.state not in life.JOIN or self._handed_back or owner is None:
             return None
-        if not self._is_due and (len(self.buffer) >= returning or not self._demand.expects(returning)):
+        is_due = supply.state in IS_DUE
+        if not is_due and (len(self.buffer) >= returning or not self._demand.expects(returning)):
             return None
-        was_due = self._is_due
-        order = self._next_order(returning)
+        order = self._demand.order(self, returning)
         hears = order.listens and self._wakeups.hears(self._replicas.primary(self._context.queue), owner)
         # Two kinds of request are left to the loop: one that has to begin to listen for a consumer that waits already,
         # and one that only passes a wake-up on.  A consumer that comes back and finds nothing asks again, and the loop
         # begins to listen then.
         if not order.wanted or (order.is_awaited and not hears):
-            self._is_due, self._woken_alone = was_due, self._passes_on
+            supply.tell(life.DECLINE)
             return None
         # The loop takes over in its next turn.  From now on nothing else is asked for, and a cancellation that is heard
         # of is remembered.
         answer: asyncio.Future[Answered] = asyncio.get_running_loop().create_future()
         self._joined = self._make(owner, order, self._wakeups.channel if hears else "")._replace(answer=answer)
         self._leases.expect(self._joined.token)
-        self._alarm.ring()
+        if action := supply.ask(order, asyncio.get_running_loop().time(), life.JOIN):
+            self._act(action)
         return self._joined
 
     def _take_over(self) -> Request | None:
         """Return the request that was sent together with settlements, if there is one."""
         request, self._joined = self._joined, None
         if request:
+            self.supply.tell(life.TAKE_OVER)
             self._begin_asking(request.call.count)
         return request
 
     def _begin_asking(self, count: int) -> None:
-        """Let other suppliers see what the request in flight is about."""
-        self.standing.asking, self.standing.asked_at = count, asyncio.get_running_loop().time()
+        """Let other suppliers hear of the request in flight if it takes long.  ``count``: items that it is for."""
         self.note_company()
 
     def note_company(self) -> None:
         """See to it that other suppliers, if there are any, hear that the request in flight takes long."""
-        if self.standing.asking and not self._late and self._demand.has_others:
+        if self._demand.has_others and not self._late and self.supply.asking:
             self._late = asyncio.get_running_loop().call_later(LATE_SECONDS, self._note_late)
 
     def _note_late(self) -> None:
-        self.standing.is_late = True
+        self.supply.late()
         self._demand.late(self)
 
-    def _end_asking(self) -> None:
+    def _stop_late(self) -> None:
         if self._late:
             self._late.cancel()
             self._late = None
-        self.standing.asking, self.standing.is_late = 0, False
 
     async def _next_request(self) -> Request | None:
         """Ask for the next order; return its request once that may be made, None if nothing is to be asked for."""
-        order = self._next_order()
+        order, now = self._demand.order(self), asyncio.get_running_loop().time()
         if not order.asks:
-            self._due_at = min(asyncio.get_running_loop().time() + order.pause, self._pass_on_at)
+            self.supply.pause(order, now)
             return None
+        # Noted before the first await: a wake-up that arrives from now on must lead to another request.
+        self.supply.ask(order, now)
         self._begin_asking(order.wanted)
         # A request that overtakes what is being handed back would get the items behind them, and the order would be
         # lost.
         if self._handed_back:
             await wait_ended(self._handed_back, HAND_BACK_SECONDS)
-        if self._declaration and not self._declaration.is_done:
-            await self._declaration.done()
+        declaration = self._context.declaration
+        if declaration and not declaration.is_done:
+            await declaration.done()
         # Enrolled before the first claim: a claim whose owner is not in the registry looks like that of a dead
         # consumer, and any client would give it away.
         owner = self._identity.owner or await self._identity.get()

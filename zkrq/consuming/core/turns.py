@@ -10,9 +10,7 @@ Nothing here waits or reads a clock: ``now`` is ``loop.time()``, in seconds.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-
-from zkrq.consuming.pace import CLAIM_MAX
+from typing import Protocol
 
 LATE_SECONDS = 0.1
 """Seconds after which a request no longer counts: other shards are asked for what it is about."""
@@ -21,27 +19,23 @@ PROBE_SECONDS = 0.5
 """Seconds between two looks at a shard that had nothing, while consumers are served by other shards."""
 
 
-@dataclass(eq=False, slots=True)
-class Standing:
-    """Hold what the last requests have shown of a shard."""
+class Standing(Protocol):
+    """What the last requests have shown of a shard."""
 
-    is_dry: bool = True
-    """Whether nothing was left there."""
-    asking: int = 0
-    """Items asked for by the request in flight."""
-    is_late: bool = False
-    """Whether that request has been in flight for ``LATE_SECONDS``."""
-    asked_at: float = 0.0
-    """When the last request was made."""
+    @property
+    def is_dry(self) -> bool:
+        """Whether nothing was left there."""
+        ...
 
-    def check_invariants(self) -> None:
-        """Assert what holds between any two callbacks: a request asks for what one may claim, and only one that is in
-        flight is late.
+    @property
+    def asking(self) -> int:
+        """Items asked for by the request in flight."""
+        ...
 
-        Otherwise the other shards would be asked for too little as long as this one is not asked again.
-        """
-        assert 0 <= self.asking <= CLAIM_MAX, f"a request for {self.asking} items"
-        assert self.asking or not self.is_late, "late, and not in flight"
+    @property
+    def is_late(self) -> bool:
+        """Whether that request has been in flight for ``LATE_SECONDS``."""
+        ...
 
 
 def asked_of(wanted: int, own: Standing, before: Sequence[Standing], after: Sequence[Standing]) -> int:

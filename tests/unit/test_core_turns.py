@@ -2,7 +2,19 @@
 
 from __future__ import annotations
 
-from zkrq.consuming.turns import Standing, asked_of, is_spared
+from dataclasses import dataclass
+
+from zkrq.consuming.core.turns import asked_of, is_spared
+
+
+@dataclass(frozen=True)
+class Standing:
+    """What is known of a shard."""
+
+    is_dry: bool = True
+    asking: int = 0
+    is_late: bool = False
+
 
 DRY = Standing()
 IDLE = Standing(is_dry=False)

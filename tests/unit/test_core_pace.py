@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from zkrq.consuming.pace import AHEAD_BYTES, AHEAD_MAX, AHEAD_SECONDS, PREFETCH_SECONDS, Pace, PrefetchLimit
+from zkrq.consuming.core.pace import AHEAD_BYTES, AHEAD_MAX, AHEAD_SECONDS, PREFETCH_SECONDS, Pace, PrefetchLimit
 
 BY_PACE = PrefetchLimit(None)
 
