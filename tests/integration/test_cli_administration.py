@@ -128,14 +128,14 @@ async def test_result_of_an_item(shell: Shell, servers: local.Servers) -> None:
 async def test_what_has_ended_and_what_blocks_a_group(shell: Shell) -> None:
     code, _, complaint = await shell.run("list", "ended", "--state", "done")
     assert code == 2
-    assert "queue 'ended' keeps no history: `zkrq history set ended`" in complaint
+    assert "queue 'ended' keeps no history: `zkrq queues set ended --history 1000`" in complaint
     code, _, complaint = await shell.run("list", "ended", "--state", "finished")
     assert (code, "`zkrq list QUEUE --state done`" in complaint) == (2, True)
     code, _, complaint = await shell.run("list", "ended", "--state", "done", "--group", "tenant")
     assert (code, "leave it out" in complaint) == (2, True)
     code, _, complaint = await shell.run("find", "ended")
     assert (code, "`zkrq export ended`" in complaint) == (2, True)
-    assert await shell.value("history", "set", "ended", "--items", "10") == [{"queue": "ended", "history": 10}]
+    assert (await shell.value("queues", "set", "ended", "--history", "10"))[0]["history"] == 10
     (pushed,) = await shell.value("push", "ended", "1", "--group", "tenant")
     await shell.run("pop", "ended")
     (item,) = await shell.value("list", "ended", "--state", "done")
@@ -174,46 +174,82 @@ async def test_looking_and_administering(shell: Shell) -> None:
         assert (code, out, err) == (2, "", f"zkrq {command}: queue 'jobs' has no item '{first['id']}'\n")
 
 
-async def test_limits(shell: Shell) -> None:
+NO_RATE = {"rate": None, "seconds": None}
+NO_SETTINGS = {
+    "queue": "jobs",
+    "limits": {"concurrency": None, **NO_RATE},
+    "groups": {"concurrency": None, **NO_RATE, "ordered": False},
+    "history": 0,
+    "max_size": None,
+}
+
+
+async def test_settings(shell: Shell) -> None:
     await shell.value("push", "jobs", "-", stdin="1\n2\n3\n")
-    assert await shell.run("limits", "show", "jobs") == (0, "no limits; 0 claimed\n", "")
-    assert await shell.value("limits", "set", "jobs", "--concurrency", "2", "--rate", "2/1h") == [
-        {"queue": "jobs", "concurrency": 2, "rate": 2, "seconds": 3600.0}
+    assert await shell.run("queues", "show", "jobs") == (0, "no limits; 0 claimed\n", "")
+    assert await shell.value("queues", "show", "jobs") == [NO_SETTINGS]
+    assert await shell.value("queues", "set", "jobs", "--concurrency", "2", "--rate", "2/1h") == [
+        {**NO_SETTINGS, "limits": {"concurrency": 2, "rate": 2, "seconds": 3600.0}}
     ]
     assert [line["item"] for line in await shell.value("pop", "jobs", "--count", "5")] == [1, 2]
-    code, out, _ = await shell.run("limits", "show", "jobs")
+    code, out, _ = await shell.run("queues", "show", "jobs")
     assert code == 0
     assert out.startswith("2 at once, 2 in 3600 s; limited: 2 claims in 3600 s, the next in ")
     assert "limited: 2 claims in 3600 s" in (await shell.run("stats"))[1]
-    assert await shell.run("limits", "set", "jobs", "--none") == (0, "no limits\n", "")
+    assert await shell.run("queues", "set", "jobs", "--rate", "none") == (0, "2 at once\n", "")
     assert [line["item"] for line in await shell.value("pop", "jobs", "--count", "5")] == [3]
-    assert await shell.run("limits", "set", "jobs", "--group-concurrency", "2", "--group-rate", "5/s") == (
-        0,
-        "2 at once, 5 in 1 s in each group\n",
-        "",
+
+
+async def test_settings_that_are_not_named_stay(shell: Shell) -> None:
+    async def show(*flags: str) -> str:
+        code, out, err = await shell.run("queues", "set", "jobs", *flags)
+        assert (code, err) == (0, "")
+        return out
+
+    of_groups = "2 at once, 5 in 1 s in each group"
+    assert await show("--group-concurrency", "2", "--group-rate", "5/s") == f"no limits; {of_groups}\n"
+    assert await show("--concurrency", "9") == f"9 at once; {of_groups}\n"
+    assert await show("--max-size", "50", "--history", "7") == (
+        f"9 at once; {of_groups}; at most 50 items; a history of 7 items\n"
     )
-    of_groups = {"concurrency": 2, "ordered": False, "rate": 5, "seconds": 1.0}
-    none = {"concurrency": None, "rate": None, "seconds": None}
-    assert await shell.value("limits", "show", "jobs") == [{"queue": "jobs", **none, "groups": of_groups}]
-    code, out, _ = await shell.run("limits", "set", "jobs", "--ordered", "--concurrency", "9")
-    assert (code, out) == (0, "9 at once\nin order within each group\n"), "each for itself"
-    code, out, _ = await shell.run("limits", "show", "jobs")
-    assert (code, out) == (0, "9 at once; in order within each group; 0 claimed\n")
-    assert await shell.run("limits", "set", "jobs", "--group-none") == (0, "no limits of groups\n", "")
-    assert (await shell.value("limits", "set", "jobs", "--none"))[0] == {"queue": "jobs", **none}
+    ordered = {"concurrency": None, "rate": 5, "seconds": 1.0, "ordered": True}
+    everything = {
+        "queue": "jobs",
+        "limits": {"concurrency": 9, **NO_RATE},
+        "groups": ordered,
+        "history": 7,
+        "max_size": 50,
+    }
+    assert await shell.value("queues", "set", "jobs", "--ordered") == [everything], "it excludes their concurrency"
+    assert await shell.value("queues", "show", "jobs") == [everything]
+    in_order = "9 at once; in order, 5 in 1 s within each group; at most 50 items; a history of 7 items; 0 claimed\n"
+    assert await shell.run("queues", "show", "jobs") == (0, in_order, "")
+    code, _, err = await shell.run("queues", "set", "jobs", "--group-concurrency", "2")
+    assert (code, "one item claimed at a time" in err) == (2, True)
+    assert await shell.value("queues", "show", "jobs") == [everything], "nothing that is refused changes anything"
+    assert await show("--unordered", "--group-rate", "none", "--max-size", "none", "--history", "none") == "9 at once\n"
+    assert await shell.value("queues", "set", "jobs", "--concurrency", "none") == [NO_SETTINGS]
+
+
+async def test_settings_that_are_wrong(shell: Shell) -> None:
+    flags = "--concurrency, --rate, --group-concurrency, --group-rate, --max-size, --history (each with a value or none"
     for wrong, says in (
         (("--rate", "50"), "'50' is no rate: give a number and a time"),
         (("--rate", "50/2h"), "the time of rate is 7200 s"),
         (("--concurrency", "0"), "concurrency is 0"),
-        (("--none", "--concurrency", "1"), "or --none to take the limits away"),
-        ((), "or --none to take the limits away"),
-        (("--group-none", "--ordered"), "or --group-none"),
+        (("--concurrency", "few"), "'few' is no number: give one, or none"),
+        ((), f"give {flags}), --ordered or --unordered"),
+        (("--unordered", "--ordered"), "--ordered or --unordered"),
         (("--ordered", "--group-concurrency", "2"), "one item claimed at a time"),
         (("--group-rate", "0/1s"), "the number in rate is 0"),
+        (("--max-size", "0"), "max_size is 0"),
+        (("--history", "10001"), "history is 10001"),
+        (("--max-size", "9", "--history", "-1"), "history is -1"),
     ):
-        code, out, err = await shell.run("limits", "set", "jobs", *wrong)
+        code, out, err = await shell.run("queues", "set", "jobs", *wrong)
         assert (code, out) == (2, "")
         assert says in err
+    assert await shell.value("queues", "show", "jobs") == [NO_SETTINGS]
 
 
 async def test_schedules(shell: Shell, servers: local.Servers) -> None:

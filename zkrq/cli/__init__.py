@@ -2,7 +2,7 @@
 
 command     what a command consists of: flags, arguments, the lines that it yields
 connection  the flags of every command that works on a namespace
-push pop items queues removing schedules servers shards trying worker serve top completion   the commands
+push pop items queues settings removing schedules servers shards trying worker serve top completion   the commands
 forms       items as text: JSON, MessagePack, bytes
 asking      questions before anything is removed
 progress    how far long work is

@@ -118,8 +118,8 @@ async def _ended(args: Namespace) -> Lines:
         items = await queue.history(args.count)
         if not items and not (await queue.statistics()).history:
             raise ConfigError(
-                f"queue {args.queue!r} keeps no history: `zkrq history set {args.queue}`, or the option history of its "
-                "programs, which begins one"
+                f"queue {args.queue!r} keeps no history: `zkrq queues set {args.queue} --history 1000`, or the option "
+                "history of its programs, which begins one"
             )
         names = await describe_owners(cluster, items)
     for item in items:
@@ -127,13 +127,6 @@ async def _ended(args: Namespace) -> Lines:
         took = "" if item.took is None else f" after {item.took:.1f} s by {names.get(item.owner or '', item.owner)}"
         why = f"  {item.reason}" if item.reason else ""
         yield Line(f"{item.id}  {item.state} {item.ended_at:%Y-%m-%d %H:%M:%S} UTC{took}{why}", value)
-
-
-async def _set_history(args: Namespace) -> Lines:
-    async with open_cluster(args) as cluster:
-        await cluster.queue(args.queue).set_history(args.items)
-    kept = f"the last {args.items:,} items are kept" if args.items else "no history from now on"
-    yield Line(kept, {"queue": args.queue, "history": args.items})
 
 
 async def _groups(args: Namespace) -> Lines:
@@ -201,13 +194,6 @@ COMMANDS = (
         "show the largest groups, and which claims block them",
         _groups,
         (Flag("count", "at most this many groups, up to 100", int, 10, "N"),),
-        QUEUE,
-    ),
-    Command(
-        "history set",
-        "say how many of the items that have ended last a queue keeps; 0: none",
-        _set_history,
-        (Flag("items", "up to 10,000", int, 1000, "N"),),
         QUEUE,
     ),
 )

@@ -293,7 +293,7 @@ def kept_at_home(map: ShardMap, queues: Iterable[str], by: str) -> ShardMap:
     if len(homed := {**map.homed, **new}) > HOMED_MAX:
         raise ValueError(
             f"{HOMED_MAX} queues have limits or groups in order, the most in a namespace of several shards: remove "
-            "those of another one (zkrq limits set QUEUE --none --group-none), or delete it"
+            "those of another one (zkrq queues show QUEUE, zkrq queues set QUEUE), or delete it"
         )
     return replace(map, number=map.number + 1, homed=homed, by=by) if new else map
 

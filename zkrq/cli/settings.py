@@ -1,0 +1,107 @@
+"""Define the commands for the settings of a queue: its limits, its order, its history, its size."""
+
+from __future__ import annotations
+
+import re
+from argparse import ArgumentTypeError, Namespace
+from typing import Any
+
+from zkrq.base.limits import History, QueueSettings, Size
+from zkrq.cli.command import QUEUE, Command, Flag, Line, Lines, attribute, look_at, open_cluster
+from zkrq.client.changing import as_value, changed, write_settings
+
+NONE = "none"
+"""The value of a flag that takes a setting away."""
+
+_RATE = re.compile(r"(\d+)/(\d*(?:\.\d+)?)(ms|s|m|h)")
+_SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
+
+
+def read_rate(text: str) -> tuple[int, float] | str:
+    """Read a rate such as ``50/1s``, ``50/s`` or ``1000/15m``, or ``none``."""
+    if text == NONE:
+        return text
+    if not (match := _RATE.fullmatch(text)):
+        raise ArgumentTypeError(
+            f"{text!r} is no rate: give a number and a time, such as 50/1s, 100/m or 5000/1h, or none"
+        )
+    return int(match[1]), float(match[2] or 1) * _SECONDS[match[3]]
+
+
+def read_count(text: str) -> int | str:
+    """Read a number, or ``none``."""
+    try:
+        return text if text == NONE else int(text)
+    except ValueError:
+        raise ArgumentTypeError(f"{text!r} is no number: give one, or none") from None
+
+
+_FIELDS = {
+    "concurrency": ("limits", "concurrency"),
+    "rate": ("limits", "rate"),
+    "group-concurrency": ("groups", "concurrency"),
+    "group-rate": ("groups", "rate"),
+    "ordered": ("groups", "ordered"),
+    "unordered": ("groups", "ordered"),
+    "max-size": ("size", "max"),
+    "history": ("history", "count"),
+}
+"""The section and the field that each flag changes."""
+
+
+async def _show(args: Namespace) -> Lines:
+    async with look_at(args) as cluster:
+        queue = cluster.queue(args.queue)
+        settings, statistics = await queue.settings(), await queue.statistics()
+    yield _line(args.queue, settings, statistics.limited or f"{statistics.sizes.claimed:,} claimed")
+
+
+async def _set(args: Namespace) -> Lines:
+    given = {flag: getattr(args, attribute(flag)) for flag in _FIELDS}
+    flags = [flag for flag, value in given.items() if value is not None and value is not False]
+    if not flags or (args.ordered and args.unordered):
+        args.parser.error(
+            "give --concurrency, --rate, --group-concurrency, --group-rate, --max-size, --history (each with a value "
+            "or none), --ordered or --unordered"
+        )
+    named: dict[str, dict[str, Any]] = {}
+    for flag in flags:
+        section, field = _FIELDS[flag]
+        without = 0 if flag == "history" else None
+        value = flag == "ordered" if field == "ordered" else given[flag]
+        named.setdefault(section, {})[field] = without if value == NONE else value
+    async with open_cluster(args) as cluster:
+        queue = cluster.queue(args.queue)
+        settings = changed(await queue.settings(), named)
+        await write_settings(queue, settings, named)
+    yield _line(args.queue, settings)
+
+
+def _line(queue: str, settings: QueueSettings, now: str = "") -> Line:
+    """Say what the settings of a queue are, and how it is now."""
+    history, size = History(settings.history), Size(settings.max_size)
+    said = [str(part) for part in (settings.groups, size, history) if part.settings]
+    return Line("; ".join(filter(None, (str(settings.limits), *said, now))), {"queue": queue, **as_value(settings)})
+
+
+_FLAGS = (
+    Flag("concurrency", "items claimed at once, over all workers", read_count, None, "N|none"),
+    Flag("rate", "claims begun in a time, over all workers, such as 50/1s or 1000/h", read_rate, None, "N/TIME|none"),
+    Flag("group-concurrency", "items of each group claimed at once, over all workers", read_count, None, "N|none"),
+    Flag("group-rate", "claims of each group begun in a time, such as 50/1s", read_rate, None, "N/TIME|none"),
+    Flag("ordered", "each group keeps the order of its pushes, one item claimed at a time", bool),
+    Flag("unordered", "no order of groups from now on", bool),
+    Flag("max-size", "items that it may have, queued, scheduled and claimed together", read_count, None, "N|none"),
+    Flag("history", "items that have ended last to keep, up to 10,000", read_count, None, "N|none"),
+)
+
+COMMANDS = (
+    Command("queues show", "show the settings of a queue: limits, order, size, history", _show, arguments=QUEUE),
+    Command(
+        "queues set",
+        "change the settings of a queue that are named, leave the others",
+        _set,
+        _FLAGS,
+        QUEUE,
+    ),
+)

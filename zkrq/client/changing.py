@@ -1,0 +1,65 @@
+"""Change some settings of a queue and leave the others as they are, for the command line and the HTTP API."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from zkrq.base.limits import Groups, History, Limits, QueueSettings, Size
+
+if TYPE_CHECKING:
+    from zkrq.client.queue import Queue
+
+Named = Mapping[str, Mapping[str, Any]]
+"""The settings to change: by section (``limits``, ``groups``, ``history``, ``size``) and by field of its class."""
+
+
+def changed(settings: QueueSettings, named: Named) -> QueueSettings:
+    """Return the settings with what is named in place of what was there.  Raises ``ConfigError``.
+
+    An order takes away the concurrency of groups, which would contradict it, unless that is named, too.
+    """
+    of_groups = named.get("groups", {})
+    if of_groups.get("ordered"):
+        of_groups = {"concurrency": None, **of_groups}
+    return QueueSettings(
+        replace(settings.limits, **named.get("limits", {})),
+        replace(settings.groups, **of_groups),
+        replace(History(settings.history), **named.get("history", {})).count,
+        replace(Size(settings.max_size), **named.get("size", {})).max,
+    )
+
+
+async def write_settings(queue: Queue[Any], settings: QueueSettings, named: Named) -> None:
+    """Give a queue the settings of those sections that are named.
+
+    Raises as ``Queue.set_limits`` does; sections that come before the one that failed may have changed.
+    """
+    if "limits" in named:
+        await queue.set_limits(settings.limits)
+    if "groups" in named:
+        await queue.set_groups(settings.groups)
+    if "history" in named:
+        await queue.set_history(settings.history)
+    if "size" in named:
+        await queue.set_max_size(settings.max_size)
+
+
+def as_value(settings: QueueSettings) -> dict[str, object]:
+    """Return the settings as values that JSON can write."""
+    return {
+        "limits": {"concurrency": settings.limits.concurrency, **_rate_of(settings.limits)},
+        "groups": {
+            "concurrency": settings.groups.concurrency,
+            **_rate_of(settings.groups),
+            "ordered": settings.groups.ordered,
+        },
+        "history": settings.history,
+        "max_size": settings.max_size,
+    }
+
+
+def _rate_of(limits: Limits | Groups) -> dict[str, object]:
+    count, seconds = limits.rate or (None, None)
+    return {"rate": count, "seconds": seconds}
