@@ -64,8 +64,9 @@ async def served(shared_servers: local.Servers) -> AsyncGenerator[tuple[Serving,
     hub, namespace = Hub(), new_namespace()
     async with (
         in_process(shared_servers, namespace, hub) as cluster,
-        serving(in_process(shared_servers, namespace, hub), ordered=(ORDERED,)) as http,
+        serving(in_process(shared_servers, namespace, hub)) as http,
     ):
+        await cluster.queue(ORDERED).set_groups(zkrq.Groups(ordered=True))
         yield http, cluster
 
 

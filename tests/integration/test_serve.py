@@ -198,11 +198,14 @@ async def test_groups_keep_their_order(stage: Stage) -> None:
         for state in states:
             await http.push(ORDERED, state, group=group)
     message = await refused(await http.post(f"/queues/{ORDERED}/push", {"item": 1, "delay": 1}), 400, "BadRequest")
-    assert "contradict the order" in message
+    assert "which a delay or a priority would contradict" in message
     many = {"items": [{"item": 1, "group": "a"}, {"item": 2, "group": "a", "priority": 1}]}
-    await refused(await http.post(f"/queues/{ORDERED}/push-many", many), 400, "BadRequest", "nothing")
-    seen: list[tuple[str, str, int]] = []
-    while len(seen) < 5:
+    response = await http.post(f"/queues/{ORDERED}/push-many", many)
+    await refused(response, 400, "BadRequest", "partly")
+    first, second = response.json()["outcomes"]
+    assert (first["new"], second["error"]) == (True, "BadRequest")
+    seen: list[tuple[str, str | int, int]] = []
+    while len(seen) < 6:
         claim = await http.claim(ORDERED)
         seen.append((claim["group"], claim["item"], claim["attempts"]))
         fails = claim["item"] == "created" and claim["group"] == "a" and claim["attempts"] == 1
@@ -213,6 +216,7 @@ async def test_groups_keep_their_order(stage: Stage) -> None:
         ("a", "created", 2),
         ("a", "paid", 1),
         ("a", "sent", 1),
+        ("a", 1, 1),
     ]
     assert seen[1] == ("b", "created", 1)
 

@@ -7,7 +7,6 @@ from argparse import Namespace
 from typing import Any
 
 from zkrq.base.errors import ConfigError, Receipt
-from zkrq.base.limits import Groups
 from zkrq.cli.command import QUEUE, Command, Flag, Line, Lines, open_cluster
 from zkrq.cli.forms import CODEC, Form, form_of, raw_queue
 from zkrq.cli.progress import progress
@@ -24,7 +23,7 @@ async def _push(args: Namespace) -> Lines:
     item = b"" if many else _payload(form, args.item.encode(errors="surrogateescape"), "ITEM")
     options: dict[str, Any] = {"delay": args.delay, "priority": args.priority, "ttl": args.ttl, "group": args.group}
     async with open_cluster(args) as cluster:
-        queue = raw_queue(cluster, args.queue, groups=Groups(ordered=True) if args.ordered else None)
+        queue = raw_queue(cluster, args.queue)
         if not many:
             of_key = {"key": args.key, "replace": args.replace, "key_window": args.key_window}
             yield _receipt(await queue.push(item, id=args.id, **of_key, **options))
@@ -86,7 +85,6 @@ COMMANDS = (
             ),
             Flag("ttl", "after which it is no longer delivered; default: no limit", float, None, "SECONDS"),
             Flag("group", "the tenant, user or job that it belongs to; groups take turns"),
-            Flag("ordered", "keep the order of the pushes in each group", bool, False),
             CODEC,
         ),
         {**QUEUE, "item": "the item as JSON (with --codec raw: as it is); - reads one from each line of stdin"},

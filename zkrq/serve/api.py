@@ -79,7 +79,7 @@ from zkrq.serve.bodies import (
     told,
 )
 from zkrq.serve.holding import Kept
-from zkrq.serve.problems import BadPush, Busy, NoSuchItem, describe_error, headers_of, kind_of
+from zkrq.serve.problems import Busy, NoSuchItem, describe_error, headers_of, kind_of
 from zkrq.serve.watching import takes_pushes
 
 if TYPE_CHECKING:
@@ -178,7 +178,6 @@ class Api:
 
     async def push(self, queue: QueueName, body: Push) -> Response:
         """Push one item. After a reply with status 200 it is on every server that is in sync."""
-        self._check_order(queue, body)
         return JSONResponse(pushed(await self._push(queue, body, body.payload())))
 
     async def push_many(self, queue: QueueName, body: PushMany) -> Response:
@@ -186,8 +185,6 @@ class Api:
 
         Then the reply is that of the worst error, 504 if any outcome is unknown, and its `outcomes` tell of each item.
         """
-        for item in body.items:
-            self._check_order(queue, item)
         puts = [(item, item.payload()) for item in body.items]  # finds a bad item before the first one is pushed
         pushes = (self._push(queue, item, payload) for item, payload in puts)
         outcomes = await asyncio.gather(*pushes, return_exceptions=True)
@@ -203,11 +200,6 @@ class Api:
         kind = kind_of(worst)
         happened = "partly" if not ids and len(errors) < len(outcomes) else kind.happened
         return JSONResponse({**describe_error(worst), "happened": happened, **told}, kind.status, headers_of(kind))
-
-    def _check_order(self, queue: str, push: Push) -> None:
-        """Raise ``BadPush`` for a push that would contradict the order of the queue's groups."""
-        if (push.delay or push.priority) and self._queues.keeps_order(queue):
-            raise BadPush("body: a delay or a priority would contradict the order of this queue's groups; leave it out")
 
     async def _push(self, queue: str, push: Push, payload: bytes) -> Receipt:
         return await self._queues[queue].push(

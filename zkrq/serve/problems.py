@@ -14,6 +14,7 @@ from zkrq.base.errors import (
     Closed,
     CodecError,
     ConfigError,
+    ContradictsOrder,
     NoResult,
     NotEnoughReplicas,
     OutcomeUnknown,
@@ -43,10 +44,6 @@ class NoSuchSchedule(ZkrqError):
 
 class BadSchedule(ZkrqError):
     """The schedule cannot be stored."""
-
-
-class BadPush(ZkrqError):
-    """The queue does not take such an item."""
 
 
 class Kind(NamedTuple):
@@ -80,13 +77,13 @@ KINDS: dict[type[ZkrqError], Kind] = {
     QueueFull: Kind("QueueFull", 429, "nothing", "retry later"),
     NotEnoughReplicas: Kind("NotEnoughReplicas", 503, "nothing", "retry later"),
     Unavailable: Kind("Unavailable", 503, "nothing", "retry later"),
-    BadPush: BAD_REQUEST,
+    ContradictsOrder: BAD_REQUEST._replace(next="push without a delay and a priority"),
     Busy: Kind("Busy", 503, "nothing", "retry later"),
     NoSuchItem: Kind("NoSuchItem", 404, "nothing", "nothing: there is no such item"),
     NoSuchSchedule: Kind("NoSuchSchedule", 404, "nothing", "nothing: there is no such schedule"),
     BadSchedule: Kind("BadSchedule", 400, "nothing", "fix the request"),
     Closed: Kind("Closed", 503, "nothing", "retry with another server, or later"),
-    # Arguments are checked before: what is left lies with the servers, or with this one's rights.
+    # Other arguments are checked before: what is left lies with the servers, or with this one's rights.
     ConfigError: Kind("ConfigError", 503, "nothing", "correct the server's settings"),
     OutcomeUnknown: Kind("OutcomeUnknown", 504, "unknown", "repeat: a push under the same id, the rest as it was"),
     NoResult: Kind("NoResult", 409, "nothing", "look at the item's state"),

@@ -59,9 +59,9 @@ _log = logging.getLogger("zkrq.serve")
 class Options:
     """Settings of a server.  ``port`` 0: any free one.  ``hosts``, ``tokens``, ``read_only``: see ``policy_for``.
 
-    ``retry``: the policy for items that clients nack, or whose lease passes.  ``ordered``: names of queues whose groups
-    keep the order of their pushes.  ``grace``: seconds that clients have to
-    settle what they hold when the server stops.  ``certificate`` and ``key``: PEM files for HTTPS, None: plain HTTP.
+    ``retry``: the policy for items that clients nack, or whose lease passes.  ``grace``: seconds that
+    clients have to settle what they hold when the server stops.  ``certificate`` and ``key``: PEM files for HTTPS,
+    None: plain HTTP.
     """
 
     host: str = "127.0.0.1"
@@ -70,7 +70,6 @@ class Options:
     tokens: tuple[str, ...] = ()
     read_only: bool = False
     retry: Retry | None = None
-    ordered: tuple[str, ...] = ()
     grace: float = 30.0
     certificate: Path | None = None
     key: Path | None = None
@@ -133,7 +132,7 @@ async def start(cluster: AbstractAsyncContextManager[Cluster], options: Options)
     with _listen(options) as listener:
         stopping = asyncio.Event()
         async with cluster as opened, Holding() as holding:
-            queues = Queues(opened, options.retry, options.ordered)
+            queues = Queues(opened, options.retry)
             async with Watching(opened, queues, stopping) as watching:
                 app = make_app(opened, queues, holding, watching, policy, stopping=stopping)
                 schedules = opened.schedules().run(queue=queues.__getitem__)

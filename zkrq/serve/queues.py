@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
 from typing import TYPE_CHECKING
 
 from zkrq.base.codecs import RAW
-from zkrq.base.limits import Groups
 from zkrq.client.results import ResultQueue, reading
 
 if TYPE_CHECKING:
@@ -21,21 +19,14 @@ class Queues:
     Nothing is kept of them here, so the cluster drops those that are idle, however many names clients think of.
     """
 
-    def __init__(self, cluster: Cluster, retry: Retry | None = None, ordered: Collection[str] = ()) -> None:
-        """``retry``: the policy for items that clients nack, or whose lease passes; None: ``Retry()``.  ``ordered``:
-        names of queues whose groups keep the order of their pushes."""
+    def __init__(self, cluster: Cluster, retry: Retry | None = None) -> None:
+        """``retry``: the policy for items that clients nack, or whose lease passes; None: ``Retry()``."""
         self._cluster = cluster
         self._retry = retry
-        self._ordered = ordered
 
     def __getitem__(self, name: str) -> Queue[bytes]:
         """Return the queue of this name.  Raises ``ConfigError`` for a bad name."""
-        groups = Groups(ordered=True) if name in self._ordered else None
-        return self._cluster.queue(name, codec=RAW, retry=self._retry, groups=groups)
-
-    def keeps_order(self, name: str) -> bool:
-        """Tell whether groups of this queue keep the order of the pushes that are made here."""
-        return name in self._ordered
+        return self._cluster.queue(name, codec=RAW, retry=self._retry)
 
     def with_results(self, name: str) -> ResultQueue[bytes, bytes]:
         """Return what reads the results of the queue of this name, as bytes.  Raises ``ConfigError`` for a bad name."""
