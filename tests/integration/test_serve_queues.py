@@ -137,50 +137,80 @@ async def test_a_cursor_that_is_no_longer_valid_starts_over_and_says_so(stage: S
     assert {item["id"] for item in reply["items"]} == ids
 
 
+NONE = {"concurrency": None, "rate": None, "seconds": None}
+NO_SETTINGS = {"limits": NONE, "groups": {**NONE, "ordered": False}, "history": 0, "max_size": None}
+
+
 async def test_a_queue_is_limited(stage: Stage) -> None:
-    path, client = f"/v1/queues/{stage.name}/limits", stage.http.client
-    none = {"concurrency": None, "rate": None, "seconds": None}
-    no_groups = {**none, "ordered": False}
-    assert (await client.get(path)).json() == {**none, "groups": no_groups}
+    path, client = f"/v1/queues/{stage.name}/settings", stage.http.client
+    assert (await client.get(path)).json() == NO_SETTINGS
     await stage.queue.push_many([1, 2])
     limits = {"concurrency": 1, "rate": 50, "seconds": 2.0}
-    response = await client.put(path, json=limits)
-    assert (response.status_code, response.json()) == (200, limits)
-    assert (await client.get(path)).json() == {**limits, "groups": no_groups}
+    response = await client.patch(path, json={"limits": limits})
+    assert (response.status_code, response.json()) == (200, {**NO_SETTINGS, "limits": limits})
+    assert (await client.get(path)).json() == {**NO_SETTINGS, "limits": limits}
     await stage.claim()
     assert (await stage.http.post(f"/queues/{stage.name}/claim", {})).json() == {"claims": []}
     figures = (await client.get(f"/v1{stage.path}")).json()
     assert figures["limited"] == "limited: 1 of 1 claimed"
-    for wrong in ({"concurrency": 0}, {"concurrency": True}, {"rate": 1, "seconds": 4000}, {"rate": -1}, {"more": 1}):
-        assert (await client.put(path, json=wrong)).status_code == 400
-    for wrong in ({"concurrency": 1_000_001}, {"rate": 1_000_001}):
-        assert (await client.put(path, json=wrong)).status_code == 400
-        assert (await client.put(f"{path}/groups", json=wrong)).status_code == 400
-    refused = await client.put(path, json={"seconds": 5})
-    said = "body: seconds is the time of a rate: give rate too, or {} to remove the limits"
+    for wrong in (
+        *({"concurrency": 0}, {"concurrency": True}, {"rate": 1, "seconds": 4000}, {"rate": -1}, {"more": 1}),
+        *({"concurrency": 1_000_001}, {"rate": 1_000_001}),
+    ):
+        for section in ("limits", "groups"):
+            assert (await client.patch(path, json={section: wrong})).status_code == 400
+    refused = await client.patch(path, json={"limits": {"seconds": 5}})
+    said = "body.limits: seconds is the time of a rate: give rate too, or null to remove it"
     assert (refused.status_code, refused.json()["message"]) == (400, said)
-    assert (await client.get(path)).json() == {**limits, "groups": no_groups}
-    assert (await client.put(path, json={})).json() == none
+    assert (await client.get(path)).json() == {**NO_SETTINGS, "limits": limits}
+    changed = (await client.patch(path, json={"limits": {"concurrency": 3}})).json()
+    assert changed["limits"] == {**limits, "concurrency": 3}, "what is not named stays"
+    changed = (await client.patch(path, json={"limits": {"rate": 7}})).json()
+    assert changed["limits"] == {"concurrency": 3, "rate": 7, "seconds": 1.0}
+    assert (await client.patch(path, json={"limits": {"rate": None}})).json()["limits"] == {**NONE, "concurrency": 3}
+    assert (await client.patch(path, json={"limits": None})).json() == NO_SETTINGS
 
 
 async def test_groups_of_a_queue_are_limited(stage: Stage) -> None:
-    path, client = f"/v1/queues/{stage.name}/limits", stage.http.client
-    await client.put(path, json={"concurrency": 7})
+    path, client = f"/v1/queues/{stage.name}/settings", stage.http.client
+    await client.patch(path, json={"limits": {"concurrency": 7}})
     for groups in (
         {"concurrency": 2, "ordered": False, "rate": 5, "seconds": 2.5},
         {"concurrency": None, "ordered": True, "rate": None, "seconds": None},
         {"concurrency": None, "ordered": True, "rate": 9, "seconds": 1.0},
     ):
-        given = {name: value for name, value in groups.items() if value is not None}
-        response = await client.put(f"{path}/groups", json=given)
-        assert (response.status_code, response.json()) == (200, groups)
-        assert (await client.get(path)).json() == {"concurrency": 7, "rate": None, "seconds": None, "groups": groups}
+        response = await client.patch(path, json={"groups": groups})
+        expected = {**NO_SETTINGS, "limits": {**NONE, "concurrency": 7}, "groups": groups}
+        assert (response.status_code, response.json()) == (200, expected)
+        assert (await client.get(path)).json() == expected
     for wrong in ({"rate": 0}, {"ordered": "yes"}, {"ordered": True, "concurrency": 2}, {"rate": 1, "seconds": 0}):
-        assert (await client.put(f"{path}/groups", json=wrong)).status_code == 400
-    assert (await client.put(f"{path}/groups", json={"seconds": 5})).status_code == 400
-    assert (await client.get(path)).json()["groups"] == groups, "nothing that was refused has removed them"
-    assert (await client.put(f"{path}/groups", json={})).json()["ordered"] is False
-    assert (await client.get(path)).json()["concurrency"] == 7, "what is not named stays"
+        assert (await client.patch(path, json={"groups": wrong})).status_code == 400
+    assert (await client.patch(path, json={"groups": {"seconds": 5}})).status_code == 400
+    refused = await client.patch(path, json={"max_size": 5, "groups": {"concurrency": 2}})
+    assert (refused.status_code, refused.json()["error"]) == (400, "BadRequest"), "the order stays, and excludes it"
+    assert "one item claimed at a time" in refused.json()["message"]
+    assert (await client.get(path)).json() == expected, "nothing that was refused has changed anything"
+    told = (await client.patch(path, json={"groups": {"ordered": False, "concurrency": 2}})).json()
+    assert told["groups"] == {"concurrency": 2, "ordered": False, "rate": 9, "seconds": 1.0}
+    told = (await client.patch(path, json={"groups": {"ordered": True}})).json()
+    assert told["groups"] == groups, "an order takes the concurrency of groups away"
+    assert (await client.patch(path, json={"groups": {"ordered": None}})).json()["groups"]["ordered"] is False
+    assert (await client.patch(path, json={"groups": None})).json()["groups"] == NO_SETTINGS["groups"]
+    assert (await client.get(path)).json()["limits"]["concurrency"] == 7, "what is not named stays"
+
+
+async def test_a_queue_has_a_history_and_a_size(stage: Stage) -> None:
+    path, client = f"/v1/queues/{stage.name}/settings", stage.http.client
+    settings = {**NO_SETTINGS, "history": 5, "max_size": 1}
+    assert (await client.patch(path, json={"history": 5, "max_size": 1})).json() == settings
+    await stage.push(1)
+    assert (await stage.http.post(f"{stage.path}/push", {"item": 2})).status_code == 429
+    for wrong in ({"history": -1}, {"history": 10_001}, {"max_size": 0}, {"max_size": True}, {"max_size": 1 << 60}):
+        assert (await client.patch(path, json=wrong)).status_code == 400
+    assert (await client.patch(path, json={})).json() == settings
+    assert (await client.patch(path, json=settings)).json() == settings, "what was read can be sent back"
+    assert (await client.patch(path, json={"max_size": None})).json() == {**NO_SETTINGS, "history": 5}
+    assert (await client.patch(path, json={"history": None})).json() == NO_SETTINGS
 
 
 async def _has_last(stage: Stage, path: str) -> bool:

@@ -93,7 +93,7 @@ async def test_a_client_that_is_generated_is_pleasant_to_use() -> None:
         schema = (await open_to_all.client.get("/v1/openapi.json")).json()
     calls = {call["operationId"]: call for path in schema["paths"].values() for call in path.values()}
     settling = {"ack", "ack_many", "nack", "release", "bury", "extend"}
-    managing = {"find", "get", "result", "cancel", "pause", "resume", "limits", "set_limits", "set_group_limits"}
+    managing = {"find", "get", "result", "cancel", "pause", "resume", "settings", "change_settings"}
     managing |= {"dead_letters", "redrive", "list_schedules", "get_schedule", "put_schedule", "remove_schedule"}
     managing |= {"history", "groups", "consumers"}
     managing |= {"pause_schedule", "resume_schedule", "progress"}

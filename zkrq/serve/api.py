@@ -12,7 +12,8 @@ from fastapi.responses import JSONResponse
 from fastapi.security import HTTPBearer
 from starlette.requests import ClientDisconnect
 
-from zkrq.base.errors import ClaimLost, Closed, OutcomeUnknown, Receipt, ZkrqError
+from zkrq.base.errors import ClaimLost, Closed, ConfigError, OutcomeUnknown, Receipt, ZkrqError
+from zkrq.client.changing import as_value, changed, write_settings
 from zkrq.serve.bodies import (
     LETTERS_MAX,
     WAIT_MAX,
@@ -20,9 +21,9 @@ from zkrq.serve.bodies import (
     Acked,
     AckedMany,
     AckMany,
-    AllLimits,
     Bury,
     Cancelled,
+    ChangeSettings,
     Claimed,
     ClaimItems,
     ClaimToken,
@@ -36,7 +37,6 @@ from zkrq.serve.bodies import (
     FoundItems,
     GroupFigures,
     GroupLimit,
-    GroupLimits,
     GroupQuery,
     HeaderQuery,
     History,
@@ -54,32 +54,27 @@ from zkrq.serve.bodies import (
     Pushed,
     PushedMany,
     PushMany,
-    QueueLimits,
     QueueName,
     QueueStatistics,
     Redrive,
     Redriven,
     Reported,
     ReportProgress,
-    SetGroupLimits,
-    SetLimits,
     Settled,
     ShardFigures,
     StateQuery,
     StoredItem,
-    all_limits_of,
+    StoredSettings,
     claimed,
     figures,
     found,
-    group_limits_of,
-    limits_of,
     page_wanted,
     pushed,
     stored,
     told,
 )
 from zkrq.serve.holding import Kept
-from zkrq.serve.problems import Busy, NoSuchItem, describe_error, headers_of, kind_of
+from zkrq.serve.problems import BadSettings, Busy, NoSuchItem, describe_error, headers_of, kind_of
 from zkrq.serve.watching import takes_pushes
 
 if TYPE_CHECKING:
@@ -162,9 +157,8 @@ class Api:
         router.get(f"{queue}/items", response_model=FoundItems, tags=["manage"])(self.find)
         router.get(f"{queue}/history", response_model=History, tags=["manage"])(self.history)
         router.get(f"{queue}/groups", response_model=LargestGroups, tags=["manage"])(self.groups)
-        router.get(f"{queue}/limits", response_model=AllLimits, tags=["manage"])(self.limits)
-        router.put(f"{queue}/limits", response_model=QueueLimits, tags=["manage"])(self.set_limits)
-        router.put(f"{queue}/limits/groups", response_model=GroupLimits, tags=["manage"])(self.set_group_limits)
+        router.get(f"{queue}/settings", response_model=StoredSettings, tags=["manage"])(self.settings)
+        router.patch(f"{queue}/settings", response_model=StoredSettings, tags=["manage"])(self.change_settings)
         item = f"{queue}/items/{{id:path}}"
         # Before the item itself, whose id may contain slashes.
         router.get(f"{item}/result", response_model=ItemResult, tags=["results"])(self.result)
@@ -419,20 +413,23 @@ class Api:
         groups = [GroupFigures(**group._asdict()) for group in largest.groups]
         return LargestGroups(groups=groups, looked=largest.looked, whole=largest.whole)
 
-    async def limits(self, queue: QueueName) -> AllLimits:
-        """Read the limits of the queue, and of each group of it."""
-        statistics = await self._queues[queue].statistics()
-        return all_limits_of(statistics.limits, statistics.group_limits)
+    async def settings(self, queue: QueueName) -> StoredSettings:
+        """Read what the queue promises: its limits, those of each group and their order, its history and its size."""
+        return StoredSettings.model_validate(as_value(await self._queues[queue].settings()))
 
-    async def set_limits(self, queue: QueueName, body: SetLimits) -> QueueLimits:
-        """Give the queue these limits, and no others; `{}` takes them away. They hold for all workers."""
-        await self._queues[queue].set_limits(body.limits)
-        return limits_of(body.limits)
+    async def change_settings(self, queue: QueueName, body: ChangeSettings) -> StoredSettings:
+        """Change what is named, and leave the rest; null takes away. The settings hold for all programs.
 
-    async def set_group_limits(self, queue: QueueName, body: SetGroupLimits) -> GroupLimits:
-        """Give each group of the queue these limits, and no others; `{}` takes them away. They hold for all workers."""
-        await self._queues[queue].set_groups(body.groups)
-        return group_limits_of(body.groups)
+        An order takes away the `concurrency` of groups. After a reply with status 503 or 504 some of what was named
+        may have changed: repeat the request.
+        """
+        named = body.named()
+        try:
+            settings = changed(await self._queues[queue].settings(), named)
+        except ConfigError as error:
+            raise BadSettings(str(error)) from error
+        await write_settings(self._queues[queue], settings, named)
+        return StoredSettings.model_validate(as_value(settings))
 
     async def get(self, queue: QueueName, id: ItemId) -> Response:
         """Look up one item in any state."""

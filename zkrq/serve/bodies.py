@@ -39,21 +39,20 @@ from zkrq.base.checks import (
     check_headers,
     check_id,
     check_name,
-    in_seconds,
 )
 from zkrq.base.codecs import JSON
 from zkrq.base.errors import REASON_MAX, CodecError, PayloadTooLarge, Receipt
 from zkrq.base.ids import check_push_id
 from zkrq.base.limits import (
     CONCURRENCY_MAX,
+    HISTORY_MAX,
     RATE_MAX,
     RATE_SECONDS,
     RESULT_TTL_LEAST,
     RESULT_TTL_MAX,
-    Groups,
-    Limits,
     check_result,
 )
+from zkrq.client.changing import Named
 from zkrq.client.cursors import TEXT_MAX, Cursor
 from zkrq.client.inspection import GROUPS_MAX, Statistics
 from zkrq.client.items import EndState, FoundPage, Item, ItemState
@@ -83,6 +82,9 @@ WAIT_MAX = 60.0
 
 LEASE_SECONDS = 30.0
 """Seconds that a lease lasts unless the client says otherwise."""
+
+SIZE_MAX = (1 << 53) - 1
+"""Greatest limit of a queue's size: what every client reads exactly."""
 
 TOKEN_MAX = 64
 """Characters in the name of a claim."""
@@ -644,46 +646,50 @@ class GroupLimits(BaseModel):
     seconds: float | None = Field(None, description="The time of `rate`; null without one.")
 
 
-class AllLimits(QueueLimits):
-    """Limits of a queue, and of each group of it, over all workers and processes."""
+class StoredSettings(BaseModel):
+    """What a queue promises, whichever program or operator has declared it."""
 
+    limits: QueueLimits
     groups: GroupLimits
+    history: int = Field(description="Items that have ended last that are kept; 0: none.")
+    max_size: int | None = Field(
+        description="Items that it may have, queued, scheduled and claimed together; null: any number."
+    )
 
 
-class SetLimits(_Request):
-    """Limits that a queue is to have; those that are left out are taken away."""
+class ChangeLimits(_Request):
+    """Limits to change; what is left out stays."""
 
     concurrency: Annotated[int, Field(strict=True, ge=1, le=CONCURRENCY_MAX)] | None = Field(
-        None, description="Items claimed at once, at most; left out or null: no limit."
+        None, description="Items claimed at once, at most; null: no limit; left out: as it is."
     )
     rate: Annotated[int, Field(strict=True, ge=1, le=RATE_MAX)] | None = Field(
-        None, description="Claims begun within `seconds`, at most; left out or null: no limit."
+        None, description="Claims begun within `seconds`, at most; null: no limit; left out: as it is."
     )
-    seconds: Annotated[float, Field(ge=RATE_SECONDS[0], le=RATE_SECONDS[1], allow_inf_nan=False)] = Field(
-        1.0, description="The time of `rate`, 0.1 to 3600; left out: 1."
+    seconds: Annotated[float, Field(ge=RATE_SECONDS[0], le=RATE_SECONDS[1], allow_inf_nan=False)] | None = Field(
+        None, description="The time of `rate`, 0.1 to 3600, given together with it; left out or null: 1."
     )
 
     @model_validator(mode="after")
     def _check_rate(self) -> Self:
-        if self.rate is None and "seconds" in self.model_fields_set:
-            raise ValueError("seconds is the time of a rate: give rate too, or {} to remove the limits")
+        if self.rate is None and self.seconds is not None:
+            raise ValueError("seconds is the time of a rate: give rate too, or null to remove it")
         return self
 
-    @property
-    def limits(self) -> Limits:
-        """The same for a queue."""
-        return Limits(self.concurrency, self._rate)
-
-    @property
-    def _rate(self) -> tuple[int, float] | None:
-        return None if self.rate is None else (self.rate, self.seconds)
+    def named(self) -> dict[str, Any]:
+        """Return what is to change, by field of ``Limits``."""
+        rate = None if self.rate is None else (self.rate, 1.0 if self.seconds is None else self.seconds)
+        values = {"concurrency": self.concurrency, "rate": rate}
+        return {field: value for field, value in values.items() if field in self.model_fields_set}
 
 
-class SetGroupLimits(SetLimits):
-    """Limits that each group of a queue is to have; those that are left out are taken away."""
+class ChangeGroups(ChangeLimits):
+    """Limits and order of each group to change; what is left out stays."""
 
-    ordered: Annotated[bool, Field(strict=True)] = Field(
-        False, description="Each group keeps the order of its pushes, one item at a time; then without `concurrency`."
+    ordered: Annotated[bool, Field(strict=True)] | None = Field(
+        None,
+        description="Each group keeps the order of its pushes, one item at a time; then without `concurrency`. null: "
+        "no order; left out: as it is.",
     )
 
     @model_validator(mode="after")
@@ -692,10 +698,34 @@ class SetGroupLimits(SetLimits):
             raise ValueError("in an ordered group one item is claimed at a time: leave concurrency out")
         return self
 
-    @property
-    def groups(self) -> Groups:
-        """The same for a queue."""
-        return Groups(self.concurrency, self.ordered, self._rate)
+    def named(self) -> dict[str, Any]:
+        """Return what is to change, by field of ``Groups``."""
+        return super().named() | ({"ordered": bool(self.ordered)} if "ordered" in self.model_fields_set else {})
+
+
+class ChangeSettings(_Request):
+    """Settings of a queue to change; what is left out stays."""
+
+    limits: ChangeLimits | None = Field(None, description="null: no limits; left out: as they are.")
+    groups: ChangeGroups | None = Field(None, description="null: no limits and no order; left out: as they are.")
+    history: Annotated[int, Field(strict=True, ge=0, le=HISTORY_MAX)] | None = Field(
+        None, description="Items that have ended last to keep; 0 or null: none; left out: as it is."
+    )
+    max_size: Annotated[int, Field(strict=True, ge=1, le=SIZE_MAX)] | None = Field(
+        None, description="Items that it may have; null: any number; left out: as it is."
+    )
+
+    def named(self) -> Named:
+        """Return what is to change."""
+        limits = self.limits or ChangeLimits.model_validate({"concurrency": None, "rate": None})
+        groups = self.groups or ChangeGroups.model_validate({"concurrency": None, "rate": None, "ordered": None})
+        values = {
+            "limits": ("limits", limits.named()),
+            "groups": ("groups", groups.named()),
+            "history": ("history", {"count": self.history or 0}),
+            "max_size": ("size", {"max": self.max_size}),
+        }
+        return dict(section for field, section in values.items() if field in self.model_fields_set)
 
 
 class Paused(BaseModel):
@@ -766,26 +796,6 @@ class NamespaceStatistics(BaseModel):
 def pushed(receipt: Receipt) -> dict[str, object]:
     """Return the body of a reply about one push; see ``Pushed``."""
     return receipt._asdict()
-
-
-def limits_of(limits: Limits) -> QueueLimits:
-    """Return the limits of a queue as they are told."""
-    return QueueLimits(concurrency=limits.concurrency, **_rate_of(limits))
-
-
-def group_limits_of(groups: Groups) -> GroupLimits:
-    """Return the limits of each group as they are told."""
-    return GroupLimits(concurrency=groups.concurrency, ordered=groups.ordered, **_rate_of(groups))
-
-
-def all_limits_of(limits: Limits, groups: Groups) -> AllLimits:
-    """Return the limits of a queue and of its groups as they are told."""
-    return AllLimits(concurrency=limits.concurrency, groups=group_limits_of(groups), **_rate_of(limits))
-
-
-def _rate_of(limits: Limits | Groups) -> dict[str, Any]:
-    count, seconds = limits.rate or (None, None)
-    return {"rate": count, "seconds": None if seconds is None else in_seconds(seconds)}
 
 
 def figures(statistics: Statistics) -> QueueStatistics:

@@ -46,6 +46,10 @@ class BadSchedule(ZkrqError):
     """The schedule cannot be stored."""
 
 
+class BadSettings(ZkrqError):
+    """The settings contradict those that the queue has."""
+
+
 class Kind(NamedTuple):
     """Describe one kind of error: its name in replies, the HTTP status, what happened, what the client does next."""
 
@@ -78,6 +82,7 @@ KINDS: dict[type[ZkrqError], Kind] = {
     NotEnoughReplicas: Kind("NotEnoughReplicas", 503, "nothing", "retry later"),
     Unavailable: Kind("Unavailable", 503, "nothing", "retry later"),
     ContradictsOrder: BAD_REQUEST._replace(next="push without a delay and a priority"),
+    BadSettings: BAD_REQUEST,
     Busy: Kind("Busy", 503, "nothing", "retry later"),
     NoSuchItem: Kind("NoSuchItem", 404, "nothing", "nothing: there is no such item"),
     NoSuchSchedule: Kind("NoSuchSchedule", 404, "nothing", "nothing: there is no such schedule"),
