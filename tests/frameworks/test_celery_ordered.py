@@ -26,12 +26,13 @@ async def test_a_worker_of_celery_keeps_the_order_of_groups(stage: Stage) -> Non
     """A task that rejects its message holds its group; the worker has several processes."""
     servers = stage.servers
     await zkrq.found(servers.redis_urls, servers.zookeeper_hosts, namespace=stage.namespace)
+    async with over_zookeeper(servers, stage.namespace) as cluster:
+        await cluster.queue("celery", codec=zkrq.RAW).set_groups(zkrq.Groups(ordered=True))
     app = Celery("client", broker=BROKER_URL)
     app.conf.broker_transport_options = {
         "redis": servers.redis_urls,
         "zookeeper": servers.zookeeper_hosts,
         "namespace": stage.namespace,
-        "groups": {"celery": zkrq.Groups(ordered=True)},
     }
     for item in range(ITEMS):
         for group in range(GROUPS):

@@ -53,6 +53,8 @@ def test_an_option_of_another_broker_is_refused_by_name(options: dict[str, Any])
         ({"visibility_timeout": 3600}, "no visibility_timeout: remove it\n  visibility_timeout: a task is held"),
         ({"max_conections": 9, "sep": ":"}, "no max_conections, sep: remove them\n  sep: a priority"),
         ({"drop_expired": 1}, "drop_expired is 1"),
+        ({"groups": zkrq.Groups(ordered=True)}, "no groups: remove it\n  groups: it is a setting of the queue"),
+        ({"max_size": "many"}, "broker_transport_options: max_size must be an int"),
     ):
         with pytest.raises(zkrq.ConfigError, match=text):
             Connection(BROKER_URL, transport_options={**options, **left_over}).connect()
@@ -121,9 +123,10 @@ print(app.connection_for_write().get_transport_cls().__module__, app.connection_
     assert told.stdout.split() == ["zkrq.kombu", BROKER_URL]
 
 
-def test_options_by_the_name_of_the_queue(options: dict[str, Any]) -> None:
-    groups = {"orders": zkrq.Groups(ordered=True)}
-    app = Celery("shop", broker=BROKER_URL, broker_transport_options={**options, "groups": groups})
+def test_the_order_of_a_queue_needs_no_option(options: dict[str, Any]) -> None:
+    with sync.connect(**options) as cluster:
+        cluster.queue("orders", codec=zkrq.RAW).set_groups(zkrq.Groups(ordered=True))
+    app = Celery("shop", broker=BROKER_URL, broker_transport_options=options)
 
     @app.task(name="change", shared=False)
     def change() -> None: ...
@@ -132,12 +135,6 @@ def test_options_by_the_name_of_the_queue(options: dict[str, Any]) -> None:
         change.apply_async(countdown=1, queue="orders")
     change.apply_async(countdown=1, queue="others")
     app.pool.force_close_all()
-    wrong = {**options, "groups": {"orders": {"ordered": True}}}
-    with (
-        Connection(BROKER_URL, transport_options=wrong) as connection,
-        pytest.raises(zkrq.ConfigError, match="of queue 'orders': groups must be a Groups, not dict"),
-    ):
-        connection.connect()
 
 
 def test_servers_drop_expired_tasks_where_they_are_told_to(options: dict[str, Any], jobs: sync.Queue[bytes]) -> None:

@@ -273,9 +273,10 @@ async def test_the_admin_is_told_what_became_of_tasks(broker: ZkrqBroker) -> Non
 
 async def test_groups_keep_their_order_though_tasks_fail(connect: Callable[[], zkrq.Cluster]) -> None:
     policy = zkrq.Retry(max_attempts=3, backoff=zkrq.constant(0.05))
-    broker = ZkrqBroker(connect, groups=zkrq.Groups(ordered=True), retry=policy)
+    broker = ZkrqBroker(connect, retry=policy)
     broker.add_middlewares(ZkrqRetryMiddleware())
     await broker.startup()
+    await broker.queue().set_groups(zkrq.Groups(ordered=True))
     ran: dict[int, list[int]] = {0: [], 1: []}
 
     @broker.task

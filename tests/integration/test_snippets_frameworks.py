@@ -95,16 +95,17 @@ async def test_groups_of_celery_that_keep_their_order(code: str, servers: local.
     pools: Any = import_module("kombu.pools")
     code = on(servers, founded, code).replace('"namespace": "shop"', f'"namespace": {founded!r}')
     known = await execute(code)
-    await asyncio.to_thread(known["run"])
     async with zkrq.connect(list(servers.redis_urls.values()), servers.zookeeper_hosts) as cluster:
         orders = cluster.queue("orders", codec=zkrq.RAW)
+        await orders.set_groups(zkrq.Groups(ordered=True))
+        await asyncio.to_thread(known["run"])
         assert (await orders.size()).ready == 3
         assert [claim.group for claim in await orders.pop_many(3, timeout=0)] == ["order-42"]
     await asyncio.to_thread(known["app"].close)
     await asyncio.to_thread(pools.reset)
 
 
-@runs("taskiq.md", "broker = ZkrqBroker(groups")
+@runs("taskiq.md", "broker = ZkrqBroker(retry")
 async def test_groups_of_taskiq_that_keep_their_order(code: str) -> None:
     names = vars(import_module("zkrq.taskiq"))
     make = partial(names["ZkrqBroker"], zkrq.testing.cluster)
@@ -112,6 +113,7 @@ async def test_groups_of_taskiq_that_keep_their_order(code: str) -> None:
     known = await execute(code, ZkrqBroker=make, ZkrqRetryMiddleware=retries, zkrq=zkrq)
     broker = known["broker"]
     await broker.startup()
+    await broker.queue().set_groups(zkrq.Groups(ordered=True))
     await known["run"]()
     assert [claim.group for claim in await broker.queue().pop_many(3, timeout=0)] == ["order-42"]
     await broker.shutdown()

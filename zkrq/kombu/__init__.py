@@ -103,7 +103,7 @@ class Client:
 
     def find(self, cluster: Cluster, name: str) -> Queue[Message]:
         """Return the queue in an open cluster.  Raises ``ConfigError`` for a name that zkrq does not allow."""
-        return cluster.queue(name, codec=CODEC, **self.options.of_queue(name))
+        return cluster.queue(name, codec=CODEC, **self.options.queue)
 
     def call(self, name: str, act: Callable[[Queue[Message]], Awaitable[Any]]) -> Any:
         """Await ``act(queue)`` on the event loop; return its result."""

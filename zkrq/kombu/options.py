@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from functools import partial
 from inspect import signature
-from typing import TYPE_CHECKING, Any, TypeGuard
+from typing import TYPE_CHECKING, Any
 
 from zkrq.base.errors import ConfigError
 from zkrq.base.settings import QUEUE_DEFAULTS
@@ -16,10 +16,7 @@ from zkrq.client.connecting import connect
 if TYPE_CHECKING:
     from zkrq.client.cluster import Cluster
 
-OF_EACH_QUEUE = frozenset({"groups", "limits"})
-"""Options that may be given by the queue's name, because few queues have the same."""
-
-QUEUE_OPTIONS = frozenset({"claim_timeout", "retry", "dead_letters", "max_size", "max_payload_bytes", *OF_EACH_QUEUE})
+QUEUE_OPTIONS = frozenset({"claim_timeout", "retry", "dead_letters", "max_size", "max_payload_bytes"})
 
 DROP_EXPIRED = "drop_expired"
 
@@ -39,6 +36,7 @@ _RESTORING = "no task is kept beside its queue to be restored: a killed worker's
 _CONNECTION = "the timeouts of zkrq are command_timeout, operation_timeout and session_timeout"
 _KEYS = "all keys of a namespace begin with its name: give namespace"
 _URLS = "give a URL for each server in redis"
+_SETTINGS = "it is a setting of the queue, which zkrq queues set changes"
 _POLLING = "no server is polled: a worker is woken when a task arrives"
 
 LEFT_OVER: Mapping[str, str] = {
@@ -72,9 +70,12 @@ LEFT_OVER: Mapping[str, str] = {
     "sentinel_kwargs": f"there are no sentinels: {_URLS}",
     "polling_interval": _POLLING,
     "wait_time_seconds": _POLLING,
+    "groups": _SETTINGS,
+    "limits": _SETTINGS,
     "confirm_publish": "a push that returned is always confirmed by every in-sync server",
 }
-"""Options of other transports that are often left over, and why zkrq needs none."""
+"""Options of other transports that are often left over, and those of ``Cluster.queue`` that no program of Celery needs
+to have, and why."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,20 +85,9 @@ class Options:
     connect: Callable[[], AbstractAsyncContextManager[Cluster]]
     """``zkrq.connect`` with its arguments."""
     queue: Mapping[str, Any]
-    """Arguments of ``Cluster.queue``; of ``OF_EACH_QUEUE`` perhaps by the queue's name."""
+    """Arguments of ``Cluster.queue``."""
     drop_expired: bool
     """Whether servers drop a task whose ``expires`` is over before a worker has it; its result stays PENDING then."""
-
-    def of_queue(self, name: str) -> Mapping[str, Any]:
-        """Return the arguments of ``Cluster.queue`` for one queue."""
-        return {
-            option: value.get(name) if option in OF_EACH_QUEUE and _is_by_name(value) else value
-            for option, value in self.queue.items()
-        }
-
-
-def _is_by_name(value: object) -> TypeGuard[Mapping[str, Any]]:
-    return isinstance(value, Mapping)
 
 
 def split_options(options: Mapping[str, Any]) -> Options:
@@ -120,15 +110,8 @@ def split_options(options: Mapping[str, Any]) -> Options:
         connect(**settings)
     except TypeError as error:
         raise ConfigError(f"broker_transport_options: {error}") from error
-    split = Options(partial(connect, **settings), queue, drop_expired)
-    for name in {"", *(name for option in OF_EACH_QUEUE for name in _names_in(queue.get(option)))}:
-        try:
-            QUEUE_DEFAULTS.updated(split.of_queue(name))
-        except ConfigError as error:
-            where = f" of queue {name!r}" if name else ""
-            raise ConfigError(f"broker_transport_options{where}: {error}") from error
-    return split
-
-
-def _names_in(value: object) -> Iterable[str]:
-    return value if _is_by_name(value) else ()
+    try:
+        QUEUE_DEFAULTS.updated(queue)
+    except ConfigError as error:
+        raise ConfigError(f"broker_transport_options: {error}") from error
+    return Options(partial(connect, **settings), queue, drop_expired)
