@@ -41,8 +41,8 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "full-queue-takes-one-more",
         LUA + "push_decided.lua",
-        "if most > 0 and size >= most + #rivals then",
-        "if most > 0 and size > most + #rivals then",
+        "if most and size >= most + #rivals then",
+        "if most and size > most + #rivals then",
         "a queue holds no more than max_size",
         Suite("tests/lua/test_memory.py", "tests/lua/test_push_decided.py"),
     ),
