@@ -142,7 +142,7 @@ async def test_no_secret_is_shown(
             async with connect(servers, namespace, redis=urls(servers, REDIS), redis_auth=None) as by_url:
                 await faults(servers, cluster, by_url, events)
                 await mistakes(servers, namespace, findings)
-                look_at_objects(findings)
+                await look_at_objects(findings)
             await look_at_znodes(findings, await link_of(cluster), f"/{namespace}")
             await look_at_processes(findings, servers, namespace, prepared_zkrq, tmp_path)
             await until(load.progress(100))
@@ -223,10 +223,15 @@ def raises() -> tuple[str, str]:
     raise LookupError(WRONG)
 
 
-def look_at_objects(findings: Findings) -> None:
-    """The ``repr`` of every living object of zkrq and of its drivers, but for their plain containers."""
+async def look_at_objects(findings: Findings) -> None:
+    """The ``repr`` of every living object of zkrq and of its drivers, but for their plain containers.
+
+    Those that earlier tests have left count as well, so it pauses, or the session would end meanwhile.
+    """
     things: list[object] = gc.get_objects()
-    for thing in things:
+    for at, thing in enumerate(things):
+        if not at % 1_000:
+            await asyncio.sleep(0)
         module: object = getattr(type(thing), "__module__", None)
         if isinstance(module, str) and module.split(".")[0] in ("zkrq", "redis", "aiozk"):
             with suppress(AttributeError, TypeError, ReferenceError, zkrq.Closed):  # half made, or not open
