@@ -18,7 +18,7 @@ dev: setup     ## The same servers without the failures, to try things out again
 quick: setup   ## While you think, about a minute: units, scripts, behaviour on servers in the process. ARGS="-k local" goes to pytest.
 	$(PYTEST) -n 3 --suite quick $(ARGS)
 
-test: setup    ## Before a commit, about 5 minutes: quick, the model, the simulation, and of each other kind what finds most.
+test: setup    ## Before a commit, about 3 minutes: quick, the model, the simulation, and of each other kind what finds most.
 	$(PYTEST) -n 4 --suite test $(ARGS)
 
 check: setup   ## Before it is merged, about 10 minutes: the rest of what has to pass.
