@@ -252,8 +252,7 @@ class History:
     @staticmethod
     def of(settings: str) -> History:
         """Read it as it is stored."""
-        own = re.search(r"(?:^|,)keep=(\d+)", settings)
-        return History(int(own[1]) if own else 0)
+        return History(_number("keep", settings) or 0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -283,8 +282,7 @@ class Size:
     @staticmethod
     def of(settings: str) -> Size:
         """Read it as it is stored."""
-        own = re.search(r"(?:^|,)max=(\d+)", settings)
-        return Size(int(own[1]) if own and int(own[1]) else None)
+        return Size(_number("max", settings) or None)
 
 
 Declared: TypeAlias = Limits | Groups | History | Size
@@ -300,11 +298,6 @@ class QueueSettings(NamedTuple):
     history: int = 0
     max_size: int | None = None
 
-    @staticmethod
-    def read(text: str) -> QueueSettings:
-        """Read a queue's record; sections and settings of newer versions are skipped."""
-        return QueueSettings(Limits.read(text), Groups.read(text), History.read(text).count, Size.read(text).max)
-
 
 def mark_of(declared: Declared) -> str:
     """Return a short name of what a program declares, by which it is known again: eight hexadecimal digits."""
@@ -318,15 +311,17 @@ def marks_in(settings: str) -> dict[str, list[str]]:
 
 
 def sections_of(text: str) -> dict[str, str]:
-    """Return the settings of each section in a queue's record, also of those that only newer versions know."""
-    parts = (word.partition(":") for word in text.split())
+    """Return the settings of each section in a queue's record, also of those that only newer versions know.
+
+    Of several sections of one name, which only a damaged record has, the first one counts, as for the servers.
+    """
+    parts = (word.partition(":") for word in reversed(text.split()))
     return {name: settings for name, colon, settings in parts if name and colon}
 
 
 def _section(name: str, text: str) -> str:
     """Return the settings of a section of a queue's record, empty without it."""
-    own = re.search(rf"(?:^| ){name}:(\S*)", text)
-    return own[1] if own else ""
+    return sections_of(text).get(name, "")
 
 
 def _said(concurrency: int | None, rate: tuple[int, Duration] | None) -> list[str]:
@@ -339,11 +334,16 @@ def _settings(concurrency: int | None, rate: tuple[int, Duration] | None) -> str
     return ",".join(words if rate is None else [*words, f"rate={rate[0]}/{round(in_seconds(rate[1]) * 1000)}"])
 
 
+def _number(name: str, settings: str) -> int | None:
+    """Return the number of this name in the settings of a section, None without it."""
+    own = re.search(rf"(?:^|,){name}=(\d+)", settings)
+    return int(own[1]) if own else None
+
+
 def _read(settings: str) -> tuple[int | None, tuple[int, float] | None]:
     """Read concurrency and rate as ``_settings`` writes them."""
-    own = re.search(r"(?:^|,)concurrency=(\d+)", settings)
     rate = re.search(r"(?:^|,)rate=(\d+)/(\d+)", settings)
-    return int(own[1]) if own else None, (int(rate[1]), int(rate[2]) / 1000) if rate else None
+    return _number("concurrency", settings), (int(rate[1]), int(rate[2]) / 1000) if rate else None
 
 
 def check_result(text: bytes) -> bytes:

@@ -51,9 +51,8 @@ _FIELDS = {
 
 async def _show(args: Namespace) -> Lines:
     async with look_at(args) as cluster:
-        queue = cluster.queue(args.queue)
-        settings, statistics = await queue.settings(), await queue.statistics()
-    yield _line(args.queue, settings, statistics.limited or f"{statistics.sizes.claimed:,} claimed")
+        statistics = await cluster.queue(args.queue).statistics()
+    yield _line(args.queue, statistics.settings, statistics.limited or f"{statistics.sizes.claimed:,} claimed")
 
 
 async def _set(args: Namespace) -> Lines:

@@ -91,6 +91,11 @@ class Statistics(NamedTuple):
     max_size: int | None = None
 
     @property
+    def settings(self) -> QueueSettings:
+        """What the queue promises, together."""
+        return QueueSettings(self.limits, self.group_limits, self.history, self.max_size)
+
+    @property
     def limited(self) -> str | None:
         """Say for people which limit keeps items from being claimed now; None: none does."""
         if self.claimable_in is None:
@@ -141,8 +146,7 @@ class Inspection(Generic[T]):
 
         Raises ``Unavailable``.
         """
-        told = await self.statistics()
-        return QueueSettings(told.limits, told.group_limits, told.history, told.max_size)
+        return (await self.statistics()).settings
 
     async def get(self, id: str) -> Item[T] | None:
         """Look up one item; return None if no item has that id.  Raises ``Unavailable``."""

@@ -56,8 +56,6 @@ class Sender:
     def __init__(self, queue: str, max_size: int, placement: Placement, *, keeps_order: bool = False) -> None:
         """``max_size``: limit of the queue's size that this program asks for, 0: none; where it cannot be declared, it
         holds for this program.  ``keeps_order``: whether this program gives every item a place in an order."""
-        self.keeps_order = keeps_order
-        """Whether groups of the queue keep an order, as far as this client knows."""
         self.is_decided = keeps_order or max_size > 0
         """Whether the primary decides about every push, as far as this client knows; the servers say so when they
         refuse a plain push."""
@@ -71,6 +69,11 @@ class Sender:
         self._max_size = max_size
         self._placement = placement
 
+    @property
+    def keeps_order(self) -> bool:
+        """Whether groups of the queue keep an order, as far as this client knows."""
+        return self._gives_order or self._why.order
+
     def size_declared(self) -> None:
         """Leave the limit of the queue's size to its settings, which have it by now."""
         self._max_size = 0
@@ -80,7 +83,6 @@ class Sender:
         before, self._why = self._why, why
         if (before.order and not why.order) or (before.size and not why.size):
             self.taken_away()
-        self.keeps_order = self._gives_order or why.order
         self.is_decided = self.keeps_order or self._max_size > 0 or why.size
 
     async def anywhere(self, make: Callable[[str], tuple[Sequence[Put], M]], count: int) -> tuple[Pushes, M, Causes]:
