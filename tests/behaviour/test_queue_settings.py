@@ -19,7 +19,7 @@ FIVE, SIX, TWO = (zkrq.Limits(concurrency=count) for count in (5, 6, 2))
 
 
 async def declare(connect: Connect, name: str, **options: Any) -> list[zkrq.LimitsChanged]:
-    """Start a program with these options, which pushes an item; return the changes that it was told of."""
+    """Push an item from a program with these options; return the changes of settings that it reports."""
     told = list[zkrq.Event]()
     async with connect(on_event=told.append) as program:
         queue = cast("zkrq.Queue[Any]", program.queue(name, **options))

@@ -42,7 +42,7 @@ class Actor:
         return self.cluster._client.shard.membership.fleet  # pyright: ignore[reportPrivateUsage]
 
     def events(self, kind: type[E]) -> list[E]:
-        """What it was told of one kind."""
+        """Return the events of one kind that it reported."""
         return [event for event in self.told if isinstance(event, kind)]
 
     async def expect_event(self, kind: type[E]) -> E:

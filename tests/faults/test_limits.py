@@ -79,7 +79,7 @@ class Handled:
         self.done.add(item)
 
     def expect_rate(self, starts: int, seconds: float) -> None:
-        """No more handlers of a group start within so many seconds."""
+        """Expect at most ``starts`` handlers of a group to start within any ``seconds``."""
         for begun in self._starts.values():
             for first, behind in zip(begun, begun[starts:], strict=False):
                 assert behind - first >= seconds
@@ -105,7 +105,7 @@ async def four_clients(
 
 
 async def kill_primary_after(stage: Stage, handled: Handled, items: int) -> local.LocalRedis:
-    """Kill the primary of the queue when more than so many items are done."""
+    """Kill the primary of the queue once more than this number of items are done."""
     await until(lambda: len(handled.done) > items)
     leading = stage.primary("emails")
     await stage.kill(leading)

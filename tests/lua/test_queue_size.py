@@ -1,4 +1,4 @@
-"""A queue has at most so many items, whoever pushes, where its settings say so."""
+"""A limit of the size of a queue holds for the pushes of every program."""
 
 from __future__ import annotations
 

@@ -39,7 +39,7 @@ TOLD_SECONDS = 1.0
 """A holder that hears of a cancel at once does so within this."""
 
 OVER = (ResultState.DONE, "none"), (ResultState.DONE, "lost")
-"""What callers are told of an item whose result has expired by a clock that is minutes ahead or more."""
+"""What callers are told of an item whose result has expired by a clock that is at least minutes ahead."""
 
 
 class Book:
@@ -304,7 +304,7 @@ class Book:
         elif first.was_gone(push.begun_at):
             self.violation(f"key kept for nothing: {told}, which was gone at {first.gone_at} or {first.buried_at} s")
         elif first.confirmed_at is None:
-            first.confirmed_at = self._loop.now  # whoever is told so relies on it
+            first.confirmed_at = self._loop.now  # a caller that is told so relies on it
 
     def _may_be_in_window(self, push: Push, first: Item) -> bool:
         if not push.item.window or not first.window:
