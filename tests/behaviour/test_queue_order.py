@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -46,6 +47,33 @@ async def test_pushes_come_in_order_with_tokens_that_grow(queue: zkrq.Queue[Any]
     assert all(former.token < later.token for former, later in itertools.pairwise(claims))
     again = await queue.push("closed", id="the last", group="order-1")
     assert (again.new, again.done) == (False, True)
+
+
+@pytest.mark.parametrize("group", ["order-1", None])
+async def test_items_of_before_come_one_at_a_time_with_tokens_that_grow(
+    cluster: zkrq.Cluster, name: str, group: str | None
+) -> None:
+    """A consumer that holds an item since before the order was declared has a smaller token than all after it."""
+    queue = cluster.queue(name)
+    for item in range(4):
+        await queue.push(item, group=group)
+    held = await queue.pop_one()
+    assert held is not None
+    await queue.set_groups(ORDERED)
+    await queue.push(4, group=group)
+    await held.release()
+    claims = await take(queue, 5)
+    assert [claim.item for claim in claims] == [*range(5)]
+    assert all(former.token < later.token for former, later in itertools.pairwise([held, *claims]))
+    async with asyncio.TaskGroup() as consumers:
+        await queue.push_many(["a", "b"], group=group)
+        first = await queue.pop_one()
+        second = consumers.create_task(queue.pop_one())
+        assert first is not None
+        await first.ack()
+    following = second.result()
+    assert following is not None
+    assert following.token > first.token > claims[-1].token
 
 
 @pytest.mark.parametrize("max_size", [None, 4 * MAX_BATCH])

@@ -143,3 +143,62 @@ def test_the_items_of_a_bundle_keep_their_order_one_at_a_time(ordered: OneServer
     assert token_of(second.decided[BUNDLE].packed) > token_of(first.decided[BUNDLE].packed)
     ordered.settle(second.decided[BUNDLE].settle("ack", positions=(1,)))
     assert [payload for _, payload, _ in take_all(ordered)] == [b"2", b"behind"]
+
+
+def test_what_was_pushed_before_the_order_is_claimed_in_order_with_growing_tokens(
+    server: OneServer, follower: OneServer
+) -> None:
+    """One at a time, by the producer's clock, whether it was pushed alone, in a bundle, or without a group; and a
+    consumer that was given an item before the order was declared has a smaller token than all that follow."""
+    now_ms = server.now_ms()
+    puts = [
+        Put("a2", b"a2", pushed_at_ms=now_ms - 50, group="a"),
+        Put(BUNDLE, [b"b0", b"b1"], pushed_at_ms=now_ms - 60, group="a"),
+        Put("a0", b"a0", pushed_at_ms=now_ms - 90, group="a"),
+        Put("p1", b"p1", pushed_at_ms=now_ms - 40),
+        Put("p0", b"p0", pushed_at_ms=now_ms - 45),
+    ]
+    before = list[tuple[int, int]]()
+    server.put(puts[0])
+    for _ in range(5):
+        held = server.claim()
+        before.append(token_of(held.only.packed))
+        server.settle(*held.settle("release"))
+    server.put(*puts[1:])
+    follower.put(*puts)
+    server.declare("ordered=1", "groups")
+    for id, pushed in server.push(Put("a3", b"a3", group="a"), Put("p2", b"p2"))[1].items():
+        follower.apply(pushed.apply(id.encode()), payloads=True)
+    taken = dict[str | None, list[bytes]](), dict[str | None, list[tuple[int, int]]]()
+    while (claimed := server.claim(count=9)).ids:
+        copy(claimed.decided, follower)
+        for id, payload in claimed.handed.items():
+            decided = claimed.decided[claimed.places[id][0]]
+            taken[0].setdefault(decided.bundle.group, []).append(payload)
+            taken[1].setdefault(decided.bundle.group, []).append(token_of(decided.packed))
+        copy(server.settle(*claimed.settle("ack")).decided, follower)
+        assert server.contents().faults == follower.contents().faults == []
+    assert taken[0] == {"a": [b"a0", b"b0", b"b1", b"a2", b"a3"], "": [b"p0", b"p1", b"p2"]}
+    for tokens in taken[1].values():
+        assert tokens == sorted(set(tokens))
+        assert tokens[0] > max(before)
+
+
+def test_many_that_were_pushed_before_without_a_group_join_it_in_parts(server: OneServer) -> None:
+    """A call takes as many as it may remove; whoever asks learns that it should ask again at once."""
+    server.put(*(Put(f"p{n:03}", b"%d" % n, pushed_at_ms=server.now_ms() - 1000 + n) for n in range(250)))
+    server.declare("ordered=1", "groups")
+    first = server.claim(count=9)
+    assert (first.ids, first.next_ms) == ([], 0)
+    assert [payload for _, payload, _ in take_all(server)] == [b"%d" % n for n in range(250)]
+
+
+def test_what_is_due_later_and_was_pushed_before_the_order_holds_nothing_until_it_has_failed(server: OneServer) -> None:
+    server.put(Put("a1", b"a1", delay_ms=60_000, group="a"), Put("a2", b"a2", group="a"))
+    server.declare("ordered=1", "groups")
+    server.push(Put("a3", b"a3", group="a"))
+    claimed = server.claim(count=9)
+    assert claimed.ids == ["a2"]
+    server.settle(*claimed.settle("nack", 60_000))
+    assert server.claim(count=9).ids == []
+    assert server.contents().faults == []

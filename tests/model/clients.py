@@ -372,7 +372,7 @@ class Consumer(Client):
         for item, _, _, _, fence in held:
             world.log("holds", item, token)
             ledger.hold(item, token)
-            ledger.hold_in_order(item, fence)
+            ledger.hold_in_order(item, token, fence)
         while held:
             for _ in range(world.below(5)):
                 yield PAUSE

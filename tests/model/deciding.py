@@ -32,6 +32,9 @@ from zkrq.protocol.records import (
 )
 from zkrq.protocol.replies import Answer, Status
 
+TOKENS_FROM = 1 << 32
+"""Above the version of any item."""
+
 
 class SettleAlone(calls.Settle):
     """What every server would be asked if there were no primary: to settle by its own records."""
@@ -228,8 +231,10 @@ class Deciding(Storing):
                     draft.set(range(1), GONE, 0)
                 continue
             work.touch(draft)
-            if Rule.TOKENS_GROW_IN_A_GROUP in self.on:
-                draft.claim_n = max(draft.version.n, self.held.claim_n + 1)
+            by_settings = self.keeps_order and Rule.TOKENS_BY_SETTINGS in self.on
+            if Rule.TOKENS_GROW_IN_A_GROUP in self.on and (by_settings or draft.claim_n is not None):
+                floor = TOKENS_FROM if by_settings else 0
+                draft.claim_n = max(draft.version.n, self.held.claim_n + 1, floor)
             self._tell_ended(work, draft)
             self._hand(handed, draft, range(1))
             draft.set(range(1), CLAIMED, draft.add_row(call.owner, call.seq))

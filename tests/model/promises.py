@@ -93,6 +93,8 @@ class Ledger:
         self.redriven: set[Item] = set()
         self.greatest: dict[int, tuple[int, ...]] = {}
         """The greatest token of each group."""
+        self.asked_in_order: set[Token] = set()
+        """Claim requests that began when the order was declared everywhere."""
         self.results: dict[Item, bytes] = {}
         """Of acks that have returned."""
         self.told: dict[Item, tuple[bytes, bytes]] = {}
@@ -124,6 +126,8 @@ class Ledger:
 
     def request(self, token: Token) -> None:
         self.tokens.append(token)
+        if self.is_declared:
+            self.asked_in_order.add(token)
         if any(owner_of(other) == owner_of(token) for other in self.lapsed):
             self.lapsed.add(token)
 
@@ -155,11 +159,16 @@ class Ledger:
         self._moment += 1
         self.returned_at.setdefault(item, self._moment)
 
-    def hold_in_order(self, item: Item, fence: tuple[int, int]) -> None:
+    def hold_in_order(self, item: Item, token: Token, fence: tuple[int, int]) -> None:
         """A consumer is given an item of an ordered group, with this fencing token."""
-        if not self.clock.ordered or self.pardons or item not in self.begun_at:
+        if not self.clock.ordered or self.pardons:
             return
         group = group_of(item)
+        if token in self.asked_in_order and fence <= self.greatest.get(group, (0, 0)):
+            raise Broken(Promise.TOKEN_WENT_BACK, f"item {item}: {fence} after {self.greatest[group]}")
+        self.greatest[group] = max(fence, self.greatest.get(group, fence))
+        if item not in self.begun_at:
+            return
         mates = [other for other in self.begun_at if group_of(other) == group and other != item]
         for other in mates:
             is_earlier = self.returned_at.get(other, self._moment + 1) < self.begun_at[item]
@@ -168,9 +177,6 @@ class Ledger:
             is_later = self.returned_at.get(item, self._moment + 1) < self.begun_at[other]
             if is_later and other in self.handed_out and item not in self.redriven:
                 raise Broken(Promise.OUT_OF_ORDER, f"item {item}, after {other} was handed out")
-        if fence <= self.greatest.get(group, (0, 0)):
-            raise Broken(Promise.TOKEN_WENT_BACK, f"item {item}: {fence} after {self.greatest[group]}")
-        self.greatest[group] = fence
         self.handed_out.add(item)
         self.counts["holds in order"] += 1
 

@@ -256,6 +256,11 @@ class Rule(enum.Enum):
         "the primary gives a push a place in the order because the queue keeps one, whatever its producer knows",
         "a producer that has not heard of the order pushes an item that has no place in it",
     )
+    TOKENS_BY_SETTINGS = (
+        0,
+        "the primary numbers each claim of a group because the queue keeps an order, above all claims of before",
+        "an item that was pushed before the order was declared is claimed under a smaller token than the one before it",
+    )
     ORDERED_ONE_BY_ONE = (
         0,
         "an ordered group hands out nothing while one of its items is claimed",
@@ -499,7 +504,7 @@ ORDER_RULES = [
 ]
 """Rules about ordered groups."""
 
-SETTINGS_RULES = [Rule.PLAIN_IS_REFUSED_IN_ORDER, Rule.ORDER_BY_SETTINGS]
+SETTINGS_RULES = [Rule.PLAIN_IS_REFUSED_IN_ORDER, Rule.ORDER_BY_SETTINGS, Rule.TOKENS_BY_SETTINGS]
 """Rules about producers that do not know that the queue keeps an order."""
 
 TURN_RULES = [Rule.TURN_FINDS_ITS_OWN, Rule.EACH_PART_HAS_A_VERDICT]

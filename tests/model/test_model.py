@@ -502,10 +502,20 @@ def test_an_order_that_is_declared_meanwhile_is_kept_in_many_schedules() -> None
     assert not findings.broken, findings.first
 
 
-@pytest.mark.parametrize(("rule", "near"), [(Rule.PLAIN_IS_REFUSED_IN_ORDER, 40), (Rule.ORDER_BY_SETTINGS, 27)])
-def test_without_a_rule_of_settings_a_producer_that_does_not_know_the_order_breaks_it(rule: Rule, near: int) -> None:
+@pytest.mark.parametrize(
+    ("rule", "near", "promise"),
+    [
+        (Rule.PLAIN_IS_REFUSED_IN_ORDER, 40, Promise.OUT_OF_ORDER),
+        (Rule.ORDER_BY_SETTINGS, 27, Promise.OUT_OF_ORDER),
+        (Rule.TOKENS_BY_SETTINGS, 17, Promise.TOKEN_WENT_BACK),
+    ],
+    ids=["plain", "order", "tokens"],
+)
+def test_without_a_rule_of_settings_a_producer_that_does_not_know_the_order_breaks_it(
+    rule: Rule, near: int, promise: Promise
+) -> None:
     seeds = range(max(0, near - 20), near + SOON)
-    assert explore(seeds, off=[rule], settings=True, only_first=True).violations.keys() == {Promise.OUT_OF_ORDER}
+    assert explore(seeds, off=[rule], settings=True, only_first=True).violations.keys() == {promise}
 
 
 def test_no_turn_is_taken_unless_asked_for_or_without_a_primary(all_rules: Findings) -> None:

@@ -338,10 +338,42 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "ordered-tokens-do-not-grow",
         LUA + "_claiming.lua",
-        "r.claim_n = math.max(r.n, number('claim_n') + 1)",
+        "r.claim_n = math.max(r.n, number('claim_n') + 1, request.keeps_order and TOKENS_FROM or 0)",
         "",
         "a claim has a greater token than all before it in its group",
         Suite("tests/lua/test_ordered.py"),
+    ),
+    Mutant(
+        "tokens-begin-below-those-of-before",
+        LUA + "_claiming.lua",
+        ", request.keeps_order and TOKENS_FROM or 0)",
+        ")",
+        "in a queue that keeps an order a claim has a greater token than all from before that was declared",
+        Suite("tests/lua/test_queue_order.py"),
+    ),
+    Mutant(
+        "items-of-before-are-not-numbered",
+        LUA + "_claiming.lua",
+        "if request.keeps_order and not places.is_ordered(r) then take_into_order(r) end",
+        "",
+        "the primary numbers each claim by the settings of the queue, not by what the item was pushed with",
+        Suite("tests/lua/test_queue_order.py"),
+    ),
+    Mutant(
+        "items-of-before-stay-outside",
+        LUA + "_claiming.lua",
+        "if request.keeps_order and not r.group then return take_aside(request, r) end",
+        "",
+        "what was pushed without a group before the order was declared comes one at a time, too",
+        Suite("tests/lua/test_queue_order.py"),
+    ),
+    Mutant(
+        "what-joins-is-overtaken",
+        LUA + "_claiming.lua",
+        "if request.joined and r.group == '' then return false end",
+        "",
+        "what joins a group is in its line before the group has its turn",
+        Suite("tests/lua/test_queue_order.py"),
     ),
     # -- history -------------------------------------------------------------------------------------------------------
     Mutant(

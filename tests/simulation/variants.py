@@ -259,7 +259,7 @@ def a_plain_push_enters_an_ordered_queue() -> AbstractContextManager[object]:
 
 def who_does_not_know_the_order_pushes_without() -> AbstractContextManager[object]:
     """The primary gives each item of a queue that keeps an order its place."""
-    return _rewritten({"put_in_order(r)\n": "\n"}, "push_decided")
+    return _rewritten({"places.put_in_order(r, 0)\n": "\n"}, "push_decided")
 
 
 def the_order_is_that_of_one_clock() -> AbstractContextManager[object]:
@@ -284,7 +284,8 @@ def an_ordered_group_does_not_wait() -> AbstractContextManager[object]:
 
 def tokens_of_a_group_do_not_grow() -> AbstractContextManager[object]:
     """A claim in an ordered group has a greater token than all before it."""
-    return _rewritten({"r.claim_n = math.max(r.n, number('claim_n') + 1)": ""})
+    numbered = "r.claim_n = math.max(r.n, number('claim_n') + 1, request.keeps_order and TOKENS_FROM or 0)"
+    return _rewritten({numbered: ""})
 
 
 def a_failure_replaces_a_success() -> AbstractContextManager[object]:

@@ -5,6 +5,7 @@ do
   local RUNS_MAX = 300 -- runs of items: each costs as much as an item that is in no bundle
   local REMOVED_MAX = 200 -- items that are not handed out, but dropped or buried, and groups that leave the line because their
   -- limit was lowered, in one call; the rest waits for the next one
+  local TOKENS_FROM = 4294967296 -- above the version of any item: tokens of claims from before the order was declared
   local PAGE_LEAST = 8 -- entries of the index read at first; then twice as many each time
 
   -- Read a claim request.  What is handed out is added to it: handed is the list of the reply; is_cut: there was more than
@@ -44,10 +45,19 @@ do
     return not lacks_payloads(r, r.whole)
   end
 
+  -- Have an item that was pushed before its queue kept an order keep that, too: at the place of its producer's clock, and
+  -- without holding its group before it has failed.
+  local function take_into_order(r)
+    touch(r)
+    places.put_in_order(r, -math.min(r.pushed_at, now_us / 1000))
+    r.begun, r.standing = true, nil -- it may stand elsewhere now (place)
+  end
+
   -- Claim the items of a run.  True: that was all that fits.
   local function claim_run(request, r, from, to)
     if not hand(request, r, from, to) then return true end
     touch(r)
+    if request.keeps_order and not places.is_ordered(r) then take_into_order(r) end
     if not r.row then
       local deadline = now_us + request.lease_ms * 1000
       r.row = add_row(r, request.owner, request.seq, request.lease_ms, deadline)
@@ -55,7 +65,7 @@ do
     end
     if places.is_ordered(r) then
       -- The tokens of such claims grow, so that a database can refuse the late write of an earlier holder.
-      r.claim_n = math.max(r.n, number('claim_n') + 1)
+      r.claim_n = math.max(r.n, number('claim_n') + 1, request.keeps_order and TOKENS_FROM or 0)
       set_number('claim_n', r.claim_n)
       request.handed_bytes = request.handed_bytes + grouping.tell_ended(r)
     end
@@ -160,9 +170,21 @@ do
     return request.is_cut or request.handed_count == most
   end
 
+  -- In a queue that keeps an order, items that were pushed without a group before it did join the group of those, which has
+  -- its turn then.  True: they are as many as one call takes.
+  local function take_aside(request, r)
+    request.is_cut = request.is_cut or request.removed_count >= REMOVED_MAX
+    if request.is_cut then return true end
+    take_into_order(r)
+    request.removed_count, request.has_groups, request.joined = request.removed_count + 1, true, true
+    return false
+  end
+
   -- Hand out the entries of ready, each once.
   local function hand_out_line(request)
     local function visit(r, position, entry)
+      if request.keeps_order and not r.group then return take_aside(request, r) end
+      if request.joined and r.group == '' then return false end -- what has joined may come first: after commit
       return (r.group and hand_out_share or hand_out)(request, r, position, entry)
     end
     local at, page = 0, PAGE_LEAST
@@ -179,7 +201,8 @@ do
   local function hand_out_ready(request)
     local done
     repeat
-      done, request.share, request.has_groups = request.handed_count + request.removed_count, nil, false
+      done, request.share = request.handed_count + request.removed_count, nil
+      request.has_groups, request.joined = false, false
       hand_out_line(request)
       local is_over = not request.has_groups or request.is_cut or request.handed_count == request.most
         or request.handed_count + request.removed_count == done
@@ -277,6 +300,7 @@ do
     local pause = open(PAUSE)
     request.is_paused = pause and string.find(pause.states, 'P', 1, true)
     request.held_back, request.held_back_until_us = 0, math.huge
+    request.keeps_order = limits.keep_order()
     if request.seq == request.last_seq then return hand_out_again(request) end
     -- List even a queue that never has an item; otherwise its owners would be kept forever.
     if request.last_seq == 0 then redis.call('SADD', queues, queue) end

@@ -57,6 +57,13 @@ do
     return r.claim_n ~= nil
   end
 
+  -- Have an item keep the order of its group, because its queue does.  One without a group is in the group of those.
+  function places.put_in_order(r, order)
+    local GROUPED, ORDERED = 4, 8 -- flags in the marks of a record
+    if not r.group then r.group, r.marks = '', r.marks + GROUPED end
+    if not places.is_ordered(r) then r.order, r.claim_n, r.marks = order, 0, r.marks + ORDERED end
+  end
+
   -- Tell whether such an item holds its group while it waits.  The sign of its order says otherwise after a failure whose
   -- policy lets the group go on.
   function places.holds_group(r)

@@ -138,13 +138,20 @@ do
     end
   end
 
+  -- Tell whether groups keep the order of their pushes.
+  function limits.keep_order()
+    if not numbers then read_numbers() end
+    local text = numbers.limits or ''
+    return text ~= '' and string.find(limits.section(text, 'groups'), 'ordered=1', 1, true) ~= nil
+  end
+
   -- Return why the primary decides each push: '' if it does not; else the letter o if groups keep the order of their pushes,
   -- and s if the size of the queue has a limit; and that limit.
   function limits.decide()
     if not numbers then read_numbers() end
     local text = numbers.limits or ''
     if text == '' then return '' end
-    local why = string.find(limits.section(text, 'groups'), 'ordered=1', 1, true) and 'o' or ''
+    local why = limits.keep_order() and 'o' or ''
     local most = tonumber(string.match(limits.section(text, 'size'), 'max=(%d+)'))
     return most and why .. 's' or why, most
   end

@@ -65,14 +65,6 @@ local function set_order(r)
   set_number('order', r.order)
 end
 
--- Give an item a place in the order that its queue keeps, which its producer need not know of.  One without a group is in
--- the group of those.
-local function put_in_order(r)
-  local GROUPED, ORDERED = 4, 8
-  if not r.group then r.group, r.marks = '', r.marks + GROUPED end
-  if not places.is_ordered(r) then r.order, r.claim_n, r.marks = 0, 0, r.marks + ORDERED end
-end
-
 -- Have an item name those in whose place it was put, for as long as it is known: whoever pushes it again must have their
 -- removal told to every server, whatever has become of the item meanwhile.
 local function name_replaced(r, ids)
@@ -264,7 +256,7 @@ local function operation(again, queue, put_window_ms, max_size, replacing, key_w
     if r.pushed_at < floor_ms or r.pushed_at > now_ms + put_window_ms then return refuse('L') end
     if keeps_order then
       if r.due > 0 or r.priority > 0 then return refuse('O') end
-      put_in_order(r)
+      places.put_in_order(r, 0)
     end
     local taken = has_key(r) and replacing == '0' and is_taken(key)
     local window, first, former, former_state
