@@ -2,8 +2,9 @@
 
     python -m tests.chaos.turns --seconds 600
 
-Each promise has a run of its own: a limit of each group, a limit of the whole queue, the order of each group, a rate,
-the same where no worker dies, and a rate of each group.
+What is promised is declared once, before the load; every second worker declares it again, and the others and the
+producer know nothing of it.  Each promise has a run of its own: a limit of each group, a limit of the whole queue, the
+order of each group, a rate, the same where no worker dies, and a rate of each group.
 """
 
 from __future__ import annotations
@@ -114,8 +115,7 @@ class _Stage:
             str(self.journal.file(who)),
             SESSION_TIMEOUT,
             CLAIM_TIMEOUT,
-            self.plan.group_options,
-            self.plan.limits,
+            *((self.plan.group_options, self.plan.limits) if self.started % 2 else (None, None)),
         )
         with (self.directory / f"{who}.err").open("wb") as errors:
             self.workers[who] = await asyncio.create_subprocess_exec(
@@ -136,23 +136,22 @@ async def run(servers: local.Servers, plan: Plan, directory: Path, *, seconds: f
     directory.mkdir(parents=True, exist_ok=True)
     journal, chance = Journal(directory), random.Random(seed)
     stage = _Stage(servers, new_namespace(), plan, journal, directory)
-    async with (
-        zkrq.connect(
-            servers.redis_urls, servers.zookeeper_hosts, namespace=stage.namespace, found=True, min_replicas=2
-        ) as cluster,
-        _staff(stage),
-    ):
+    async with zkrq.connect(
+        servers.redis_urls, servers.zookeeper_hosts, namespace=stage.namespace, found=True, min_replicas=2
+    ) as cluster:
+        await _declare(plan, cluster)
         pushed: list[str] = []
-        async with asyncio.TaskGroup() as lanes:
-            faults = [
-                lanes.create_task(_kill_workers(stage, chance)),
-                lanes.create_task(_kill_primaries(stage, cluster, chance)),
-            ]
-            await _push(stage, cluster, seconds, pushed)
-            for fault in faults:
-                fault.cancel()
-        await servers.start()
-        left = await _drain(stage, cluster)
+        async with _staff(stage):
+            async with asyncio.TaskGroup() as lanes:
+                faults = [
+                    lanes.create_task(_kill_workers(stage, chance)),
+                    lanes.create_task(_kill_primaries(stage, cluster, chance)),
+                ]
+                await _push(stage, cluster, seconds, pushed)
+                for fault in faults:
+                    fault.cancel()
+            await servers.start()
+            left = await _drain(stage, cluster)
     journal.poll()
     found = merged(plan.check(journal.entries, plan.workers), check_lost(journal.entries, pushed))
     found.counts.update({"workers": stage.started, "primaries killed": _count(journal.entries, Kind.FAULT_BEGUN)})
@@ -163,6 +162,13 @@ async def run(servers: local.Servers, plan: Plan, directory: Path, *, seconds: f
 
 def _count(entries: Iterable[Entry], kind: Kind) -> int:
     return sum(entry.kind is kind for entry in entries)
+
+
+async def _declare(plan: Plan, cluster: Cluster) -> None:
+    """Set the settings of the queue, as an operator does."""
+    queue, told = cluster.queue(QUEUE), Orders("", {}, "", "", "", 0, 0, plan.group_options, plan.limits)
+    await queue.set_groups(zkrq.Groups(**plan.group_options or {}))
+    await queue.set_limits(told.queue_limits() or zkrq.Limits())
 
 
 @asynccontextmanager
@@ -179,7 +185,7 @@ async def _push(stage: _Stage, cluster: Cluster, seconds: float, pushed: list[st
     """Push to all groups; to each the next item only when the push of the one before has returned."""
     loop = asyncio.get_running_loop()
     plan, numbers = stage.plan, dict[str, int]()
-    queue = _orders(plan).queue(cluster)
+    queue = cluster.queue(QUEUE)
     began, end = loop.time(), loop.time() + seconds
     while loop.time() < end:
         groups = [f"g{number}" for number in range(plan.groups)]
@@ -188,10 +194,6 @@ async def _push(stage: _Stage, cluster: Cluster, seconds: float, pushed: list[st
         numbers.update((group, number + 1) for group, number in items)
         pushed += [named(group, number) for group, number in items]
         await asyncio.sleep(max(0.0, began + len(pushed) / plan.pace - loop.time()))
-
-
-def _orders(plan: Plan) -> Orders:
-    return Orders("", {}, "", "", "", SESSION_TIMEOUT, CLAIM_TIMEOUT, plan.group_options, plan.limits)
 
 
 async def _push_one(queue: zkrq.Queue[Any], group: str, number: int) -> None:
@@ -227,7 +229,7 @@ async def _drain(stage: _Stage, cluster: Cluster) -> int:
 
     A rate below the pace of the pushes leaves minutes of work at the end of a long run.
     """
-    queue, loop = _orders(stage.plan).queue(cluster), asyncio.get_running_loop()
+    queue, loop = cluster.queue(QUEUE), asyncio.get_running_loop()
     end, left, least = loop.time() + DRAIN_SECONDS, 1, math.inf
     while left and loop.time() < end:
         await asyncio.sleep(0.2)

@@ -48,15 +48,18 @@ class Orders:
     def text(self) -> str:
         return json.dumps(asdict(self))
 
-    def queue(self, cluster: Cluster) -> zkrq.Queue[Any]:
-        """The queue, with these groups and limits."""
+    def queue_limits(self) -> zkrq.Limits | None:
         limits = dict(self.limits or {})
         if "rate" in limits:
             limits["rate"] = tuple(limits["rate"])
+        return zkrq.Limits(**limits) if limits else None
+
+    def queue(self, cluster: Cluster) -> zkrq.Queue[Any]:
+        """The queue, with these groups and limits."""
         return cluster.queue(
             QUEUE,
             groups=None if self.groups is None else zkrq.Groups(**self.groups),
-            limits=zkrq.Limits(**limits) if limits else None,
+            limits=self.queue_limits(),
             retry=AGAIN,
             claim_timeout=self.claim_timeout,
         )
