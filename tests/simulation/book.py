@@ -83,8 +83,11 @@ class Book:
         """The greatest fencing token of each group that keeps the order."""
         self.default_group: str | None = None
         """That of items that are pushed without one."""
-        self.is_declared = False
-        """Whether the order is declared: what was pushed before has no place in it, and no group here."""
+        self.declared_at = math.inf
+        """Since when the settings of the queue are declared.  What was pushed before has no place in an order, and no
+        group here; what was asked for before is within no limit."""
+        self.from_before = set[str]()
+        """Labels of the items whose pushes had begun then: they may be more than the queue's size."""
         self.begun: dict[tuple[str, int | None, str | None], dict[str, Begun]] = {}
         """By the view's register, its epoch, in which one server counts (None: all epochs), and group (None: all): the
         requests that were given something."""
@@ -312,6 +315,16 @@ class Book:
         end = first.pushed_last + first.window + first.slack + EARLY_SECONDS
         return (first.open_pushes > 0 and first.confirmed_at is None) or first.pushing > 0 or push.begun_at <= end
 
+    @property
+    def is_declared(self) -> bool:
+        return self.declared_at < math.inf
+
+    def declared(self) -> None:
+        """A program that declares the settings of the queue has pushed."""
+        if not self.is_declared:
+            self.declared_at = self._loop.now
+            self.from_before = set(self.items)
+
     # -- what is seen --------------------------------------------------------------------------------------------------
 
     def check_size(self, count: int) -> None:
@@ -321,8 +334,12 @@ class Book:
         """
         if self._max_size is None:
             return
-        excused = self.excess + sum(item.expires_at < self._loop.now for item in self.items.values())
-        if count > self._max_size + excused:
+        now = self._loop.now
+        excused = self.excess + sum(
+            item.expires_at < now or (label in self.from_before and not item.was_gone(now))
+            for label, item in self.items.items()
+        )
+        if self.is_declared and count > self._max_size + excused:
             self.violation(f"too large: {count} items, max_size is {self._max_size}, {excused} may be excused")
 
     def check_count(self, count: int, begun_at: float, standing: Standing) -> None:

@@ -85,11 +85,18 @@ class Ledger(Book):
         self._check_group(item, what)
         return item, holder
 
+    def _asked_at(self, claim: Claim[Any]) -> float:
+        """When the request was begun that was given it."""
+        return self.asked_for[claim.id, lease_of(claim).grant.request]
+
     def _held(self, items: Iterable[Item]) -> int:
-        """How many of them are certainly claimed: consumers hold them that nobody has declared dead, and no cancel or
-        replacement of them was begun, which frees the slot of a claim before its consumer hears of it."""
+        """How many of them are certainly claimed, and were asked for when the limits were declared: consumers hold them
+        that nobody has declared dead, and no cancel or replacement of them was begun, which frees the slot of a claim
+        before its consumer hears of it."""
         return sum(
-            self._still_holds(holder) and self._hub.is_live(holder.claim.owner)
+            self._still_holds(holder)
+            and self._hub.is_live(holder.claim.owner)
+            and self._asked_at(holder.claim) >= self.declared_at
             for item in items
             if item.cancelled_at is None and not item.open_removals
             for holder in item.holders
@@ -154,7 +161,7 @@ class Ledger(Book):
         self, where: tuple[str, int | None, str | None], rate: tuple[int, Duration], request: str, begun: Begun
     ) -> None:
         """By the clock of the server that counts, and certainly in less than that time: a clock may be set."""
-        if not begun.items:
+        if not begun.items or begun.since < self.declared_at:
             return
         most, seconds, of_group = rate[0], in_seconds(rate[1]), where[2] is not None
         known = self.begun.setdefault(where, {})
@@ -174,7 +181,7 @@ class Ledger(Book):
 
     def _check_is_mine(self, item: Item, claim: Claim[Any], what: str) -> None:
         """Nobody else may have it, nor have been done with it."""
-        asked_at = self.asked_for[claim.id, lease_of(claim).grant.request]
+        asked_at = self._asked_at(claim)
         # A consumer that claimed it before the cancel may learn of that late, or never, because it does not listen.
         was_held = item.told and item.told[0] is ResultState.CANCELLED and asked_at <= item.told_at
         if item.told and not was_held and not item.returns and not item.deletions:
@@ -199,8 +206,7 @@ class Ledger(Book):
     def _check_life(self, item: Item, claim: Claim[Any], what: str) -> None:
         """It is not claimed after its time, nor brought back by a redrive while its key was another's."""
         if item.ttl is not None and item.confirmed_at is not None and item.redriven_at is None:
-            asked_at = self.asked_for[claim.id, lease_of(claim).grant.request]
-            late = asked_at - item.confirmed_at - item.ttl
+            late = self._asked_at(claim) - item.confirmed_at - item.ttl
             if late > LATE_SECONDS + item.slack + item.held_back:
                 self.violation(f"too late: {what}, asked for {late:.3f} s after its time")
         if not item.key or item.redriven_at is None or item.buried_at is None:

@@ -116,7 +116,8 @@ class Producer:
         if self._client.world.only_maps_change and _has_failed(ended):
             self._ledger.violation(f"not pushed, though only the map changes: {push.item.label}, {ended.error!r}")
         if ended.outcome is Outcome.DONE:
-            self._ledger.is_declared = self._ledger.is_declared or not self._client.is_unaware(self._lane)
+            if not self._client.is_unaware(self._lane):
+                self._ledger.declared()
             assert ended.value
             self._ledger.pushed(push, self._client.code.translated(ended.value))
         else:

@@ -64,8 +64,14 @@ class Setting:
 
     @property
     def declared_groups(self) -> Groups | None:
-        """What every client declares of groups."""
+        """What is declared of groups."""
         return Groups(self.group_limit, self.ordered, self.group_rate) if self.all_grouped else None
+
+    def groups_option(self, *, declares: bool) -> Groups | None:
+        """That of a program, which may declare nothing; where an order is kept it need not know of groups at all."""
+        if declares or not self.all_grouped:
+            return self.declared_groups
+        return None if self.ordered else Groups()
 
     @property
     def results(self) -> bool:

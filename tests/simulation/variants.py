@@ -257,6 +257,11 @@ def a_plain_push_enters_an_ordered_queue() -> AbstractContextManager[object]:
     return _rewritten({"if why ~= '' then return {'DECIDE', why} end": ""}, "push_plain")
 
 
+def a_plain_push_enters_a_queue_with_a_size() -> AbstractContextManager[object]:
+    """A server that knows that the size of the queue has a limit takes no plain push."""
+    return _rewritten({"return most and why .. 's' or why, most": "return why, most"})
+
+
 def who_does_not_know_the_order_pushes_without() -> AbstractContextManager[object]:
     """The primary gives each item of a queue that keeps an order its place."""
     return _rewritten({"places.put_in_order(r, 0)\n": "\n"}, "push_decided")
@@ -397,10 +402,10 @@ VARIANTS: Mapping[str, Variant] = {
         Variant(keys_are_not_looked_up, first=6),
         Variant(windows_are_not_looked_up, first=40),
         Variant(keys_are_kept_for_ever),
-        Variant(a_limit_is_not_asked_for, first=12),
+        Variant(a_limit_is_not_asked_for, first=30),
         Variant(more_are_claimed_than_the_limit),
         Variant(more_of_a_group_are_claimed_than_its_limit, "none", first=8),
-        Variant(more_claims_begin_than_the_rate),
+        Variant(more_claims_begin_than_the_rate, first=35),
         Variant(what_has_expired_is_handed_out, first=26),
         Variant(a_ttl_begins_anew, first=100),
         Variant(a_pause_is_not_asked_for, first=8),
@@ -412,6 +417,7 @@ VARIANTS: Mapping[str, Variant] = {
         Variant(a_group_keeps_its_turn, "none", first=60),
         Variant(the_order_is_the_producers, first=10),
         Variant(a_plain_push_enters_an_ordered_queue, first=39),
+        Variant(a_plain_push_enters_a_queue_with_a_size, first=85),
         Variant(who_does_not_know_the_order_pushes_without, first=3),
         Variant(the_order_is_that_of_one_clock, first=30),
         Variant(an_ordered_group_goes_on_while_one_is_claimed, first=8),

@@ -63,7 +63,7 @@ OPERATION_TIMEOUT = 8.0
 CLAIM_TIMEOUT = 6.0
 
 UNAWARE = 0.3
-"""Which part of the clients does not say that a queue keeps an order."""
+"""Which part of the clients declares nothing."""
 
 UNNOTICED_STEP = 1.0
 """Seconds; a server's clock that is set forward by no more is not noticed (JUMP_US in ``lua/_lease.lua``)."""
@@ -210,12 +210,13 @@ class Client:
         letters = letters and limits.DeadLetters(**asdict(letters))
         options: dict[str, Any] = {}
         policy: dict[str, Any] = {}
+        declares = not self.is_unaware(lane)
         if self.world.rolling is None:
             policy["holds_group"] = lane.setting.holds_group
-            options["groups"] = None if self.is_unaware(lane) else lane.setting.declared_groups
+            options["groups"] = lane.setting.groups_option(declares=declares)
             options["results"] = Results(ttl=500) if lane.setting.results else None
-            options["limits"] = lane.setting.limits
-            options["history"] = lane.setting.history
+            options["limits"] = lane.setting.limits if declares else None
+            options["history"] = lane.setting.history if declares else None
         try:
             # Which options it takes is its release's affair.
             return cast("Callable[..., Queue[Any]]", self.cluster.queue)(
@@ -223,18 +224,18 @@ class Client:
                 claim_timeout=CLAIM_TIMEOUT,
                 retry=retry.Retry(max_attempts=None, backoff=retry.constant(1.0), **policy),
                 dead_letters=letters,
-                max_size=lane.setting.max_size,
+                max_size=lane.setting.max_size if declares else None,
                 **options,
             )
         except Closed:
             return None
 
     def is_unaware(self, lane: Lane) -> bool:
-        """Whether its program does not say that a queue keeps an order.
+        """Whether its program declares none of the settings of a queue.
 
-        Where there are several shards all say it, since nothing can be declared while items are on other shards.
+        Where there are several shards all do, since nothing can be declared while items are on other shards.
         """
-        if not lane.setting.ordered or self.world.plan:
+        if self.world.plan or self.world.rolling:
             return False
         return self.world.chance_for(f"{self.name} and {lane.name}").random() < UNAWARE
 
