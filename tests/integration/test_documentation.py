@@ -19,6 +19,7 @@ import yaml
 from anyio.streams.buffered import BufferedByteReceiveStream
 
 import zkrq
+from tests import contract
 from tests.harness import new_namespace
 from tests.snippets import PAGES, ROOT, Block, blocks, snippet
 from zkrq import local
@@ -33,6 +34,7 @@ from zkrq.consuming.claims import Claim
 
 TEXT = "".join(page.read_text() for page in PAGES)
 RUN_TIMEOUT = 30.0  # seconds for one example
+MAX_CELL = 120  # characters of a cell that says one thing
 MIN_CALLS = 12  # an example checker that finds nothing proves nothing
 
 BLOCKS = [pytest.param(block, id=f"{block.page} {block.line}") for block in blocks()]
@@ -208,10 +210,18 @@ def test_files_that_it_names_are_there() -> None:
 
 
 def test_what_happens_when_names_tests_that_are_there() -> None:
-    rows = [line for line in (ROOT / "docs" / "what-happens-when.md").read_text().splitlines() if line.startswith("| ")]
-    shown = [row for row in rows if not row.startswith(("| what happens", "| ---"))]
+    table = contract.shown()
+    shown = contract.rows()
+    assert set(table) == set(shown), "tests/contract.txt has a line for each row, and no other"
     for row in shown:
-        named = re.findall(r"`([\w/]+\.py)::(\w+)`", row)
+        named = [test for test in table[row] if "::" in test]
         assert named, row
-        for file, test in named:
+        for file, test in (each.split("::") for each in named):
             assert f"def {test}(" in (ROOT / "tests" / file).read_text(), row
+        for file in table[row]:
+            assert (ROOT / "tests" / file.partition("::")[0]).exists(), row
+
+
+def test_what_happens_when_says_one_thing_in_a_cell() -> None:
+    for _, row in contract.cells():
+        assert all(len(cell) <= MAX_CELL for cell in row), row

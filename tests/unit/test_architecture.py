@@ -34,10 +34,10 @@ def test_the_bounds_are_those_of_the_code() -> None:
 
 
 def test_no_failure_stands_twice_in_the_contract() -> None:
-    """Two rows of one failure are two answers, of which one is old."""
+    """Two rows of one failure are two answers, of which one is old; a row without one goes on with the row above."""
     for table in (PACKAGE.parent / "docs" / "what-happens-when.md").read_text().split("\n\n"):
         failures = [row.partition(" | ")[0] for row in table.splitlines() if row.startswith("| ")]
-        told = [failure for failure in failures if not failure.startswith("| the same")]
+        told = [failure for failure in failures if failure != "|" and not failure.startswith("| the same")]
         assert len(set(told)) == len(told), sorted(told)
 
 
