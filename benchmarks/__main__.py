@@ -3,7 +3,7 @@
     python -m benchmarks                    # everything, about twenty-five minutes
     python -m benchmarks --quick            # rougher, about four minutes
     python -m benchmarks --only throughput --only peers
-    python -m benchmarks --docs             # renews the figures in docs/benchmarks.md too
+    python -m benchmarks --docs             # renews docs/benchmarks/figures.md too
     python -m benchmarks --profile          # only the hot path, under cProfile
 
 No figure makes it fail.  A line names each measurement that is not possible here.
@@ -43,7 +43,7 @@ from benchmarks.plan import Plan
 from benchmarks.sheet import Sheet
 
 ROOT = Path(__file__).parents[1]
-PAGE = ROOT / "docs" / "benchmarks.md"
+PAGE = ROOT / "docs" / "benchmarks" / "figures.md"
 
 Run = Callable[[Plan, Sheet], Awaitable[None]]
 
@@ -100,7 +100,7 @@ def main() -> None:
     known = tuple(benchmarks(ROOT))
     parser.add_argument("--quick", action="store_true", help="less of everything, once: about four minutes")
     parser.add_argument("--only", action="append", choices=known, help="this one; may be repeated")
-    parser.add_argument("--docs", action="store_true", help="renew the figures in docs/benchmarks.md")
+    parser.add_argument("--docs", action="store_true", help="renew docs/benchmarks/figures.md")
     parser.add_argument("--profile", action="store_true", help="profile the hot path, and nothing else")
     parser.add_argument("--verbose", action="store_true", help="say what zkrq logs, and where a benchmark broke")
     parser.add_argument("--output", type=Path, default=ROOT / "build" / "bench", help="where the results go")
@@ -126,9 +126,8 @@ def main() -> None:
     beside = {name: file.name for name, file in pictures.items()}
     (folder / "report.md").write_text(f"# Benchmarks\n\n{report.markdown(sheet, found, beside)}")
     if options.docs:
-        drawn = plots.draw(sheet, foot, PAGE.with_suffix(""))
-        there = {name: f"{PAGE.stem}/{file.name}" for name, file in drawn.items()}
-        report.publish(PAGE, report.markdown(sheet, found, there))
+        drawn = plots.draw(sheet, foot, PAGE.parent)
+        report.publish(PAGE, report.markdown(sheet, found, {name: file.name for name, file in drawn.items()}))
     print(bars.table(bars.bars(sheet)))
     print(f"bench: the report is {folder / 'report.md'}")
 

@@ -29,7 +29,9 @@ def rows() -> list[tuple[str, str]]:
 
 def shown() -> dict[tuple[str, str], list[str]]:
     """Return the tests that show each row, as `contract.txt` has them."""
-    heading, found, tests = "", {}, list[str]()
+    heading = ""
+    found: dict[tuple[str, str], list[str]] = {}
+    tests: list[str] = []
     for line in TABLE.read_text().splitlines():
         if line.startswith("["):
             heading = line[1:-1]

@@ -1,4 +1,4 @@
-"""The program behind docs/scale.md agrees with what is known exactly."""
+"""The program behind docs/scale/figures.md agrees with what is known exactly."""
 
 from __future__ import annotations
 
