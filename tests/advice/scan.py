@@ -86,10 +86,7 @@ def steps_of_source() -> Iterator[Step]:
                 yield Step(file, line, text)
 
 
-PAGES = (
-    *("deploying.md", "disaster.md", "observability.md", "runbook.md", "servers.md", "shards.md", "troubleshooting.md"),
-    "upgrading.md",
-)
+PAGES = ("deploying.md", "observability.md", "operations.md", "shards.md", "upgrading.md")
 """Pages for operators who are in trouble, or about to change something."""
 
 _ON_A_PAGE = re.compile(
@@ -99,12 +96,19 @@ _ON_A_PAGE = re.compile(
 
 
 def steps_of_pages() -> Iterator[Step]:
-    """Yield every line of these pages that says what to run, to set or to do next."""
+    """Yield every line of these pages that says what to run, to set or to do next.
+
+    A row of a table without a first cell goes on with the row above, and is a part of that step.
+    """
     for page in PAGES:
+        found: list[Step] = []
         for number, line in enumerate((ROOT / "docs" / page).read_text().splitlines(), 1):
-            in_table = page == "troubleshooting.md" and line.startswith("| ") and "---" not in line
-            if in_table or _ON_A_PAGE.search(line):
-                yield Step(page, number, line)
+            in_table = page == "operations.md" and line.startswith("| ") and "---" not in line
+            if in_table and line.startswith("| |"):
+                found[-1] = found[-1]._replace(text=f"{found[-1].text}\n{line}")
+            elif in_table or _ON_A_PAGE.search(line):
+                found.append(Step(page, number, line))
+        yield from found
 
 
 _COMMAND = re.compile(r"`(zkrq [^`{}]*)`|^ {3,}(zkrq [a-z-]+(?: .*?)?)(?:  +#.*)?$", re.MULTILINE)

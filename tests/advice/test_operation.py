@@ -40,8 +40,8 @@ pytestmark = pytest.mark.anyio
 @leads_out_of("repair/repairer.py", "`zkrq servers recover {}{}`")
 @leads_out_of("protocol/recovery.py", "start it, or continue without what only it holds")
 @leads_out_of("deploying.md", "zkrq servers recover redis-2 redis-3")
-@leads_out_of("servers.md", "zkrq servers recover 10.0.0.2:6379 10.0.0.3:6379")
-@leads_out_of("disaster.md", "`zkrq servers recover NAME...` starts from nothing")
+@leads_out_of("operations.md", "zkrq servers recover 10.0.0.2:6379 10.0.0.3:6379")
+@leads_out_of("operations.md", "`zkrq servers recover NAME...` starts from nothing")
 async def test_all_servers_were_restarted(operator: Operator) -> None:
     one, two, three = operator.servers.redis
     await operator.do("zkrq push emails 1")
@@ -68,7 +68,7 @@ async def test_all_servers_were_restarted(operator: Operator) -> None:
 @leads_out_of(RULES, "restore the latest one; without it `zkrq servers recover --older-zookeeper")
 @leads_out_of("protocol/founding.py", "If its data was restored from an older backup")
 @leads_out_of(
-    "disaster.md", "zkrq servers recover --older-zookeeper redis-1 redis-2 redis-3", "Name those that were in sync."
+    "operations.md", "zkrq servers recover --older-zookeeper redis-1 redis-2 redis-3", "Name those that were in sync."
 )
 async def test_zookeeper_has_an_older_view(operator: Operator) -> None:
     for server in operator.servers.redis:
@@ -83,7 +83,7 @@ async def test_zookeeper_has_an_older_view(operator: Operator) -> None:
 
 @leads_out_of(RULES, "correct ZKRQ_ZOOKEEPER; if ZooKeeper has lost its data")
 @leads_out_of(
-    "disaster.md",
+    "operations.md",
     "zkrq servers recover --without-zookeeper --min-replicas 2",
     "Found the namespace again from the servers",
 )
@@ -116,7 +116,7 @@ async def test_zookeeper_knows_nothing(operator: Operator) -> None:
 
 
 @leads_out_of(RULES, "correct ZKRQ_NAMESPACE, or found it with `zkrq found`")
-@leads_out_of("troubleshooting.md", "`zkrq found` it, once; or the name is misspelt")
+@leads_out_of("operations.md", "`zkrq found` it, once; or the name is misspelt")
 @leads_out_of("deploying.md", "zkrq found --min-replicas 2")
 async def test_a_namespace_that_does_not_exist(operator: Operator) -> None:
     operator.environment["ZKRQ_NAMESPACE"] += "-x"
@@ -141,8 +141,8 @@ async def test_a_namespace_that_does_not_exist(operator: Operator) -> None:
     "let the queues drain (`zkrq stats`), or raise its maxmemory",
     "raise its maxmemory, or drain the queues",
 )
-@leads_out_of("runbook.md", "Raise `maxmemory` (`CONFIG SET`")
-@leads_out_of("troubleshooting.md", "it must be `noeviction`")
+@leads_out_of("operations.md", "Raise `maxmemory` (`CONFIG SET`")
+@leads_out_of("operations.md", "it must be `noeviction`")
 @pytest.mark.parametrize(
     ("kind", "wrong", "step"),
     [
@@ -379,7 +379,7 @@ async def test_an_upgrade_that_was_not_ended(operator: Operator) -> None:
 @leads_out_of("client/examining/reading.py", "restore ZooKeeper's data; without it")
 @pytest.mark.parametrize("restored", [True, False])
 async def test_a_view_that_cannot_be_read(operator: Operator, restored: bool) -> None:
-    """The data is restored, or, without a backup, the namespace is founded again as docs/disaster.md says."""
+    """The data is restored, or, without a backup, the namespace is founded again as docs/operations.md says."""
     await operator.do("zkrq push emails 1")
     given = {"redis": operator.servers.redis_urls, "zookeeper": operator.servers.zookeeper_hosts}
     async with read_given({**given, "namespace": operator.namespace}).coordinator() as coordinator:
@@ -387,11 +387,11 @@ async def test_a_view_that_cannot_be_read(operator: Operator, restored: bool) ->
         assert found.data
         damaged = await coordinator.swap(VIEW, found.data.replace(b'"epoch"', b'"spoilt"'), found.version)
         assert damaged
-        assert "restore ZooKeeper's data; without it, see docs/disaster.md" in (await operator.doctor())["view"]
+        assert "restore ZooKeeper's data; without it, see docs/operations.md" in (await operator.doctor())["view"]
         if restored:
             assert await coordinator.swap(VIEW, found.data, damaged.version)
         else:
-            page = (ROOT / "docs" / "disaster.md").read_text()
+            page = (ROOT / "docs" / "operations.md").read_text()
             (line,) = re.findall(r"^ +(zkrq servers recover --without-zookeeper .*)$", page, re.MULTILINE)
             await operator.do(line)
     assert "view" not in await operator.doctor()
@@ -416,7 +416,7 @@ async def test_a_znode_that_cannot_be_read_is_deleted(operator: Operator, name: 
     assert "view" not in await operator.doctor()
 
 
-@leads_out_of("servers.md", "If it never will, stop it")
+@leads_out_of("operations.md", "If it never will, stop it")
 async def test_a_needed_server_that_lets_nobody_in(operator: Operator, spare: local.LocalRedis) -> None:
     one, closed, dead = operator.servers.redis
     async with operator.client() as cluster:

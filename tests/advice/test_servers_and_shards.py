@@ -102,7 +102,7 @@ async def test_a_server_that_may_be_the_last_one(
 
 @leads_out_of("client/cluster.py", "recover one after the other")
 @leads_out_of("shards.md", "`zkrq servers recover --shard b redis-5 redis-6`")
-@leads_out_of("runbook.md", "If one never comes back: `zkrq servers recover --shard")
+@leads_out_of("operations.md", "If one never comes back: `zkrq servers recover --shard")
 async def test_two_shards_are_recovered(servers: zkrq.testing.Servers, cluster: zkrq.testing.TestCluster) -> None:
     """One of each never comes back."""
     await cluster.add_shard("b", servers.urls("redis-4", "redis-5", "redis-6"))

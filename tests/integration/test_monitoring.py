@@ -48,13 +48,13 @@ def test_the_alerts_are_raised_when_they_should_be_and_only_then() -> None:
 
 def test_every_alert_is_tested_and_explained() -> None:
     tested = (MONITORING / "alerts_test.yml").read_text()
-    page, runbook = ((ROOT / "docs" / name).read_text() for name in ("observability.md", "runbook.md"))
+    page, runbook = ((ROOT / "docs" / name).read_text() for name in ("observability.md", "operations.md"))
     assert len(ALERTS) > 10
     assert set(re.findall(r"^## (\w+)$", runbook, re.MULTILINE)) == set(ALERTS)
     for alert in ALERTS:
         assert f"alertname: {alert}\n" in tested
         assert f"| `{alert}` |" in page
-        assert f"runbook_url: docs/runbook.md#{alert.lower()}\n" in (MONITORING / "alerts.yml").read_text()
+        assert f"runbook_url: docs/operations.md#{alert.lower()}\n" in (MONITORING / "alerts.yml").read_text()
 
 
 def test_the_dashboard_and_the_alerts_use_metrics_that_exist() -> None:

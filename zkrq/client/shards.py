@@ -352,7 +352,7 @@ class Shards:
 
     def _note_went_back(self, stored: ShardMap) -> None:
         """Report once that ZooKeeper stores an older map than this client knows."""
-        tell, step = self.first.membership.tell_went_back, "see docs/disaster.md"
+        tell, step = self.first.membership.tell_went_back, "see docs/operations.md#zookeeper-restored-from-a-backup"
         self.went_back = tell("shard map", self.map.number, stored.number, step, told=self.went_back)
 
     async def change(self, change: MapChange, *, prepare: Prepare | None = None) -> ShardMap:

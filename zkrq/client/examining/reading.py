@@ -116,7 +116,7 @@ def _why(error: ValueError) -> tuple[str, str]:
     """Return why a register cannot be read, and what to do."""
     if isinstance(error, OtherLevel):
         return error.what, error.step
-    return str(error), "restore ZooKeeper's data; without it, see docs/disaster.md"
+    return str(error), "restore ZooKeeper's data; without it, see docs/operations.md#zookeeper-altogether"
 
 
 async def _read_servers(

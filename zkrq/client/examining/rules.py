@@ -242,7 +242,8 @@ def _belongs(server: ServerFacts, facts: Facts) -> Iterator[Finding]:
         what = f"it has seen a later epoch than ZooKeeper's view ({view.epoch}), which is that of an older backup"
         step = (
             "restore the latest one; without it `zkrq servers recover --older-zookeeper "
-            f"{'' if shard == facts.first else f'--shard {shard} '}NAME...` with those in sync then: docs/disaster.md"
+            f"{'' if shard == facts.first else f'--shard {shard} '}NAME...` with those in sync then: "
+            "docs/operations.md#zookeeper-restored-from-a-backup"
         )
         yield Finding(Gravity.WRONG, "lost", (server.id,), what, step)
 
@@ -251,7 +252,10 @@ def _set_aside(server: ServerFacts, facts: Facts) -> Iterator[Finding]:
     if server.set_aside:
         named = shorten([f"{queue} ({number:,})" for queue, number in server.set_aside.items()])
         what = f"damaged entries that no server could read are set aside, in queue {named}"
-        step = "`zkrq damaged list` names them; then `zkrq damaged restore` or `drop` each: docs/disaster.md"
+        step = (
+            "`zkrq damaged list` names them; then `zkrq damaged restore` or `drop` each: "
+            "docs/operations.md#damaged-entries"
+        )
         yield Finding(Gravity.WARNING, "damaged", (server.id,), what, step)
 
 
