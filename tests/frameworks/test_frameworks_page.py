@@ -1,4 +1,4 @@
-"""docs/frameworks.md: its programs run as they stand there."""
+"""docs/applications.md: its programs run as they stand there."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from zkrq import local
 pytestmark = pytest.mark.anyio
 
 ROOT = Path(__file__).parents[2]
-PAGE = (ROOT / "docs" / "frameworks.md").read_text()
+PAGE = (ROOT / "docs" / "applications.md").read_text()
 TIMEOUT = 60.0  # seconds for a program
 
 SETTINGS = """
@@ -55,7 +55,7 @@ count = runner.build_suite(["shop"]).countTestCases()
 print(f"{count} tests, {runner.run_tests(['shop'])} failed")
 """
 
-TESTS = snippet("testing.md", "from unittest.mock")
+TESTS = snippet("applications.md", "from unittest.mock")
 
 MODELS = """
 from django.db import models

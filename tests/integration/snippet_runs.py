@@ -14,11 +14,13 @@ ELSEWHERE = {
     ("migrating.md", "# arq"): "a program of arq",
     ("migrating.md", "# SAQ"): "a program of SAQ",
     ("security.md", "files = zkrq.TLS("): "tests/security/test_tls.py",
-    ("frameworks.md", ""): "tests/frameworks/test_frameworks_page.py",
+    ("applications.md", "from contextlib"): "tests/frameworks/test_frameworks_page.py",
+    ("applications.md", "import asyncio"): "tests/frameworks/test_frameworks_page.py",
+    ("applications.md", "# shop/"): "tests/frameworks/test_frameworks_page.py",
     ("outbox.md", "from zkrq.outbox.django import push"): "tests/outbox/by_django.py",
-    ("testing.md", "from unittest.mock"): "tests/frameworks/test_frameworks_page.py",
-    ("testing.md", "pytest_plugins"): "tests/unit/test_plugin.py",
-    ("testing.md", "@pytest.mark.anyio"): "tests/unit/test_plugin.py",
+    ("applications.md", "from unittest.mock"): "tests/frameworks/test_frameworks_page.py",
+    ("applications.md", "pytest_plugins"): "tests/unit/test_plugin.py",
+    ("applications.md", "@pytest.mark.anyio"): "tests/unit/test_plugin.py",
 }
 """Snippets that do not run here, by page and first line, and where they do."""
 

@@ -380,7 +380,7 @@ async def test_a_worker_that_needs_a_pool(code: str, cluster: zkrq.testing.TestC
     assert life == ["opened", ("pool", "x"), "closed"]
 
 
-@runs("threads.md", "# queues.py")
+@runs("applications.md", "# queues.py")
 async def test_views_and_scripts_without_an_event_loop(
     code: str, servers: local.Servers, founded: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -421,10 +421,10 @@ async def fails(item: str) -> None:
     raise RuntimeError(item)
 
 
-@runs("testing.md", "import httpx")
+@runs("applications.md", "import httpx")
 async def test_a_test_of_fastapi(code: str, cluster: zkrq.testing.TestCluster) -> None:
     pytest.importorskip("fastapi")
-    app = (await execute(snippet("frameworks.md", "from contextlib")))["app"]
+    app = (await execute(snippet("applications.md", "from contextlib")))["app"]
     await (await execute(code, app=app, pytest=pytest))["test_sign_up"](cluster)
 
 
