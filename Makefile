@@ -48,7 +48,7 @@ mutants: setup ## Mistakes of one line each, in a copy of the tree: each must be
 model: setup   ## The protocol's rules as a random-schedule model, 100,000 schedules, about 7 minutes on two cores; ARGS=--shards, ARGS=--turns.
 	$(PYTHON) -m tests.model --schedules $(SCHEDULES) $(ARGS)
 
-celery: setup  ## Celery's own integration tests over Redis and over zkrq, about 50 minutes; CELERY=folder of its repository, see docs/celery.md.
+celery: setup  ## Celery's own integration tests over Redis and over zkrq, about 50 minutes; CELERY=folder of its repository, see tests/frameworks/README.md.
 	$(PYTHON) -m tests.frameworks.celery_suite "$(CELERY)" $(ARGS)
 
 fuzz: setup    ## Hostile input of every kind, and generated histories, FUZZ_EXAMPLES=5000 of each by default, about 40 minutes.

@@ -39,7 +39,6 @@ pytestmark = pytest.mark.anyio
 @leads_out_of(RULES, "`zkrq servers recover {}{}`")
 @leads_out_of("repair/repairer.py", "`zkrq servers recover {}{}`")
 @leads_out_of("protocol/recovery.py", "start it, or continue without what only it holds")
-@leads_out_of("deploying.md", "zkrq servers recover redis-2 redis-3")
 @leads_out_of("operations.md", "zkrq servers recover 10.0.0.2:6379 10.0.0.3:6379")
 @leads_out_of("operations.md", "`zkrq servers recover NAME...` starts from nothing")
 async def test_all_servers_were_restarted(operator: Operator) -> None:

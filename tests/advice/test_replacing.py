@@ -18,9 +18,9 @@ pytestmark = pytest.mark.anyio
 @leads_out_of(RULES, "if it will not come back, `zkrq servers add URL` another one", "take it out of ZKRQ_REDIS")
 @leads_out_of("cli/servers.py", "into ZKRQ_REDIS")
 @leads_out_of(
-    "deploying.md",
-    "zkrq servers add redis://10.0.0.4  ",
-    "zkrq servers remove redis-1  ",
+    "operations.md",
+    "    zkrq servers add redis://10.0.0.4 ",
+    "    zkrq servers remove 10.0.0.1:6379",
 )
 @leads_out_of("operations.md", "machine is gone for good", "For a dead machine")
 async def test_a_dead_server_is_replaced(operator: Operator, spare: local.LocalRedis) -> None:
@@ -47,7 +47,6 @@ async def test_a_dead_server_is_replaced(operator: Operator, spare: local.LocalR
 
 @leads_out_of("replication/causes.py", "`zkrq servers add URL`", "bring back {}; or {}; then retry")
 @leads_out_of(RULES, "bring back {}, or `zkrq servers add URL` another one")
-@leads_out_of("observability.md", "bring a Redis server back")
 async def test_one_more_server_where_too_few_are_in_sync(operator: Operator, spare: local.LocalRedis) -> None:
     _, *dead = operator.servers.redis
     async with operator.client() as cluster:
@@ -119,7 +118,6 @@ async def test_a_namespace_with_another_min_replicas(operator: Operator) -> None
 @leads_out_of(RULES, "`zkrq servers add {} --name {}`, or {}", "name it so in ZKRQ_REDIS")
 @leads_out_of("protocol/founding.py", "name it so here, too")
 @leads_out_of("cli/servers.py", "write so in ZKRQ_REDIS")
-@leads_out_of("deploying.md", "`zkrq servers rename 10.0.0.4:6379 redis-4`")
 @leads_out_of("operations.md", "zkrq servers rename 10.0.0.4:6379 redis-4")
 @leads_out_of("operations.md", "other names for the servers")
 async def test_a_server_that_is_not_known_by_its_name(operator: Operator, spare: local.LocalRedis) -> None:
@@ -181,7 +179,6 @@ async def test_a_server_with_the_items_of_another_deployment(
 
 @leads_out_of(RULES, "a client evicts it and copies everything to it", "a client brings back what answers")
 @leads_out_of("operations.md", "Start a server that is out", "Start it. It is wiped and copied to by itself")
-@leads_out_of("observability.md", "start it; its log and `zkrq servers list` say what is wrong")
 @leads_out_of("deploying.md", "zkrq servers list                  #")
 async def test_a_server_that_was_restarted_alone(operator: Operator) -> None:
     """The next step names what a client does: so it does, and tells."""

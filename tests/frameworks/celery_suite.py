@@ -1,6 +1,6 @@
 """Run Celery's own integration suite over Redis and over zkrq, and compare: ``make celery CELERY=folder``.
 
-The folder is a copy of Celery's repository at the installed version; docs/celery.md says how to get it.  Each file of
+The folder is a copy of Celery's repository at the installed version; README.md says how to get it.  Each file of
 tests is run by a pytest of its own, in that folder, with a broker at a time.  What fails over zkrq must fail over
 Redis, too.  With ``--kill`` a Redis server of zkrq's and ZooKeeper's leader are killed in turn while the suite runs.
 """
@@ -32,7 +32,7 @@ EXPLAINED = {
     "handler publishes an object that is no JSON, which only AMQP ignores",
     "test_nested_group_chord_body_chain": "it expects that the result never comes, and it comes",
 }
-"""Tests that may fail over zkrq alone, and why; docs/celery.md has the same."""
+"""Tests that may fail over zkrq alone, and why; README.md has the same."""
 
 FILE_SECONDS = 1800.0
 """Seconds that one file of tests may take."""
@@ -170,7 +170,7 @@ def main() -> int:
     parser.add_argument("--out", type=Path, default=ROOT / "build" / "celery", help="folder for logs and reports")
     arguments, rest = parser.parse_known_args()
     if not (arguments.folder / "t" / "integration" / "test_tasks.py").exists():
-        parser.error(f"there is no t/integration/test_tasks.py in {arguments.folder}: see docs/celery.md")
+        parser.error(f"there is no t/integration/test_tasks.py in {arguments.folder}: see tests/frameworks/README.md")
     plan = Plan(
         arguments.folder.resolve(),
         arguments.file or FILES,
