@@ -307,6 +307,21 @@ async def has_schedules(cluster: zkrq.Cluster, count: int) -> bool:
     return len(await cluster.schedules().list()) == count
 
 
+@runs("guide.md", "async for claim in emails.pop():")
+async def test_the_loop_of_a_consumer(code: str, cluster: zkrq.testing.TestCluster) -> None:
+    emails, sent = cluster.queue("emails"), list[Any]()
+    await emails.push_many(["ann", "bob"])
+
+    async def send(item: Any) -> None:
+        sent.append(item)
+
+    running = asyncio.create_task(execute(code, emails=emails, send=send))
+    await settled(lambda: is_empty(emails))
+    running.cancel()
+    await asyncio.wait([running], timeout=HANG)
+    assert sent == ["ann", "bob"]
+
+
 @runs("guide.md", "async for batch in emails.pop_batches(")
 async def test_a_batch_with_verdicts(code: str, cluster: zkrq.testing.TestCluster) -> None:
     emails, sent = cluster.queue("emails"), list[list[Any]]()
