@@ -409,5 +409,5 @@ async def test_the_examples_of_the_documentation_run(stage: Stage) -> None:
     assert json.loads(replies[-1])["ready"] == 0
     assert '{"settled":"ack"}' in ran.stdout.decode()
     assert '{"acked":4,"lost":[]}' in ran.stdout.decode()
-    for path in re.findall(r"^\| `(?:POST|GET) (/v1/[^\s?]+?)[`?]", page, re.MULTILINE):
+    for path in re.findall(r"^- `(?:POST|GET) (/v1/[^\s?]+?)[`?]", page, re.MULTILINE):
         assert path in (await stage.http.client.get("/v1/openapi.json")).json()["paths"]
