@@ -288,12 +288,15 @@ TOLD: Mapping[str, Callable[[World], Awaitable[None]]] = {
 
 
 def table() -> dict[str, dict[str, str]]:
-    """The table of the page: what it says, by setting and by what is shared."""
-    found = re.search(r"\n(\| what this program was told \|(?:.*\|\n)+)", rights.PAGE.read_text())
-    assert found, "the page has no table"
-    rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in found[1].splitlines()]
-    (_, *names), _, *settings = rows
-    return {setting: dict(zip(names, cells, strict=True)) for setting, *cells in settings}
+    """The list of the page: what it says, by setting and by what is shared."""
+    section = rights.PAGE.read_text().partition("## What others wrote\n")[2].partition("\n## ")[0]
+    items = re.findall(r"^- \*\*(.+?)\*\*: (.+(?:\n  .+)*)", section, re.MULTILINE)
+    assert items, "the page has no list"
+    found: dict[str, dict[str, str]] = {}
+    for setting, text in items:
+        _, *parts = re.split(r"\*([^*]+)\*: ", " ".join(text.split()))
+        found[setting] = {shared: said.rstrip("; .") for shared, said in zip(parts[::2], parts[1::2], strict=True)}
+    return found
 
 
 def test_the_page_has_each_setting_against_everything_that_is_shared() -> None:
