@@ -51,13 +51,12 @@ INDEX = {
 
 
 def life_of_an_item() -> str:
-    """Print ``MOVES`` as a table: a row for each state, a column for the verbs that move all items alike."""
-    columns: dict[tuple[State | None, ...], list[str]] = {}
+    """Print ``MOVES`` as a table: a column for each state, a row for the verbs that move all items alike."""
+    moved: dict[tuple[State | None, ...], list[str]] = {}
     for verb in dict.fromkeys(verb for state in INDEX for verb in MOVES[state] if MOVES[state][verb] in INDEX):
-        columns.setdefault(tuple(MOVES[state].get(verb) for state in INDEX), []).append(verb)
-    rows = [["state", "index", *map(", ".join, columns.values())], ["---"] * (2 + len(columns))]
-    for at, (state, index) in enumerate(INDEX.items()):
-        rows.append([state.name.lower(), index, *(to.name.lower() if (to := moves[at]) else "" for moves in columns)])
+        moved.setdefault(tuple(MOVES[state].get(verb) for state in INDEX), []).append(verb)
+    rows = [["verb", *(state.name.lower() for state in INDEX)], ["---"] * (1 + len(INDEX)), ["index", *INDEX.values()]]
+    rows += [[", ".join(verbs), *(to.name.lower() if to else "" for to in moves)] for moves, verbs in moved.items()]
     return "\n".join(re.sub(r"\|  (?=\|)", "| ", f"| {' | '.join(row)} |") for row in rows)
 
 
