@@ -18,6 +18,7 @@ from pathlib import Path
 from benchmarks import plots, report
 from benchmarks.scale import check, choices, life, sizes, subsets
 from benchmarks.scale.choices import Signal
+from benchmarks.scale.reasons import REASONS
 from benchmarks.scale.requests import ANSWER_SECONDS, Fleet
 from benchmarks.sheet import Sheet, Topic, figure
 from zkrq.coordination.zookeeper.coordinator import MAX_DATA_BYTES
@@ -382,7 +383,7 @@ def publish(page: Path, sheet: Sheet) -> None:
     for name, topic in sheet.topics.items():
         begin, end = markers(name)
         shown = f"![{topic.title}]({name}.svg)" if name in pictures else report.grid(sheet, topic)
-        about = f"{topic.about}\n\n" if topic.about else ""
+        about = "".join(f"{said}\n\n" for said in (REASONS.get(name), topic.about) if said)
         text += f"\n## {topic.title}\n\n{about}{begin}\n\n{shown}\n\n{end}\n"
     page.write_text(text)
 
