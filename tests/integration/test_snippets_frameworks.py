@@ -47,6 +47,12 @@ def own_tasks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("celery._state._on_app_finalizers", set[object]())
 
 
+def in_environment(monkeypatch: pytest.MonkeyPatch, servers: local.Servers, namespace: str) -> None:
+    monkeypatch.setenv("ZKRQ_REDIS", ",".join(servers.redis_urls.values()))
+    monkeypatch.setenv("ZKRQ_ZOOKEEPER", servers.zookeeper_hosts)
+    monkeypatch.setenv("ZKRQ_NAMESPACE", namespace)
+
+
 def _leave_logging_alone(**_: object) -> None:
     pass
 
@@ -54,13 +60,13 @@ def _leave_logging_alone(**_: object) -> None:
 @pytest.mark.usefixtures("own_tasks")
 @runs("celery.md", "# flows.py")
 async def test_chain_group_chord_retry_and_beat_of_celery(
-    code: str, servers: local.Servers, founded: str, tmp_path: Path
+    code: str, servers: local.Servers, founded: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     beats: Any = import_module("celery.beat")
     pools: Any = import_module("kombu.pools")
     signals: Any = import_module("celery.signals")
     testing: Any = import_module("celery.contrib.testing.worker")
-    code = on(servers, founded, code).replace('"namespace": "shop"', f'"namespace": {founded!r}')
+    in_environment(monkeypatch, servers, founded)
     # Its entry point is not there where the tests run from a checkout.
     named = code.replace('backend="zkrq://"', 'backend="zkrq.kombu.results:ZkrqBackend"')
     known = await execute(named.replace("60.0}", "0.2}"))
@@ -91,9 +97,11 @@ async def test_chain_group_chord_retry_and_beat_of_celery(
 
 @pytest.mark.usefixtures("own_tasks")
 @runs("celery.md", "# orders.py")
-async def test_groups_of_celery_that_keep_their_order(code: str, servers: local.Servers, founded: str) -> None:
+async def test_groups_of_celery_that_keep_their_order(
+    code: str, servers: local.Servers, founded: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     pools: Any = import_module("kombu.pools")
-    code = on(servers, founded, code).replace('"namespace": "shop"', f'"namespace": {founded!r}')
+    in_environment(monkeypatch, servers, founded)
     known = await execute(code)
     async with zkrq.connect(list(servers.redis_urls.values()), servers.zookeeper_hosts) as cluster:
         orders = cluster.queue("orders", codec=zkrq.RAW)
