@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -39,6 +41,22 @@ def test_the_pages_are_no_longer_than_they_have_to_be() -> None:
     assert lines_of("README.md", "docs/*.md") <= MOST_LINES
     assert lines_of("docs/design/*.md") <= MOST_LINES_OF_THE_DESIGN
     assert lines_of("docs/benchmarks.md") <= MOST_LINES_OF_BENCHMARKS
+
+
+@cache
+def anchors(page: Path) -> set[str]:
+    """Return the anchors of a page's headings, as GitHub and MkDocs make them."""
+    headings = re.findall(r"^#+ (.*)$", page.read_text(), re.MULTILINE)
+    plain = (re.sub(r"\[([^]]*)\]\([^)]*\)", r"\1", heading).lower() for heading in headings)
+    return {re.sub(r"[^\w\- ]", "", heading.strip()).replace(" ", "-") for heading in plain}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_links_lead_to_headings_that_are_there(page: Path) -> None:
+    for name, anchor in re.findall(r"\]\(([^):#\s]*)#([^)\s]+)\)", page.read_text()):
+        target = (page.parent / name).resolve() if name else page
+        if target.suffix == ".md":
+            assert anchor in anchors(target), f"{name}#{anchor}"
 
 
 def test_generated_pages_say_what_makes_them() -> None:
