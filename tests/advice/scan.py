@@ -1,9 +1,9 @@
-"""Find every next step that the product names: in its errors, in the rules of `zkrq doctor`, in the runbook and in the
+"""Find every next step that the product names: in its errors, in the rules of `zkrq doctor`, and in the
 pages for operators.
 
 A step is found by its form, so that a new one cannot be forgotten.  In the code: a text outside of docstrings with a
 clause that begins with one of ``VERBS``, or with a command, an option, a variable or an extra to install.  In the
-pages: a numbered step, a row of a table about troubles, and a line with a command.
+pages: a numbered step, a row of a table or an item of a list about troubles, and a line with a command.
 """
 
 from __future__ import annotations
@@ -103,7 +103,7 @@ def steps_of_pages() -> Iterator[Step]:
     for page in PAGES:
         found: list[Step] = []
         for number, line in enumerate((ROOT / "docs" / page).read_text().splitlines(), 1):
-            in_table = page == "operations.md" and line.startswith("| ") and "---" not in line
+            in_table = page == "operations.md" and line.startswith(("| ", "- Look at ")) and "---" not in line
             if in_table and line.startswith("| |"):
                 found[-1] = found[-1]._replace(text=f"{found[-1].text}\n{line}")
             elif in_table or _ON_A_PAGE.search(line):
