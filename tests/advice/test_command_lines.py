@@ -74,6 +74,12 @@ LINES = (
     ),
     Refused(
         "cli/settings.py",
+        "is no number of seconds: give one, or none",
+        "queues set jobs --results-ttl long",
+        "queues set jobs --results-ttl 60 && queues set jobs --results-ttl none",
+    ),
+    Refused(
+        "cli/settings.py",
         "give --concurrency, --rate, --group-concurrency",
         "queues set jobs",
         "queues set jobs --concurrency 5 && queues set jobs --concurrency none",

@@ -10,8 +10,9 @@ import pytest
 
 import zkrq
 import zkrq.testing
-from tests.behaviour.conftest import Connect
+from tests.behaviour.conftest import Connect, PassTime
 from tests.behaviour.helpers import working
+from tests.harness import take
 
 pytestmark = pytest.mark.anyio
 
@@ -60,13 +61,62 @@ async def test_code_that_declares_something_else_has_the_last_word_and_says_so(
 async def test_what_an_operator_took_away_stays_away(cluster: zkrq.Cluster, name: str, connect: Connect) -> None:
     queue = cluster.queue(name)
     await declare(connect, name, limits=FIVE, max_size=3, history=9)
-    assert await queue.settings() == (FIVE, zkrq.Groups(), 9, 3)
+    assert await queue.settings() == (FIVE, zkrq.Groups(), 9, 3, zkrq.DeadLetters(), None)
     await queue.set_limits(zkrq.Limits())
     await queue.set_max_size(None)
     await queue.set_history(0)
     await declare(connect, name, limits=FIVE, max_size=3, history=9)
     await queue.push_many(range(9))
     assert await queue.settings() == zkrq.QueueSettings()
+
+
+LETTERS = zkrq.DeadLetters(max_count=2, max_age=600, expired=True)
+
+
+async def test_dead_letters_are_kept_as_the_queue_says_whoever_buries(
+    cluster: zkrq.Cluster, name: str, connect: Connect, pass_time: PassTime
+) -> None:
+    """Also by a program without the option, and by one with another that was declared before."""
+    await declare(connect, name, dead_letters=zkrq.DeadLetters(max_count=None))
+    await declare(connect, name, dead_letters=LETTERS)
+    async with connect() as unaware, connect() as before:
+        for program in (unaware, before):
+            letters = zkrq.DeadLetters(max_count=None) if program is before else None
+            queue = program.queue(name, dead_letters=letters)
+            await queue.push("late", ttl=0.001)
+            await pass_time(0.005)
+            await queue.push_many(range(3))
+            for claim in await queue.pop_many(9, timeout=0):
+                await claim.bury("bad")
+            assert (await queue.size()).dead == 2
+            assert (await queue.settings()).dead_letters == LETTERS == (await queue.statistics()).dead_letters
+        await cluster.queue(name).set_dead_letters(zkrq.DeadLetters())
+        queue = before.queue(name)
+        await queue.push("late", ttl=0.001)
+        await pass_time(0.005)
+        assert await queue.pop_one(timeout=0) is None
+        assert "expired" not in {letter.reason for letter in await queue.dead_letters()}, "an operator's word stays"
+
+
+async def test_results_are_kept_for_as_long_as_the_queue_says(
+    cluster: zkrq.Cluster, name: str, connect: Connect, pass_time: PassTime
+) -> None:
+    queue = cluster.queue(name, results=zkrq.Results(ttl=3600))
+    assert (await queue.settings()).results_ttl is None, "before anything is pushed nothing is declared"
+    first = await queue.push(1)
+    assert (await queue.settings()).results_ttl == 3600
+    await (await take(queue)).ack(result="long")
+    async with connect() as operator:
+        await operator.queue(name).set_results_ttl(1)
+        second = await queue.push(2)
+        await (await take(queue)).ack(result="brief")
+        assert await declare(connect, name, results=zkrq.Results(ttl=3600)) == []
+        assert (await operator.queue(name).settings()).results_ttl == 1
+        await pass_time(1.1)
+        assert (await first.result(timeout=0)).value == "long", "what is kept already keeps its time"
+        assert not (await second.result(timeout=0)).has_value
+        await operator.queue(name).set_results_ttl(None)
+        assert (await operator.queue(name).settings()).results_ttl is None
 
 
 @pytest.mark.parametrize("over", ["no data", "their data"])

@@ -181,6 +181,8 @@ NO_SETTINGS = {
     "groups": {"concurrency": None, **NO_RATE, "ordered": False},
     "history": 0,
     "max_size": None,
+    "dead_letters": {"max_count": 100_000, "max_age": None, "expired": False},
+    "results_ttl": None,
 }
 
 
@@ -219,6 +221,8 @@ async def test_settings_that_are_not_named_stay(shell: Shell) -> None:
         "groups": ordered,
         "history": 7,
         "max_size": 50,
+        "dead_letters": NO_SETTINGS["dead_letters"],
+        "results_ttl": None,
     }
     assert await shell.value("queues", "set", "jobs", "--ordered") == [everything], "it excludes their concurrency"
     assert await shell.value("queues", "show", "jobs") == [everything]
@@ -229,10 +233,19 @@ async def test_settings_that_are_not_named_stay(shell: Shell) -> None:
     assert await shell.value("queues", "show", "jobs") == [everything], "nothing that is refused changes anything"
     assert await show("--unordered", "--group-rate", "none", "--max-size", "none", "--history", "none") == "9 at once\n"
     assert await shell.value("queues", "set", "jobs", "--concurrency", "none") == [NO_SETTINGS]
+    letters = ("--dead-letters", "5", "--dead-letters-age", "60", "--keep-expired")
+    assert await show(*letters) == "no limits; 5 dead letters of at most 60 s, expired items among them\n"
+    kept = "results for 90 s; all dead letters of at most 60 s, expired items among them"
+    assert await show("--dead-letters", "none", "--results-ttl", "90") == f"no limits; {kept}\n"
+    back = ("--dead-letters", "100000", "--dead-letters-age", "none", "--drop-expired", "--results-ttl", "none")
+    assert await shell.value("queues", "set", "jobs", *back) == [NO_SETTINGS]
 
 
 async def test_settings_that_are_wrong(shell: Shell) -> None:
-    flags = "--concurrency, --rate, --group-concurrency, --group-rate, --max-size, --history (each with a value or none"
+    flags = (
+        "--concurrency, --rate, --group-concurrency, --group-rate, --max-size, --history, --dead-letters, "
+        "--dead-letters-age, --results-ttl (each with a value or none"
+    )
     for wrong, says in (
         (("--rate", "50"), "'50' is no rate: give a number and a time"),
         (("--rate", "50/2h"), "the time of rate is 7200 s"),
@@ -244,6 +257,10 @@ async def test_settings_that_are_wrong(shell: Shell) -> None:
         (("--group-rate", "0/1s"), "the number in rate is 0"),
         (("--max-size", "0"), "max_size is 0"),
         (("--history", "10001"), "history is 10001"),
+        (("--keep-expired", "--drop-expired"), "--keep-expired or --drop-expired"),
+        (("--dead-letters", "0"), "max_count is 0"),
+        (("--dead-letters-age", "long"), "'long' is no number of seconds: give one, or none"),
+        (("--results-ttl", "0.5"), "the ttl of results is 0.5 s"),
         (("--max-size", "9", "--history", "-1"), "history is -1"),
     ):
         code, out, err = await shell.run("queues", "set", "jobs", *wrong)

@@ -53,6 +53,7 @@ FEATURES: dict[str, Callable[[zkrq.Cluster], Awaitable[object]]] = {
     ),
     "history": lambda cluster: cluster.queue("q").set_history(10),
     "history as an option": lambda cluster: cluster.queue("kept", history=10).push("a"),
+    "dead letters": lambda cluster: cluster.queue("q").set_dead_letters(zkrq.DeadLetters(5)),
     "catch_up of a schedule": lambda cluster: cluster.schedules().add(
         cluster.queue("q"), f"nightly {cluster.level}", 3600, "a", catch_up=241
     ),
@@ -73,6 +74,21 @@ async def test_what_the_release_before_cannot_read_waits_for_its_level(servers: 
         await (await take(cluster.queue("plain"))).ack()
         assert await cluster.upgrade() == 2 == cluster.level == cluster.view.level
         await FEATURES[feature](cluster)
+
+
+async def test_a_program_that_began_below_a_level_declares_when_it_is_raised(servers: local.Servers) -> None:
+    """Until then its size and its dead letters hold for itself only."""
+    letters = zkrq.DeadLetters(max_count=2)
+    async with in_process(servers, new_namespace(), level=1) as cluster:
+        queue = cluster.queue("q", max_size=9, dead_letters=letters)
+        await queue.push_many(range(3))
+        assert await queue.settings() == zkrq.QueueSettings()
+        for claim in await queue.pop_many(3):
+            await claim.bury("bad")
+        assert (await queue.size()).dead == 2
+        await cluster.upgrade()
+        await queue.push("next")
+        assert await queue.settings() == zkrq.QueueSettings(max_size=9, dead_letters=letters)
 
 
 async def test_what_is_written_at_the_first_level_is_what_the_release_before_writes(servers: local.Servers) -> None:

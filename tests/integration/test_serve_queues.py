@@ -9,7 +9,7 @@ import pytest
 
 import zkrq
 import zkrq.testing
-from tests.harness import settled, until
+from tests.harness import HANG, settled, until
 from tests.integration.api_stage import Stage
 from tests.serving import serving
 from zkrq.client.cursors import Cursor
@@ -138,7 +138,14 @@ async def test_a_cursor_that_is_no_longer_valid_starts_over_and_says_so(stage: S
 
 
 NONE = {"concurrency": None, "rate": None, "seconds": None}
-NO_SETTINGS = {"limits": NONE, "groups": {**NONE, "ordered": False}, "history": 0, "max_size": None}
+NO_SETTINGS = {
+    "limits": NONE,
+    "groups": {**NONE, "ordered": False},
+    "history": 0,
+    "max_size": None,
+    "dead_letters": {"max_count": 100_000, "max_age": None, "expired": False},
+    "results_ttl": None,
+}
 
 
 async def test_a_queue_is_limited(stage: Stage) -> None:
@@ -211,6 +218,25 @@ async def test_a_queue_has_a_history_and_a_size(stage: Stage) -> None:
     assert (await client.patch(path, json=settings)).json() == settings, "what was read can be sent back"
     assert (await client.patch(path, json={"max_size": None})).json() == {**NO_SETTINGS, "history": 5}
     assert (await client.patch(path, json={"history": None})).json() == NO_SETTINGS
+
+
+async def test_a_queue_says_what_is_kept_of_it(stage: Stage) -> None:
+    path, client = f"/v1/queues/{stage.name}/settings", stage.http.client
+    letters = {"max_count": 1, "max_age": 60.0, "expired": True}
+    settings = {**NO_SETTINGS, "dead_letters": letters, "results_ttl": 5.0}
+    assert (await client.patch(path, json={"dead_letters": letters, "results_ttl": 5})).json() == settings
+    assert (await client.patch(path, json=settings)).json() == settings, "what was read can be sent back"
+    await stage.queue.push_many([1, 2])
+    for held in await stage.queue.pop_many(2, timeout=HANG):
+        await held.bury("bad")
+    assert (await client.get(f"/v1{stage.path}")).json()["dead"] == 1
+    for wrong in ({"max_count": 0}, {"max_age": -1}, {"expired": None}, {"max_count": 1.5}, {"more": 1}):
+        assert (await client.patch(path, json={"dead_letters": wrong})).status_code == 400
+    for ttl in (0.5, "long", 31 * 86400):
+        assert (await client.patch(path, json={"results_ttl": ttl})).status_code == 400
+    told = (await client.patch(path, json={"dead_letters": {"max_age": None}})).json()
+    assert told["dead_letters"] == {**letters, "max_age": None}, "what is not named stays"
+    assert (await client.patch(path, json={"dead_letters": None, "results_ttl": None})).json() == NO_SETTINGS
 
 
 async def _has_last(stage: Stage, path: str) -> bool:

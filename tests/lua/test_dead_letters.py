@@ -8,7 +8,7 @@ import pytest
 
 from tests.lua.entries import Applied, Put, packed_item
 from tests.lua.letters import bury, letters
-from tests.lua.one_server import DEPLOYMENT, OneServer, entry_of, put_and_claim
+from tests.lua.one_server import DEPLOYMENT, OneServer, entry_of, held, put_and_claim, wait_ms
 from zkrq.protocol.records import Own, State, Version
 
 LONG_MS = 60_000
@@ -456,3 +456,55 @@ def test_present_holder_is_told_and_no_earlier_one(server: OneServer) -> None:
         server.cancel("a")
         assert bob.heard() == f"{server.key('claimed')} bob/3 a"
         assert ann.told_nothing()
+
+
+# -- as the settings of the queue say ------------------------------------------------------------------------------
+
+
+def test_the_settings_come_before_what_a_client_says(server: OneServer) -> None:
+    """Of those that claim and of those that bury."""
+    bury(server, *letters(5))
+    server.declare("count=3", "letters")
+    assert server.claim(count=0, dead_max=100).dropped_letters == 2
+    claim = held(server, "last")
+    assert server.settle(claim.settle("bury", 0, "why"), dead_max=1).dropped_letters == 1
+    assert server.count()[3] == 3
+    server.declare("count=0", "letters")
+    assert server.claim(count=0, dead_max=1).dropped_letters == 0, "0: any number"
+    server.declare("", "letters")
+    assert server.claim(count=0, dead_max=1).dropped_letters == 2, "as the client says"
+
+
+def test_the_settings_say_how_long_letters_are_kept(server: OneServer) -> None:
+    bury(server, "old", "new")
+    died_ago(server, "old", 2 * LONG_MS / 1000)
+    server.declare(f"count=9,age={LONG_MS}", "letters")
+    assert server.claim(count=0).dropped_letters == 1
+    assert server.contents().ids(State.DEAD) == {"new"}
+
+
+@pytest.mark.parametrize(("settings", "told", "state"), [("count=5", "D", "X"), ("count=5,expired=1", "X", "D")])
+def test_the_settings_say_what_becomes_of_expired_items(
+    server: OneServer, settings: str, told: str, state: str
+) -> None:
+    """Those that are found before their turn, and those that are met in line."""
+    server.declare(settings, "letters")
+    server.put(*(Put(id, ttl_ms=1) for id in ("a", "b")))
+    wait_ms(2)
+    decided = server.claim(expired=told).decided
+    assert {id: each.record.state.value for id, each in decided.items()} == {"a": state, "b": state}
+
+
+def test_a_turn_follows_the_settings_too(server: OneServer) -> None:
+    server.declare("count=1", "letters")
+    first, second = held(server, "a"), held(server, "b")
+    turned = server.turn(first.settle("bury", 0, "why"), second.settle("bury", 0, "why"), dead_max=9)
+    assert turned.claimed.dropped_letters == 1
+
+
+def test_settings_that_are_damaged_are_as_many_letters_as_there_are(server: OneServer) -> None:
+    bury(server, *letters(3))
+    server.declare("something=new", "letters")
+    assert server.claim(count=0, dead_max=1).dropped_letters == 0
+    server.declare(f"count={10**300},age={10**300}", "letters")
+    assert server.claim(count=0, dead_max=1).dropped_letters == 0

@@ -333,3 +333,17 @@ def test_items_that_callers_wait_for_are_bounded(server: OneServer) -> None:
     server.results("c", waiter="c1")
     assert [name for name in lead(server) if name.startswith("awaited ")] == ["awaited c\0\1"]
     assert lead(server)["awaited"] == "1"
+
+
+def test_the_settings_of_the_queue_say_for_how_long(server: OneServer) -> None:
+    """Before what the program says; without them, as it says."""
+    for id, settings, expected in (("a", "ttl=5000", 5000), ("b", "", TTL_MS), ("c", f"ttl={10**300}", 2**32 - 1)):
+        server.declare(settings, "results")
+        settled = server.settle(held(server, id).settle("result", TTL_MS, TEXT))
+        assert settled.decided[id].bundle.own[0].failures == expected
+
+
+def test_an_ack_without_a_result_keeps_none_whatever_the_settings_say(server: OneServer) -> None:
+    server.declare("ttl=5000", "results")
+    server.settle(held(server).settle("ack"))
+    assert server.results("a")[0] == [("N", "")]

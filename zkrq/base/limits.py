@@ -23,7 +23,7 @@ class DeadLetters:
     first.
 
     ``expired``: items that outlive their ``ttl`` become dead letters too, with the reason "expired"; otherwise they are
-    dropped.  The calls that bury and those that claim enforce the limits, so give all consumers the same ones.
+    dropped.  Like ``Limits`` all of them belong to the queue.  The calls that bury and those that claim enforce them.
     """
 
     max_count: int | None = DEAD_LETTERS_MAX
@@ -40,6 +40,32 @@ class DeadLetters:
     def max_age_ms(self) -> int:
         """``max_age`` in milliseconds, 0 if it is None."""
         return 0 if self.max_age is None else max(1, round(check_duration("max_age", self.max_age) * 1000))
+
+    def __str__(self) -> str:
+        count = "all dead letters" if self.max_count is None else f"{self.max_count:,} dead letters"
+        age = "" if self.max_age is None else f" of at most {self.max_age_ms / 1000:g} s"
+        return f"{count}{age}" + (", expired items among them" if self.expired else "")
+
+    @property
+    def settings(self) -> str:
+        """As they are stored (``lua/_limits.lua``)."""
+        age = f",age={self.max_age_ms}" if self.max_age_ms else ""
+        return f"count={self.max_count or 0}{age}" + (",expired=1" if self.expired else "")
+
+    @staticmethod
+    def read(text: str) -> DeadLetters:
+        """Read the limits in a queue's record."""
+        return DeadLetters.of(_section("letters", text))
+
+    @staticmethod
+    def of(settings: str) -> DeadLetters:
+        """Read them as they are stored; the defaults if nothing is."""
+        if not settings:
+            return DeadLetters()
+        age_ms = _number("age", settings)
+        return DeadLetters(
+            _number("count", settings) or None, age_ms / 1000 if age_ms else None, _has("expired", settings)
+        )
 
 
 R = TypeVar("R")
@@ -58,22 +84,16 @@ _DEFAULT_CODEC: Any = JSON
 class Results(Generic[R]):
     """Keep what the handlers of a queue return, for callers of ``queue.result``.
 
-    ``ttl``: seconds for which a result is kept, 1 second to 30 days, default one hour.  ``codec``: how results become
-    bytes, at most 32 KiB each, default ``JSON``.  A result of None takes no bytes, and comes back as None.  Raises
-    ``ConfigError`` for a bad ``ttl``.
+    ``ttl``: seconds for which a result is kept, 1 second to 30 days, default one hour; like ``Limits`` it belongs to
+    the queue.  ``codec``: how results become bytes, at most 32 KiB each, default ``JSON``.  A result of None takes no
+    bytes, and comes back as None.  Raises ``ConfigError`` for a bad ``ttl``.
     """
 
     ttl: Duration = 3600.0
     codec: Codec[R] = _DEFAULT_CODEC
 
     def __post_init__(self) -> None:
-        seconds = check_duration("the ttl of results", self.ttl)
-        if not RESULT_TTL_LEAST <= seconds <= RESULT_TTL_MAX:
-            raise ConfigError(
-                f"the ttl of results is {seconds:g} s: must be at least {RESULT_TTL_LEAST:g} s and at most "
-                f"{RESULT_TTL_MAX:.0f} s"
-            )
-        object.__setattr__(self, "ttl", seconds)
+        object.__setattr__(self, "ttl", _check_ttl(self.ttl))
 
     @property
     def ttl_ms(self) -> int:
@@ -218,7 +238,7 @@ class Groups:
     def of(settings: str) -> Groups:
         """Read limits of groups as they are stored."""
         concurrency, rate = _read(settings)
-        if re.search(r"(?:^|,)ordered=1", settings):
+        if _has("ordered", settings):
             return Groups(ordered=True, rate=rate)
         return Groups(concurrency, rate=rate)
 
@@ -285,18 +305,56 @@ class Size:
         return Size(_number("max", settings) or None)
 
 
-Declared: TypeAlias = Limits | Groups | History | Size
+@dataclass(frozen=True, slots=True)
+class ResultTtl:
+    """Seconds for which results of a queue's items are kept; None: as each program says.  Raises ``ConfigError``."""
+
+    seconds: Duration | None = None
+
+    def __post_init__(self) -> None:
+        if self.seconds is not None:
+            object.__setattr__(self, "seconds", _check_ttl(self.seconds))
+
+    def __str__(self) -> str:
+        return "results as each program says" if self.in_seconds is None else f"results for {self.in_seconds:g} s"
+
+    @property
+    def in_seconds(self) -> float | None:
+        """The same as a number."""
+        return None if self.seconds is None else in_seconds(self.seconds)
+
+    @property
+    def settings(self) -> str:
+        """As they are stored (``lua/_limits.lua``)."""
+        return "" if self.in_seconds is None else f"ttl={round(self.in_seconds * 1000)}"
+
+    @staticmethod
+    def read(text: str) -> ResultTtl:
+        """Read the time in a queue's record."""
+        return ResultTtl.of(_section("results", text))
+
+    @staticmethod
+    def of(settings: str) -> ResultTtl:
+        """Read it as it is stored."""
+        ttl_ms = _number("ttl", settings)
+        return ResultTtl(ttl_ms / 1000 if ttl_ms else None)
+
+
+Declared: TypeAlias = Limits | Groups | History | Size | DeadLetters | ResultTtl
 """What belongs to a queue and not to a process: a section of its record each."""
 
 
 class QueueSettings(NamedTuple):
     """What a queue promises, whichever program or operator has declared it: its limits, those of each group and their
-    order; how many items that have ended it keeps; how many it may have, None: any number."""
+    order; how many items that have ended it keeps; how many it may have, None: any number; its dead letters; seconds
+    for which results are kept, None: as each program says."""
 
     limits: Limits = Limits()
     groups: Groups = Groups()
     history: int = 0
     max_size: int | None = None
+    dead_letters: DeadLetters = DeadLetters()
+    results_ttl: float | None = None
 
 
 def mark_of(declared: Declared) -> str:
@@ -338,6 +396,20 @@ def _number(name: str, settings: str) -> int | None:
     """Return the number of this name in the settings of a section, None without it."""
     own = re.search(rf"(?:^|,){name}=(\d+)", settings)
     return int(own[1]) if own else None
+
+
+def _has(name: str, settings: str) -> bool:
+    return re.search(rf"(?:^|,){name}=1", settings) is not None
+
+
+def _check_ttl(ttl: Duration) -> float:
+    seconds = check_duration("the ttl of results", ttl)
+    if not RESULT_TTL_LEAST <= seconds <= RESULT_TTL_MAX:
+        raise ConfigError(
+            f"the ttl of results is {seconds:g} s: must be at least {RESULT_TTL_LEAST:g} s and at most "
+            f"{RESULT_TTL_MAX:.0f} s"
+        )
+    return seconds
 
 
 def _read(settings: str) -> tuple[int | None, tuple[int, float] | None]:

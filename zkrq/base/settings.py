@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final, Self, TypedDict
 from zkrq.base.checks import check_count, check_duration, check_kind, check_lease, check_name, check_text, in_seconds
 from zkrq.base.codecs import JSON, Codec
 from zkrq.base.errors import ConfigError
-from zkrq.base.limits import DeadLetters, Declared, Groups, History, Limits, Results, Size
+from zkrq.base.limits import DeadLetters, Declared, Groups, History, Limits, Results, ResultTtl, Size
 from zkrq.base.meant import unknown_option
 from zkrq.base.retry import Retry
 from zkrq.protocol.clocks import PUT_WINDOW
@@ -112,7 +112,10 @@ class ProgramOptions:
     """Policy after a failure; None: ``Retry()``."""
 
     dead_letters: DeadLetters | None = None
-    """How many dead letters are kept, and for how long; None: ``DeadLetters()``."""
+    """How many dead letters are kept, and for how long, which this process declares; None: it declares nothing.
+
+    Below level 2 it holds for the claims of this process only.
+    """
 
     max_size: int | None = None
     """Greatest number of items queued, scheduled and claimed, which this process declares; None: it declares nothing.
@@ -134,7 +137,7 @@ class ProgramOptions:
     """How many of the items that have ended last the queue keeps, 0: none from now on; None: it declares nothing."""
 
     results: Results[Any] | None = None
-    """How long the results of handlers are kept; None: not at all."""
+    """How long the results of handlers are kept, which this process declares; None: it keeps none."""
 
     def __post_init__(self) -> None:
         check_lease("claim_timeout", self.claim_timeout)
@@ -155,7 +158,9 @@ class ProgramOptions:
         groups = self.groups if self.groups and self.groups.settings else None
         history = None if self.history is None else History(self.history)
         size = None if self.max_size is None else Size(self.max_size)
-        return [each for each in (self.limits, groups, history, size) if each is not None]
+        ttl = None if self.results is None else ResultTtl(self.results.ttl)
+        every = (self.limits, groups, history, size, self.dead_letters, ttl)
+        return [each for each in every if each is not None]
 
     @property
     def has_limits(self) -> bool:

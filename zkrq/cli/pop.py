@@ -17,6 +17,7 @@ from zkrq.cli.command import QUEUE, Command, Flag, Incomplete, Line, Lines, coun
 from zkrq.cli.forms import CODEC, Form, form_of, raw_queue
 from zkrq.consuming.claims import Claim
 from zkrq.process.exits import Exit
+from zkrq.protocol.levels import Feature
 
 if TYPE_CHECKING:
     from zkrq.client.queue import Queue
@@ -76,9 +77,10 @@ async def _pop(args: Namespace) -> Lines:
     deadline = asyncio.get_running_loop().time() + args.wait
     form = form_of(args.codec)
     async with open_cluster(args) as cluster:
-        # Items that have failed often elsewhere are not buried here.  No dead letter is dropped, and expired items
-        # become dead letters, because the queue's own consumers may want to keep them.
-        queue, left = raw_queue(cluster, args.queue, retry=_NO_LIMIT, dead_letters=_KEEP_ALL), args.count
+        # Items that have failed often elsewhere are not buried here.  Below the level at which the queue says it, no
+        # dead letter is dropped, and expired items become dead letters: its consumers may want to keep them.
+        letters = None if cluster.level >= Feature.DEAD_LETTERS.level else _KEEP_ALL
+        queue, left = raw_queue(cluster, args.queue, retry=_NO_LIMIT, dead_letters=letters), args.count
         hands = _Hands(queue, form)
         try:
             while left > 0 and hands.unread < UNREAD_MAX:

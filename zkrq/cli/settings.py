@@ -1,4 +1,4 @@
-"""Define the commands for the settings of a queue: its limits, its order, its history, its size."""
+"""Define the commands for the settings of a queue: its limits, order, history, size, dead letters and results."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import re
 from argparse import ArgumentTypeError, Namespace
 from typing import Any
 
-from zkrq.base.limits import History, QueueSettings, Size
+from zkrq.base.limits import DeadLetters, History, QueueSettings, ResultTtl, Size
 from zkrq.cli.command import QUEUE, Command, Flag, Line, Lines, attribute, look_at, open_cluster
 from zkrq.client.changing import as_value, changed, write_settings
 
@@ -36,6 +36,14 @@ def read_count(text: str) -> int | str:
         raise ArgumentTypeError(f"{text!r} is no number: give one, or none") from None
 
 
+def read_seconds(text: str) -> float | str:
+    """Read a number of seconds, or ``none``."""
+    try:
+        return text if text == NONE else float(text)
+    except ValueError:
+        raise ArgumentTypeError(f"{text!r} is no number of seconds: give one, or none") from None
+
+
 _FIELDS = {
     "concurrency": ("limits", "concurrency"),
     "rate": ("limits", "rate"),
@@ -45,8 +53,16 @@ _FIELDS = {
     "unordered": ("groups", "ordered"),
     "max-size": ("size", "max"),
     "history": ("history", "count"),
+    "dead-letters": ("letters", "max_count"),
+    "dead-letters-age": ("letters", "max_age"),
+    "keep-expired": ("letters", "expired"),
+    "drop-expired": ("letters", "expired"),
+    "results-ttl": ("results", "seconds"),
 }
 """The section and the field that each flag changes."""
+
+_EITHER = {"ordered": "unordered", "keep-expired": "drop-expired"}
+"""Flags without a value that set a field, and those that clear it."""
 
 
 async def _show(args: Namespace) -> Lines:
@@ -58,16 +74,17 @@ async def _show(args: Namespace) -> Lines:
 async def _set(args: Namespace) -> Lines:
     given = {flag: getattr(args, attribute(flag)) for flag in _FIELDS}
     flags = [flag for flag, value in given.items() if value is not None and value is not False]
-    if not flags or (args.ordered and args.unordered):
+    if not flags or any(one in flags and other in flags for one, other in _EITHER.items()):
         args.parser.error(
-            "give --concurrency, --rate, --group-concurrency, --group-rate, --max-size, --history (each with a value "
-            "or none), --ordered or --unordered"
+            "give --concurrency, --rate, --group-concurrency, --group-rate, --max-size, --history, --dead-letters, "
+            "--dead-letters-age, --results-ttl (each with a value or none), --ordered or --unordered, "
+            "--keep-expired or --drop-expired"
         )
     named: dict[str, dict[str, Any]] = {}
     for flag in flags:
         section, field = _FIELDS[flag]
         without = 0 if flag == "history" else None
-        value = flag == "ordered" if field == "ordered" else given[flag]
+        value = flag in _EITHER if given[flag] is True else given[flag]
         named.setdefault(section, {})[field] = without if value == NONE else value
     async with open_cluster(args) as cluster:
         queue = cluster.queue(args.queue)
@@ -78,8 +95,9 @@ async def _set(args: Namespace) -> Lines:
 
 def _line(queue: str, settings: QueueSettings, now: str = "") -> Line:
     """Say what the settings of a queue are, and how it is now."""
-    history, size = History(settings.history), Size(settings.max_size)
-    said = [str(part) for part in (settings.groups, size, history) if part.settings]
+    history, size, ttl = History(settings.history), Size(settings.max_size), ResultTtl(settings.results_ttl)
+    said = [str(part) for part in (settings.groups, size, history, ttl) if part.settings]
+    said += [str(settings.dead_letters)] if settings.dead_letters != DeadLetters() else []
     return Line("; ".join(filter(None, (str(settings.limits), *said, now))), {"queue": queue, **as_value(settings)})
 
 
@@ -92,10 +110,15 @@ _FLAGS = (
     Flag("unordered", "no order of groups from now on", bool),
     Flag("max-size", "items that it may have, queued, scheduled and claimed together", read_count, None, "N|none"),
     Flag("history", "items that have ended last to keep, up to 10,000", read_count, None, "N|none"),
+    Flag("dead-letters", "dead letters to keep; none: all", read_count, None, "N|none"),
+    Flag("dead-letters-age", "for which dead letters are kept; none: for ever", read_seconds, None, "SECONDS|none"),
+    Flag("keep-expired", "items that outlive their ttl become dead letters", bool),
+    Flag("drop-expired", "items that outlive their ttl are dropped", bool),
+    Flag("results-ttl", "for which results are kept; none: as each program says", read_seconds, None, "SECONDS|none"),
 )
 
 COMMANDS = (
-    Command("queues show", "show the settings of a queue: limits, order, size, history", _show, arguments=QUEUE),
+    Command("queues show", "show the settings of a queue: limits, order, size, history, ...", _show, arguments=QUEUE),
     Command(
         "queues set",
         "change the settings of a queue that are named, leave the others",

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from zkrq.base import clock
 from zkrq.base.checks import check_group, check_id, check_rate
 from zkrq.base.errors import Changes, ConfigError, OutcomeUnknown
-from zkrq.base.limits import Size
+from zkrq.base.limits import DeadLetters, ResultTtl, Size
 from zkrq.client.declaring import read_shared
 from zkrq.client.finding import Finding
 from zkrq.client.inspection import Groups, History, Limits
@@ -21,6 +21,7 @@ from zkrq.protocol.clocks import PUT_WINDOW_MS
 from zkrq.protocol.records import REQUEUED, State, unpack
 
 if TYPE_CHECKING:
+    from zkrq.base.checks import Duration
     from zkrq.client.shard import Shard
     from zkrq.protocol.deciding import Decided
     from zkrq.replication.replicas import Replicas
@@ -118,6 +119,28 @@ class Administration(Finding[T]):
         """
         self._parts.check_open()
         await self._parts.context.declare_limits(Size(count))
+
+    async def set_dead_letters(self, dead_letters: DeadLetters) -> None:
+        """Keep as many dead letters as this says, and for as long; ``DeadLetters()`` is what queues have by default.
+
+        It holds for all programs, until something else is declared, also by the option ``dead_letters`` of
+        ``Cluster.queue``.  Those that are too many or too old are dropped by the next claim.  Raises as
+        ``set_limits`` does.
+        """
+        if not isinstance(dead_letters, DeadLetters):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise ConfigError(f"dead_letters must be a DeadLetters, not {type(dead_letters).__name__}")
+        self._parts.check_open()
+        await self._parts.context.declare_limits(dead_letters)
+
+    async def set_results_ttl(self, ttl: Duration | None) -> None:
+        """Keep results of handlers for this many seconds, 1 second to 30 days; None: for as long as each program says.
+
+        It holds for all programs, until another time is declared, also by the option ``results`` of ``Cluster.queue``.
+        Results that are there keep theirs.  Whether a program keeps results at all is its own option.  Raises as
+        ``set_limits`` does.
+        """
+        self._parts.check_open()
+        await self._parts.context.declare_limits(ResultTtl(ttl))
 
     async def clear(self, *, group: str | None = None) -> int:
         """Remove every ready and every scheduled item; return how many.  Claimed items stay claimed.

@@ -6,13 +6,14 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from zkrq.base.limits import Groups, History, Limits, QueueSettings, Size
+from zkrq.base.limits import Groups, History, Limits, QueueSettings, ResultTtl, Size
 
 if TYPE_CHECKING:
     from zkrq.client.queue import Queue
 
 Named = Mapping[str, Mapping[str, Any]]
-"""The settings to change: by section (``limits``, ``groups``, ``history``, ``size``) and by field of its class."""
+"""The settings to change: by section (``limits``, ``groups``, ``history``, ``size``, ``letters``, ``results``), and by
+field of its class."""
 
 
 def changed(settings: QueueSettings, named: Named) -> QueueSettings:
@@ -28,6 +29,8 @@ def changed(settings: QueueSettings, named: Named) -> QueueSettings:
         replace(settings.groups, **of_groups),
         replace(History(settings.history), **named.get("history", {})).count,
         replace(Size(settings.max_size), **named.get("size", {})).max,
+        replace(settings.dead_letters, **named.get("letters", {})),
+        replace(ResultTtl(settings.results_ttl), **named.get("results", {})).in_seconds,
     )
 
 
@@ -44,6 +47,10 @@ async def write_settings(queue: Queue[Any], settings: QueueSettings, named: Name
         await queue.set_history(settings.history)
     if "size" in named:
         await queue.set_max_size(settings.max_size)
+    if "letters" in named:
+        await queue.set_dead_letters(settings.dead_letters)
+    if "results" in named:
+        await queue.set_results_ttl(settings.results_ttl)
 
 
 def as_value(settings: QueueSettings) -> dict[str, object]:
@@ -57,6 +64,12 @@ def as_value(settings: QueueSettings) -> dict[str, object]:
         },
         "history": settings.history,
         "max_size": settings.max_size,
+        "dead_letters": {
+            "max_count": settings.dead_letters.max_count,
+            "max_age": settings.dead_letters.max_age_ms / 1000 or None,
+            "expired": settings.dead_letters.expired,
+        },
+        "results_ttl": settings.results_ttl,
     }
 
 

@@ -20,12 +20,12 @@ import anyio
 from zkrq.base import clock
 from zkrq.base.errors import Closed, ConfigError, NotEnoughReplicas, Unavailable, ZkrqError
 from zkrq.base.events import DeclaredDead, Events, LoopBlocked, Recovered, SessionLost, SessionResumed, SessionSuspended
-from zkrq.base.limits import Size
+from zkrq.base.limits import DeadLetters, Size
 from zkrq.base.loop import OwnLoop
 from zkrq.base.settings import QUEUE_DEFAULTS, ProgramOptions, Settings
 from zkrq.base.stalls import watch_for_stalls
 from zkrq.base.tasks import Once, Tasks, on_loop, see_through
-from zkrq.client.declaring import declare
+from zkrq.client.declaring import SECTIONS, declare
 from zkrq.client.everywhere import Everywhere
 from zkrq.client.health import Health, ServerHealth, lost_redundancy
 from zkrq.client.moment_reports import MomentReports
@@ -323,7 +323,7 @@ class Client:
         keeps_order = settings.groups is not None and settings.groups.ordered
         sender = Sender(name, settings.max_size or 0, placement, keeps_order=keeps_order)
         act = partial(self._declare, partial(change, at_start=True), settings, sender)
-        declaration = Once(act) if settings.declared or settings.results else None
+        declaration = Once(act) if settings.declared else None
         if declaration:
             sender.taken_away = declaration.again
         if declaration and name in self._limited:
@@ -351,20 +351,16 @@ class Client:
 
     async def _declare(self, change: Declare, settings: ProgramOptions, sender: Sender) -> None:
         """Do what comes before the first push or claim in a queue with options that belong to the queue."""
-        placement = self.shards.placement
-        if settings.results:
-            placement.check(Feature.RESULTS)
         for each in settings.declared:
+            if isinstance(each, Size | DeadLetters) and not self.shards.placement.has(SECTIONS[type(each)].feature):
+                continue  # this program asks for it with each call
+            await change(each)
             if isinstance(each, Size):
-                if not placement.has(Feature.MAX_SIZE):
-                    continue  # this program asks for it with each push
-                await change(each)
                 sender.size_declared()
-            else:
-                await change(each)
 
     def _declare_again(self) -> None:
-        """Declare what the program says of its queues again before it uses them: servers came back without data."""
+        """Declare what the program says of its queues again before it uses them: servers came back without data, or the
+        level was raised."""
         self._limited.clear()
         for opened in self.queues.values():
             if declaration := opened.parts.context.declaration:

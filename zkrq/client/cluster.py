@@ -144,23 +144,23 @@ class Cluster:
         ``codec``: how items become bytes, default ``JSON``.  ``claim_timeout``: seconds until an unextended claim
         expires, default 30; zkrq extends claims while the process runs.  ``retry``: the policy after a failure, None
         (the default): ``Retry()``.  ``dead_letters``: how many of them are kept and for how long, None (the default):
-        ``DeadLetters()``.  ``results``: keep what handlers return, in a ``ResultQueue``, which has ``result`` and
-        ``call``; None (the default): keep nothing.  ``max_size``: a push raises ``QueueFull`` if this many items are
-        queued, scheduled and claimed, None (the default): as other programs have declared, or no limit; it costs each
-        push one more round trip.
-        ``max_payload_bytes``: limit of an encoded item, default 1 MiB.  ``limits``: of items claimed at once and of
-        claims begun in a time, over all workers and processes, None (the default): whatever other programs have
-        declared; see ``Limits``.  ``groups``: with ``Groups()`` items that are pushed without a ``group`` form one
-        group, ``Groups(concurrency=5, rate=(50, 1.0))`` also limits each group, and ``Groups(ordered=True)`` keeps
-        its order; None (the default): each stands in line by itself.  ``history``: how many of the items that
-        have ended last are kept for ``Queue.history``, up to 10,000, 0: none from now on, None (the default): as many
-        as other programs have declared, or none.
+        as other programs have declared, or ``DeadLetters()``.  ``results``: keep what handlers return, in a
+        ``ResultQueue``, which has ``result`` and ``call``; None (the default): keep nothing.  ``max_size``: a push
+        raises ``QueueFull`` if this many items are queued, scheduled and claimed, None (the default): as other programs
+        have declared, or no limit; it costs each push one more round trip.  ``max_payload_bytes``: limit of an encoded
+        item, default 1 MiB.  ``limits``: of items claimed at once and of claims begun in a time, over all workers and
+        processes, None (the default): whatever other programs have declared; see ``Limits``.  ``groups``: with
+        ``Groups()`` items that are pushed without a ``group`` form one group, ``Groups(concurrency=5, rate=(50, 1.0))``
+        also limits each group, and ``Groups(ordered=True)`` keeps its order; None (the default): each stands in line by
+        itself.  ``history``: how many of the items that have ended last are kept for ``Queue.history``, up to 10,000,
+        0: none from now on, None (the default): as many as other programs have declared, or none.
 
         The first call for a name declares the queue in this process, and the same name returns the same object.  Later
-        calls need no options; one that is given with another value raises ``ConfigError``.  Options belong to
-        this process: give all processes the same ones.  But ``limits``, ``history``, ``max_size``, and what ``groups``
-        says of each group, are settings of the queue: they are stored with it before the first push or claim of this
-        process, hold for all processes, and outlive this one.  What was declared before changes nothing.
+        calls need no options; one that is given with another value raises ``ConfigError``.  Options belong to this
+        process: give all processes the same ones.  But ``limits``, ``history``, ``max_size``, ``dead_letters``, the
+        ``ttl`` of ``results``, and what ``groups`` says of each group, are settings of the queue: they are stored with
+        it before the first push or claim of this process, hold for all processes, and outlive this one.  What was
+        declared before changes nothing.
         """
         self._client.check_open()
         check_name("the queue's name", name)

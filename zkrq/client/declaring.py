@@ -31,7 +31,18 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from zkrq.base.errors import Changes, ConfigError, OutcomeUnknown, Unavailable
 from zkrq.base.events import LimitsChanged
-from zkrq.base.limits import Declared, Groups, History, Limits, Size, mark_of, marks_in, sections_of
+from zkrq.base.limits import (
+    DeadLetters,
+    Declared,
+    Groups,
+    History,
+    Limits,
+    ResultTtl,
+    Size,
+    mark_of,
+    marks_in,
+    sections_of,
+)
 from zkrq.protocol import calls
 from zkrq.protocol.levels import Feature
 from zkrq.protocol.records import State
@@ -48,13 +59,23 @@ NEED_HOME = ("limits", "groups")
 HOME_TRIES = 10
 """Times that limits are declared while other clients remove them, or change the shards."""
 
-SECTIONS: Mapping[type[Declared], tuple[str, Feature]] = {
-    Limits: ("limits", Feature.LIMITS),
-    Groups: ("groups", Feature.GROUPS),
-    History: ("history", Feature.HISTORY),
-    Size: ("size", Feature.MAX_SIZE),
+
+class Section(NamedTuple):
+    """A section of the settings: its name in the record, and what it needs."""
+
+    name: str
+    feature: Feature
+
+
+SECTIONS: Mapping[type[Declared], Section] = {
+    Limits: Section("limits", Feature.LIMITS),
+    Groups: Section("groups", Feature.GROUPS),
+    History: Section("history", Feature.HISTORY),
+    Size: Section("size", Feature.MAX_SIZE),
+    DeadLetters: Section("letters", Feature.DEAD_LETTERS),
+    ResultTtl: Section("results", Feature.RESULTS),
 }
-"""The section of each kind, and what it needs."""
+"""The section of each kind."""
 
 
 class Shared(NamedTuple):

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
 
 from zkrq.base.checks import check_count, check_group, check_id
 from zkrq.base.errors import ConfigError
-from zkrq.base.limits import HISTORY_MAX, Groups, History, Limits, QueueSettings, Size
+from zkrq.base.limits import HISTORY_MAX, DeadLetters, Groups, History, Limits, QueueSettings, ResultTtl, Size
 from zkrq.base.tasks import together
 from zkrq.client.flow import NO_FLOW, Flow
 from zkrq.client.groups import GROUPS_MAX, LargestGroups, add_groups, read_groups
@@ -67,7 +67,8 @@ class Statistics(NamedTuple):
     rate; ``group_limits``: those of each group.  ``history``: how many of the
     items that have ended last are kept.  ``damaged``: entries that no server could read and that are set aside
     (``zkrq damaged``); the items in them are counted nowhere else.  ``max_size``: how many items the queue may have,
-    queued, scheduled and claimed; None: any number.
+    queued, scheduled and claimed; None: any number.  ``dead_letters``: how many are kept and for how long.
+    ``results_ttl``: seconds for which results are kept; None: as each program says.
     """
 
     sizes: Sizes
@@ -89,11 +90,15 @@ class Statistics(NamedTuple):
     history: int = 0
     damaged: int = 0
     max_size: int | None = None
+    dead_letters: DeadLetters = DeadLetters()
+    results_ttl: float | None = None
 
     @property
     def settings(self) -> QueueSettings:
         """What the queue promises, together."""
-        return QueueSettings(self.limits, self.group_limits, self.history, self.max_size)
+        return QueueSettings(
+            self.limits, self.group_limits, self.history, self.max_size, self.dead_letters, self.results_ttl
+        )
 
     @property
     def limited(self) -> str | None:
@@ -142,7 +147,8 @@ class Inspection(Generic[T]):
         return (await self.statistics()).limits
 
     async def settings(self) -> QueueSettings:
-        """Return what the queue promises: its limits, order, history and size, whoever has declared them.
+        """Return what the queue promises: its limits, order, history, size, dead letters and results, whoever
+        has declared them.
 
         Raises ``Unavailable``.
         """
@@ -339,6 +345,8 @@ def _add_statistics(found: Sequence[Statistics]) -> Statistics:
         claimable_in=max((each.claimable_in for each in found), key=lambda wait: math.inf if wait is None else wait),
         history=home.history,
         max_size=home.max_size,
+        dead_letters=home.dead_letters,
+        results_ttl=home.results_ttl,
         damaged=sum(each.damaged for each in found),
     )
 
@@ -372,5 +380,7 @@ async def read_statistics(replicas: Replicas, queue: str) -> Statistics:
         group_limits=Groups.read(limits),
         history=History.read(limits).count,
         max_size=Size.read(limits).max,
+        dead_letters=DeadLetters.read(limits),
+        results_ttl=ResultTtl.read(limits).in_seconds,
         damaged=told.set_aside,
     )

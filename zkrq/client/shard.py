@@ -79,9 +79,10 @@ class Shard:
         self.register: Final = register
         self._settings = settings
         self.renewed: Callable[[], None] = lambda: None
-        """Called when no member of the view lives the life of before: what was declared of queues may be gone."""
-        self._lives = frozenset[tuple[ServerId, Life]]()
-        """The members of the latest view."""
+        """Called when no member of the view lives the life of before: what was declared of queues may be gone; and when
+        the level was raised: more can be declared."""
+        self._lives, self._level = frozenset[tuple[ServerId, Life]](), 0
+        """The members of the latest view, and its level."""
         namespace = self._namespace = settings.namespace
         tasks = self._tasks = Tasks(f"zkrq {namespace}" + ("" if name == FIRST else f" {name}"))
         make_server = partial(
@@ -233,7 +234,8 @@ class Shard:
     def _follow(self, view: View) -> None:
         """Adapt this client to a newer view."""
         before, self._lives = self._lives, frozenset(view.members.items())
-        if before and before.isdisjoint(self._lives):
+        is_raised, self._level = view.level > self._level, view.level
+        if before and (is_raised or before.isdisjoint(self._lives)):
             self.renewed()
         self.wakeups.follow(view)
         self.repairer.view_changed(view)

@@ -58,6 +58,7 @@ class Feature(enum.Enum):
     REPLACE = ("push(replace=True)", 2)
     KEY_WINDOW = ("push(key_window=)", 2)
     MAX_SIZE = ("max_size", 2)
+    DEAD_LETTERS = ("dead letters as settings of a queue", 2)
     CATCH_UP = ("catch_up of more than 240 s", 2)
 
     @property

@@ -414,7 +414,7 @@ class Api:
         return LargestGroups(groups=groups, looked=largest.looked, whole=largest.whole)
 
     async def settings(self, queue: QueueName) -> StoredSettings:
-        """Read what the queue promises: its limits, those of each group and their order, its history and its size."""
+        """Read what the queue promises: its limits, order, history, size, dead letters and results."""
         return StoredSettings.model_validate(as_value(await self._queues[queue].settings()))
 
     async def change_settings(self, queue: QueueName, body: ChangeSettings) -> StoredSettings:

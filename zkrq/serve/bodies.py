@@ -50,6 +50,7 @@ from zkrq.base.limits import (
     RATE_SECONDS,
     RESULT_TTL_LEAST,
     RESULT_TTL_MAX,
+    QueueSettings,
     check_result,
 )
 from zkrq.client.changing import Named
@@ -349,7 +350,8 @@ class Ack(_Request):
         description="What callers that wait for the item get, any JSON value, up to 32 KiB; left out: nothing.",
     )
     ttl: Annotated[float, Field(ge=RESULT_TTL_LEAST, le=RESULT_TTL_MAX, allow_inf_nan=False)] = Field(
-        3600.0, description="Seconds for which the result is kept; left out: 3600."
+        3600.0,
+        description="Seconds for which the result is kept, unless the settings of the queue say it; left out: 3600.",
     )
 
     next: bool = Field(
@@ -646,6 +648,14 @@ class GroupLimits(BaseModel):
     seconds: float | None = Field(None, description="The time of `rate`; null without one.")
 
 
+class KeptLetters(BaseModel):
+    """Which dead letters a queue keeps."""
+
+    max_count: int | None = Field(description="Dead letters that are kept, the latest ones; null: all.")
+    max_age: float | None = Field(description="Seconds for which they are kept; null: for ever.")
+    expired: bool = Field(description="Whether items that outlive their `ttl` become dead letters.")
+
+
 class StoredSettings(BaseModel):
     """What a queue promises, whichever program or operator has declared it."""
 
@@ -654,6 +664,10 @@ class StoredSettings(BaseModel):
     history: int = Field(description="Items that have ended last that are kept; 0: none.")
     max_size: int | None = Field(
         description="Items that it may have, queued, scheduled and claimed together; null: any number."
+    )
+    dead_letters: KeptLetters
+    results_ttl: float | None = Field(
+        description="Seconds for which results of items are kept; null: for as long as each ack says."
     )
 
 
@@ -703,6 +717,24 @@ class ChangeGroups(ChangeLimits):
         return super().named() | ({"ordered": bool(self.ordered)} if "ordered" in self.model_fields_set else {})
 
 
+class ChangeLetters(_Request):
+    """Which dead letters are kept, to change; what is left out stays."""
+
+    max_count: Annotated[int, Field(strict=True, ge=1, le=SIZE_MAX)] | None = Field(
+        None, description="Dead letters to keep, the latest ones; null: all; left out: as it is."
+    )
+    max_age: Annotated[float, Field(gt=0, le=MAX_DURATION, allow_inf_nan=False)] | None = Field(
+        None, description="Seconds for which they are kept; null: for ever; left out: as it is."
+    )
+    expired: Annotated[bool, Field(strict=True)] = Field(
+        False, description="Whether items that outlive their `ttl` become dead letters; left out: as it is."
+    )
+
+    def named(self) -> dict[str, Any]:
+        """Return what is to change, by field of ``DeadLetters``."""
+        return self.model_dump(exclude_unset=True)
+
+
 class ChangeSettings(_Request):
     """Settings of a queue to change; what is left out stays."""
 
@@ -714,16 +746,25 @@ class ChangeSettings(_Request):
     max_size: Annotated[int, Field(strict=True, ge=1, le=SIZE_MAX)] | None = Field(
         None, description="Items that it may have; null: any number; left out: as it is."
     )
+    dead_letters: ChangeLetters | None = Field(
+        None, description="null: 100,000 of any age, without expired items; left out: as they are."
+    )
+    results_ttl: Annotated[float, Field(ge=RESULT_TTL_LEAST, le=RESULT_TTL_MAX, allow_inf_nan=False)] | None = Field(
+        None, description="Seconds for which results are kept; null: for as long as each ack says; left out: as it is."
+    )
 
     def named(self) -> Named:
         """Return what is to change."""
         limits = self.limits or ChangeLimits.model_validate({"concurrency": None, "rate": None})
         groups = self.groups or ChangeGroups.model_validate({"concurrency": None, "rate": None, "ordered": None})
+        letters = self.dead_letters.named() if self.dead_letters else asdict(QueueSettings().dead_letters)
         values = {
             "limits": ("limits", limits.named()),
             "groups": ("groups", groups.named()),
             "history": ("history", {"count": self.history or 0}),
             "max_size": ("size", {"max": self.max_size}),
+            "dead_letters": ("letters", letters),
+            "results_ttl": ("results", {"seconds": self.results_ttl}),
         }
         return dict(section for field, section in values.items() if field in self.model_fields_set)
 

@@ -219,6 +219,8 @@ class Queue(Generic[T]):
     set_groups = blocking(queue.Queue[T].set_groups)
     set_history = blocking(queue.Queue[T].set_history)
     set_max_size = blocking(queue.Queue[T].set_max_size)
+    set_dead_letters = blocking(queue.Queue[T].set_dead_letters)
+    set_results_ttl = blocking(queue.Queue[T].set_results_ttl)
     clear = blocking(queue.Queue[T].clear)
     delete = blocking(queue.Queue[T].delete)
     cancel = blocking(queue.Queue[T].cancel)

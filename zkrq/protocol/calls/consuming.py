@@ -37,7 +37,8 @@ class _Request(Trimming[R], Clocked[R], Combining[R]):
 
     ``waiter``: channel to wake when an item becomes ready, empty: none.  An item that was delivered ``max_attempts``
     times is a dead letter, 0: no limit.  ``expired``: the state of an item that outlived its time to live.
-    ``dead_max`` dead letters are kept for ``dead_age_ms``, 0: no limit.  ``clock``: what the server's clock should say
+    ``dead_max`` dead letters are kept for ``dead_age_ms``, 0: no limit.  The settings of the queue come before these
+    three.  ``clock``: what the server's clock should say
     now; ``known_ms``: how long the client has known that clock.
     """
 

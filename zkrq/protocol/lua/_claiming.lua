@@ -11,7 +11,8 @@ do
   -- Read a claim request.  What is handed out is added to it: handed is the list of the reply; is_cut: there was more than
   -- one reply may have.  most: how many of the items that it asks for it may have.
   function claim_request(owner, seq, count, lease_ms, put_window_ms, max_attempts, expired)
-    count = math.min(tonumber(count), CLAIM_MAX)
+    local _, _, state = limits.letters()
+    count, expired = math.min(tonumber(count), CLAIM_MAX), state or expired
     return {
       owner = owner, token = owner .. '/' .. seq, seq = tonumber(seq), count = count, most = count,
       lease_ms = tonumber(lease_ms), put_window_ms = put_window_ms, max_attempts = tonumber(max_attempts), expired = expired,

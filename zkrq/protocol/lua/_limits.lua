@@ -6,6 +6,9 @@
 --   begin within MS milliseconds.
 -- * size: max=N: a push is refused while N items or more are queued or claimed.
 -- * history: keep=N: the N items that have ended last are kept (_endings.lua).
+-- * letters: count=N: N dead letters are kept, 0: any number.  age=MS: for so many milliseconds.  expired=1: what outlives its
+--   time to live is one, too.  Without the section as the client of each call says (_dead_letters.lua).
+-- * results: ttl=MS: results of items are kept for so many milliseconds, without the section for as long as the client says.
 -- * marks: of each section what programs have declared of it, as short names, the last MARKS_KEPT, joined by dots.  A program
 --   that declares what is there changes nothing: what an operator or a newer program has said since holds.  The lead, which
 --   every script reads, has no marks.
@@ -154,6 +157,17 @@ do
     local why = limits.keep_order() and 'o' or ''
     local most = tonumber(string.match(limits.section(text, 'size'), 'max=(%d+)'))
     return most and why .. 's' or why, most
+  end
+
+  -- Return how many dead letters are kept, for how many milliseconds, 0: no limit; and the state of an item that has outlived
+  -- its time to live; nil if the settings do not say it.
+  function limits.letters()
+    if not numbers then read_numbers() end
+    if (numbers.limits or '') == '' then return nil end
+    local own = limits.section(numbers.limits, 'letters')
+    if own == '' then return nil end
+    return tonumber(string.match(own, 'count=(%d+)') or 0), tonumber(string.match(own, 'age=(%d+)') or 0),
+      string.find(own, 'expired=1', 1, true) and 'D' or 'X'
   end
 
   -- Count claims that begin now.

@@ -6,9 +6,19 @@ local results = {}
 do
   local RESULT_MAX = 32768 -- bytes of a result; zkrq/base/limits.py refuses more
 
+  -- Return for how many milliseconds a result is kept that the client wants kept for ms: for that, unless the settings say it.
+  local function kept_ms(ms)
+    local MS_MAX = 2 ^ 32 - 1 -- what its entry has room for
+    if not numbers then read_numbers() end
+    if (numbers.limits or '') == '' then return ms end
+    local own = tonumber(string.match(limits.section(numbers.limits, 'results'), 'ttl=(%d+)'))
+    return own and math.min(own, MS_MAX) or ms
+  end
+
   -- Keep the result of items that were just removed.
   function results.keep(r, from, to, ttl_ms, text)
     if #text > RESULT_MAX then text = string.sub(text, 1, RESULT_MAX) end
+    ttl_ms = kept_ms(ttl_ms)
     for position = from, to do
       set_own(r, position, now_us, ttl_ms)
       note(r, position, text)

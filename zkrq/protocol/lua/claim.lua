@@ -6,6 +6,7 @@
 -- max_attempts: an item that was delivered this many times, and never settled, is a dead letter; 0: no limit.
 -- expired: the state of an item that has outlived its time to live: X, or D for a dead letter.
 -- dead_max, dead_age_ms: how many dead letters are kept and for how long, 0: no limit.
+-- These three hold where the settings of the queue do not say it (_limits.lua).
 -- While the queue is paused nothing is handed out.  If payloads are large, their bytes bound the reply (BYTES_MAX); those of
 -- results that the claims of ordered groups bring along count, too.
 -- next_ms: time until an item becomes ready by itself; 0: ask again immediately; -1: none will.

@@ -1,5 +1,6 @@
 #!lua flags=allow-oom
--- purpose: settle claimed items.  Verbs: ack (gone; with ms and text, text is the result and kept for ms), nack (queued again after ms, one failure more), pass
+-- purpose: settle claimed items.  Verbs: ack (gone; with ms and text, text is the result and kept for ms, or for as long as the
+-- settings of the queue say), nack (queued again after ms, one failure more), pass
 -- (the same, and the group that it is first in does not wait for it), release (queued
 -- again in its place; the holder is alive and the item did not fail, so the delivery does not count), bury (dead
 -- letter, text is the reason), extend (the deadline moves to ms from now).
