@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import AsyncGenerator
 from typing import Any
@@ -519,6 +520,53 @@ async def test_an_import_keeps_the_order_of_each_group(shell: Shell, servers: lo
             assert [claim.item for claim in claims if claim.group == group] == list(range(count))
             tokens = [claim.token for claim in claims if claim.group == group]
             assert tokens == sorted({*tokens})
+
+
+async def test_an_export_has_the_settings_of_the_queue_and_import_can_give_them(shell: Shell) -> None:
+    flags = ("--ordered", "--group-rate", "5/s", "--history", "7", "--dead-letters-age", "60", "--results-ttl", "90")
+    (settings,) = await shell.value("queues", "set", "emails", *flags)
+    await shell.value("push", "emails", "-", stdin="1\n2\n")
+    code, exported, _ = await shell.run("export", "emails")
+    first, *items = exported.splitlines(keepends=True)
+    assert (code, json.loads(first)) == (0, {"queue": settings.pop("queue"), "settings": settings})
+    code, out, err = await shell.run("import", "copies", stdin=exported)
+    assert (code, out) == (0, "2 pushed\n")
+    assert err.startswith("the exported queue had other settings (in order, 5 in 1 s within each group; ")
+    assert await shell.value("queues", "show", "copies") == [{**NO_SETTINGS, "queue": "copies"}]
+    twice = f"{exported}{exported}"
+    assert await shell.run("import", "copies", "--settings", stdin=twice) == (0, "0 pushed, 4 there already\n", "")
+    assert await shell.value("queues", "show", "copies") == [{"queue": "copies", **settings}]
+    assert await shell.run("import", "copies", stdin=exported) == (0, "0 pushed, 2 there already\n", "")
+    _, exported, _ = await shell.run("export", "others")
+    assert exported == "", "no line for a queue without settings"
+    odd = json.dumps({"queue": "emails", "settings": {**settings, "groups": {"odd": 1}}})
+    code, _, err = await shell.run("import", "copies", stdin="".join((odd, "\n", *items)))
+    assert (code, "the settings of queue 'emails' are not of this release" in err) == (2, True)
+
+
+async def test_a_full_queue_stops_an_import_and_a_move_and_both_are_repeated(
+    shell: Shell, servers: local.Servers
+) -> None:
+    async with over_zookeeper(servers, shell.environment["ZKRQ_NAMESPACE"]) as cluster:
+        emails, full = cluster.queue("emails"), cluster.queue("full")
+        await emails.push_many(range(20))
+        _, exported, _ = await shell.run("export", "emails")
+        await full.set_max_size(15)
+        code, out, err = await shell.run("import", "full", stdin=exported)
+        assert (code, out, "15 pushed; then: " in err) == (1, "", True)
+        step = "let consumers take items, or `zkrq queues set full --max-size N`; then import the same lines again"
+        assert step in err
+        await shell.value("queues", "set", "full", "--max-size", "25")
+        assert await shell.run("import", "full", stdin=exported) == (0, "5 pushed, 15 there already\n", "")
+        for claim in await emails.pop_many(20, timeout=0):
+            await claim.bury("bad")
+        code, out, err = await shell.run("move", "dead", "emails", "full")
+        assert (code, out, "5 dead letters moved to 'full'; then: " in err) == (1, "", True)
+        assert "--max-size N`; then repeat the command" in err
+        assert ((await emails.size()).dead, (await full.size()).ready) == (15, 25)
+        for claim in await full.pop_many(20, timeout=0):
+            await claim.ack()
+        assert await shell.value("move", "dead", "emails", "full") == [{"moved": 15, "kept": 0}]
 
 
 async def acked(queue: zkrq.Queue[Any], count: int) -> AsyncGenerator[zkrq.Claim[Any]]:

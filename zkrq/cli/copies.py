@@ -20,8 +20,10 @@ from zkrq.base import clock
 from zkrq.base.codecs import JSON
 from zkrq.base.errors import CodecError, ConfigError
 from zkrq.base.ids import MARK, id_of_copy
+from zkrq.client.changing import as_value, from_value
 
 if TYPE_CHECKING:
+    from zkrq.base.limits import QueueSettings
     from zkrq.client.items import Item
 
 _PUSHED = ("item", "base64", "id", "key", "group", "priority", "headers", "due_at", "expires_at", "state")
@@ -97,6 +99,28 @@ class Copy(NamedTuple):
     def ttl(self) -> float | None:
         """Seconds from now until it expires."""
         return None if self.expires_at is None else max(LEAST_TTL, (self.expires_at - clock.now()).total_seconds())
+
+
+def exported_settings(queue: str, settings: QueueSettings) -> dict[str, Any]:
+    """Return the line of a queue's settings."""
+    return {"queue": queue, "settings": as_value(settings)}
+
+
+def imported_settings(text: bytes) -> QueueSettings | None:
+    """Read a line of settings; return None for any other line.  Raises ``ConfigError``."""
+    if b'"settings"' not in text:
+        return None
+    try:
+        value = json.loads(text)
+    except (ValueError, RecursionError):
+        return None
+    fields = cast("dict[str, Any]", value if isinstance(value, dict) else {})
+    if fields.keys() != {"queue", "settings"}:
+        return None
+    try:
+        return from_value(fields["settings"])
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise ConfigError(f"the settings of queue {fields['queue']!r} are not of this release: {error!r}") from error
 
 
 def imported(text: bytes, where: str) -> Copy:

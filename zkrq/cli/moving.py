@@ -14,13 +14,15 @@ from collections import Counter
 from collections.abc import AsyncGenerator, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from zkrq.base.errors import ConfigError, Receipt, ZkrqError
+from zkrq.base.errors import ConfigError, QueueFull, Receipt, ZkrqError
+from zkrq.base.limits import QueueSettings
 from zkrq.cli.command import QUEUE, Command, Flag, Incomplete, Line, Lines, count, open_cluster
 from zkrq.cli.conditions import CONDITIONS, STATE, conditions_of
-from zkrq.cli.copies import Copy, exported, id_of_moved, imported, in_sequence
+from zkrq.cli.copies import Copy, exported, exported_settings, id_of_moved, imported, imported_settings, in_sequence
 from zkrq.cli.forms import raw_queue
 from zkrq.cli.progress import progress
 from zkrq.cli.stdin import stdin_lines
+from zkrq.client.changing import describe, differing, write_settings
 
 if TYPE_CHECKING:
     from zkrq.client.items import Item
@@ -90,11 +92,27 @@ async def _move_dead(args: Namespace) -> Lines:
     async with open_cluster(args) as cluster:
         source, target = raw_queue(cluster, args.queue), raw_queue(cluster, args.to)
         with progress("moved", (await source.size()).dead) as show:
-            async for some in move_letters(source, target, **conditions):
-                moved, kept = moved + some.moved, kept + some.kept
-                show(moved)
+            try:
+                async for some in move_letters(source, target, **conditions):
+                    moved, kept = moved + some.moved, kept + some.kept
+                    show(moved)
+            except ZkrqError as error:
+                again = "repeat the command: the rest is moved, and no letter is lost"
+                raise _stopped(_said_moved(moved, kept, args.to), error, args.to, again) from error
+    yield Line(_said_moved(moved, kept, args.to), {"moved": moved, "kept": kept})
+
+
+def _said_moved(moved: int, kept: int, to: str) -> str:
     stayed = f"; {count(kept, 'dead letter')} stayed, because another item has the key there" if kept else ""
-    yield Line(f"{count(moved, 'dead letter')} moved to {args.to!r}{stayed}", {"moved": moved, "kept": kept})
+    return f"{count(moved, 'dead letter')} moved to {to!r}{stayed}"
+
+
+def _stopped(done: str, failure: ZkrqError, queue: str, again: str) -> ZkrqError:
+    """Return the error of a command that pushes into a queue and has stopped: what was done, why, and how to go on."""
+    is_full = isinstance(failure, QueueFull)
+    room = f"let consumers take items, or `zkrq queues set {queue} --max-size N`; then " if is_full else ""
+    kind = ConfigError if isinstance(failure, ConfigError) else Incomplete
+    return kind(f"{done}; then: {failure}; {room}{again}")
 
 
 # -- export ------------------------------------------------------------------------------------------------------------
@@ -103,8 +121,12 @@ async def _move_dead(args: Namespace) -> Lines:
 async def _export(args: Namespace) -> Lines:
     claimed = written = 0
     async with open_cluster(args) as cluster:
+        queue = raw_queue(cluster, args.queue)
+        if (settings := await queue.settings()) != QueueSettings():
+            value = exported_settings(args.queue, settings)
+            yield Line(json.dumps(value), value)
         with progress("exported", hidden=sys.stdout.isatty()) as show:
-            async for item in raw_queue(cluster, args.queue).scan(args.state):
+            async for item in queue.scan(args.state):
                 value = exported(item)
                 yield Line(json.dumps(value), value)
                 claimed, written = claimed + (item.state == "claimed"), written + 1
@@ -150,12 +172,18 @@ _SAID = {
 """What is said of each outcome."""
 
 
-async def _copies_of_stdin(told: Counter[str], *, with_dead: bool) -> AsyncGenerator[list[Copy]]:
-    """Yield the copies that the lines of stdin make, some at a time; count those that are left out."""
+async def _copies_of(
+    lines: AsyncGenerator[list[bytes], None], told: Counter[str], *, with_dead: bool
+) -> AsyncGenerator[list[Copy]]:
+    """Yield the copies that lines make, some at a time; count those that are left out.  Settings are passed over."""
     read = 0
-    async for lines in stdin_lines():
-        copies = [imported(line, f"line {n}") for n, line in enumerate(lines, read + 1) if line.strip()]
-        read += len(lines)
+    async for some in lines:
+        copies = [
+            imported(line, f"line {n}")
+            for n, line in enumerate(some, read + 1)
+            if line.strip() and imported_settings(line) is None
+        ]
+        read += len(some)
         told["dead"] += sum(copy.state == "dead" for copy in copies if not with_dead)
         wanted = [copy for copy in copies if with_dead or copy.state != "dead"]
         told["over"] += sum(copy.is_over for copy in wanted)
@@ -174,13 +202,44 @@ async def _together(copies: AsyncGenerator[list[Copy]], *, ordered: bool) -> Asy
             yield wanted[start : start + AT_ONCE]
 
 
+async def _begun(lines: AsyncGenerator[list[bytes], None]) -> tuple[bytes, AsyncGenerator[list[bytes], None]]:
+    """Read the first line; return it, and all lines with it."""
+    some = list[bytes]()
+    while not some:
+        some = await anext(lines)
+
+    async def all_lines() -> AsyncGenerator[list[bytes], None]:
+        yield some
+        async for more in lines:
+            yield more
+
+    return some[0], all_lines()
+
+
+async def _take_settings(queue: Queue[bytes], exported: QueueSettings | None, *, wanted: bool) -> QueueSettings:
+    """Give the queue the settings of the exported one, if that is wanted, or say that they differ; return those that
+    it has."""
+    present = await queue.settings()
+    if exported in (None, present):
+        return present
+    if wanted:
+        await write_settings(queue, exported, differing(exported, present))
+        return exported
+    sys.stderr.write(
+        f"the exported queue had other settings ({describe(exported)}): import with --settings gives them to this one\n"
+    )
+    return present
+
+
 async def _import(args: Namespace) -> Lines:
     told, failure = Counter[str](), None
     async with open_cluster(args) as cluster:
         queue = raw_queue(cluster, args.queue)
-        ordered = (await queue.settings()).groups.ordered
+        first, lines = await _begun(stdin_lines())
+        settings = await _take_settings(queue, imported_settings(first), wanted=args.settings)
+        copies = _copies_of(lines, told, with_dead=args.dead)
         with progress("imported") as show:
-            async for together in _together(_copies_of_stdin(told, with_dead=args.dead), ordered=ordered):
+            async for together in _together(copies, ordered=settings.groups.ordered):
                 some, failure = await push_copies(queue, together)
                 told += some
                 show(told.total())
@@ -188,8 +247,7 @@ async def _import(args: Namespace) -> Lines:
                     break
     said = ", ".join(f"{told[name]:,} {text}" for name, text in _SAID.items() if told[name] or name == "pushed")
     if failure:
-        kind = ConfigError if isinstance(failure, ConfigError) else Incomplete
-        raise kind(f"{said}; then: {failure}; import the same lines again: what is there already stays once")
+        raise _stopped(said, failure, args.queue, "import the same lines again: what is there already stays once")
     yield Line(said, {name.replace(" ", "_"): told[name] for name in _SAID})
 
 
@@ -206,7 +264,10 @@ COMMANDS = (
         "import",
         "push items from lines that export has written, read from stdin; can be repeated",
         _import,
-        (Flag("dead", "also push dead letters, which are delivered then", bool, False),),
+        (
+            Flag("dead", "also push dead letters, which are delivered then", bool, False),
+            Flag("settings", "first give the queue the settings that the exported one had", bool, False),
+        ),
         QUEUE,
     ),
 )

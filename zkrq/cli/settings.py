@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import re
 from argparse import ArgumentTypeError, Namespace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from zkrq.base.limits import DeadLetters, History, QueueSettings, ResultTtl, Size
 from zkrq.cli.command import QUEUE, Command, Flag, Line, Lines, attribute, look_at, open_cluster
-from zkrq.client.changing import as_value, changed, write_settings
+from zkrq.client.changing import as_value, changed, describe, write_settings
+
+if TYPE_CHECKING:
+    from zkrq.base.limits import QueueSettings
 
 NONE = "none"
 """The value of a flag that takes a setting away."""
@@ -95,10 +97,9 @@ async def _set(args: Namespace) -> Lines:
 
 def _line(queue: str, settings: QueueSettings, now: str = "") -> Line:
     """Say what the settings of a queue are, and how it is now."""
-    history, size, ttl = History(settings.history), Size(settings.max_size), ResultTtl(settings.results_ttl)
-    said = [str(part) for part in (settings.groups, size, history, ttl) if part.settings]
-    said += [str(settings.dead_letters)] if settings.dead_letters != DeadLetters() else []
-    return Line("; ".join(filter(None, (str(settings.limits), *said, now))), {"queue": queue, **as_value(settings)})
+    without = "" if settings.limits.settings else str(settings.limits)
+    said = "; ".join(filter(None, (without, describe(settings), now)))
+    return Line(said, {"queue": queue, **as_value(settings)})
 
 
 _FLAGS = (

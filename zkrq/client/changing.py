@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from zkrq.base.limits import Groups, History, Limits, QueueSettings, ResultTtl, Size
+from zkrq.base.limits import DeadLetters, Groups, History, Limits, QueueSettings, ResultTtl, Size
 
 if TYPE_CHECKING:
     from zkrq.client.queue import Queue
@@ -71,6 +71,38 @@ def as_value(settings: QueueSettings) -> dict[str, object]:
         },
         "results_ttl": settings.results_ttl,
     }
+
+
+def from_value(value: Mapping[str, Any]) -> QueueSettings:
+    """Return the settings that ``as_value`` has made such values of.
+
+    Raises ``ConfigError``, ``KeyError``, ``TypeError`` for anything else.
+    """
+    limits, groups = dict(value["limits"]), dict(value["groups"])
+    for each in (limits, groups):
+        count, seconds = each.pop("rate"), each.pop("seconds")
+        each["rate"] = None if count is None else (count, seconds)
+    return QueueSettings(
+        Limits(**limits),
+        Groups(**groups),
+        History(value["history"]).count,
+        Size(value["max_size"]).max,
+        DeadLetters(**value["dead_letters"]),
+        ResultTtl(value["results_ttl"]).in_seconds,
+    )
+
+
+def differing(settings: QueueSettings, present: QueueSettings) -> Named:
+    """Name the sections of settings that are others than the present ones."""
+    sections = ("limits", "groups", "history", "size", "letters", "results")
+    return {name: {} for name, one, other in zip(sections, settings, present, strict=True) if one != other}
+
+
+def describe(settings: QueueSettings) -> str:
+    """Say settings for people, those that differ from the defaults."""
+    history, size, ttl = History(settings.history), Size(settings.max_size), ResultTtl(settings.results_ttl)
+    said = [str(part) for part in (settings.limits, settings.groups, size, history, ttl) if part.settings]
+    return "; ".join([*said, str(settings.dead_letters)] if settings.dead_letters != DeadLetters() else said)
 
 
 def _rate_of(limits: Limits | Groups) -> dict[str, object]:
