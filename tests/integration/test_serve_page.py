@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import re
 from collections.abc import AsyncGenerator, Sequence
 from functools import partial
@@ -174,6 +175,7 @@ async def test_it_fits_a_phone_and_has_names_and_contrast(
         ("/", f"#queue-{long}"),
         (f"/queues/{long}?tab=dead", "#letters"),
         (f"/queues/{long}?tab=claimed", "#items table"),
+        (f"/queues/{long}?tab=settings", "#settings"),
         (f"/queues/{long}/item?id={letter * 128}", "#history"),
         (f"/queues/{long}/find?text={letter}", "#found"),
     ):
@@ -268,6 +270,64 @@ async def test_without_scripts_the_server_asks_before_letters_go(stage: Stage) -
         assert reply.headers["location"].startswith("/queues/asked?tab=dead&done=discard&count=")
         assert (await queue.size()).dead == left
         assert "of asked removed" in (await stage.http.client.get(reply.headers["location"])).text
+
+
+def fields_of(text: str) -> dict[str, str]:
+    """The fields of the form of the settings, as a browser without scripts sends them."""
+    (form,) = re.findall(r'<form[^>]*action="/queues/[^"]*/settings">(.*?)</form>', text, re.DOTALL)
+    inputs = [dict(re.findall(r'(\w+)="([^"]*)"', each)) | {"": each} for each in re.findall("<input([^>]*)>", form)]
+    sent = [each for each in inputs if each.get("type") != "checkbox" or " checked" in each[""]]
+    return {each["name"]: html.unescape(each["value"]) for each in sent}
+
+
+async def test_settings_are_shown_and_changed_without_scripts(stage: Stage) -> None:
+    """After a question; only what is changed is written."""
+    client, letters = stage.http.client, zkrq.DeadLetters(max_age=60)
+    queue = stage.cluster.queue("set", dead_letters=letters, history=5)
+    await queue.push(1)
+    await queue.set_max_size(9)
+    page = (await client.get("/queues/set?tab=settings")).text
+    assert page.count("declared in code") == 2
+    assert page.count("set by an operator") == 1
+    fields = fields_of(page)
+    assert (fields["max_size"], fields["history"], fields["dead_letters.max_age"]) == ("9", "5", "60.0")
+    assert (await client.post("/queues/set/settings", data=fields)).headers["location"] == "/queues/set?tab=settings"
+    wanted = {**fields, "max_size": "", "limits.rate": "7", "groups.ordered": "yes"}
+    asked = await client.post("/queues/set/settings", data=wanted)
+    said = "7 in 1 s; in order within each group; a history of 5 items; 100,000 dead letters of at most 60 s"
+    assert f"to {said}? They hold for all programs." in asked.text
+    assert (await queue.settings()).max_size == 9
+    reply = await client.post("/queues/set/settings", data=fields_of(asked.text))
+    assert reply.status_code == 303
+    assert "The settings of set are changed" in (await client.get(reply.headers["location"])).text
+    expected = zkrq.QueueSettings(zkrq.Limits(rate=(7, 1)), zkrq.Groups(ordered=True), 5, None, letters)
+    assert await queue.settings() == expected
+    confirmed = {**wanted, "confirmed": "yes"}
+    for field, wrong, says in (
+        ("max_size", "many", "items at most: &#39;many&#39; is no number"),
+        ("history", "10001", "history is 10001"),
+        ("groups.concurrency", "2", "one item claimed at a time"),
+        ("read", "{}", "open it again"),
+    ):
+        refused = await client.post("/queues/set/settings", data={**confirmed, field: wrong})
+        assert (refused.status_code, says in refused.text) == (400, True), refused.text
+    assert await queue.settings() == expected
+
+
+async def test_settings_that_others_have_changed_meanwhile_are_not_overwritten(stage: Stage) -> None:
+    client, queue = stage.http.client, stage.cluster.queue("contested")
+    await queue.push(1)
+    fields = {**fields_of((await client.get("/queues/contested?tab=settings")).text), "confirmed": "yes"}
+    await queue.set_limits(zkrq.Limits(concurrency=3))
+    refused = await client.post("/queues/contested/settings", data={**fields, "limits.rate": "7"})
+    assert (refused.status_code, "look at them again" in refused.text) == (409, True)
+    other = await client.post("/queues/contested/settings", data={**fields, "history": "7"})
+    assert other.status_code == 303, "another section"
+    assert await queue.settings() == zkrq.QueueSettings(zkrq.Limits(concurrency=3), history=7)
+    for headers in ({"Origin": "http://evil.example"}, {"Sec-Fetch-Site": "cross-site"}):
+        reply = await client.post("/queues/contested/settings", data={**fields, "history": "8"}, headers=headers)
+        assert reply.status_code == 403
+    assert (await queue.settings()).history == 7
 
 
 async def test_another_site_cannot_confirm(stage: Stage) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Generic, NamedTuple, TypeAlias, TypeVar, cast
 
@@ -357,15 +358,25 @@ class QueueSettings(NamedTuple):
     results_ttl: float | None = None
 
 
-def mark_of(declared: Declared) -> str:
+def mark_of(settings: str) -> str:
     """Return a short name of what a program declares, by which it is known again: eight hexadecimal digits."""
-    return hashlib.blake2b(declared.settings.encode(), digest_size=4).hexdigest()
+    return hashlib.blake2b(settings.encode(), digest_size=4).hexdigest()
 
 
 def marks_in(settings: str) -> dict[str, list[str]]:
     """Return the marks of each section, as the section ``marks`` of a queue's record has them."""
     parts = (word.partition("=") for word in settings.split(","))
     return {section: marks.split(".") for section, _, marks in parts}
+
+
+def origins_of(sections: Mapping[str, str]) -> dict[str, str]:
+    """Say of each section of a queue's record who has set what it says, or has taken it away: ``code``, if a program
+    has declared that, or an ``operator``."""
+    marks = marks_in(sections.get("marks", ""))
+    names = ({*sections, *marks} - {"marks"}) - {""}
+    return {
+        name: "code" if mark_of(sections.get(name, "")) in marks.get(name, ()) else "operator" for name in sorted(names)
+    }
 
 
 def sections_of(text: str) -> dict[str, str]:

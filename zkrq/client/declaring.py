@@ -147,7 +147,7 @@ class _Declaration:
         self._queue = queue
         self._section, self._feature = SECTIONS[type(declared)]
         self._settings = declared.settings
-        self._mark = mark_of(declared) if at_start else ""
+        self._mark = mark_of(declared.settings) if at_start else ""
         self._needs_home = self._section in NEED_HOME
         self._change: _Change | None = None
         self._is_changed = False

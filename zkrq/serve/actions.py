@@ -48,6 +48,7 @@ class Outcome(NamedTuple):
 OUTCOMES: Mapping[str, str] = {
     "pause": "{queue} is paused: nothing more is claimed, and pushes continue.",
     "resume": "{queue} is resumed.",
+    "settings": "The settings of {queue} are changed, for all programs.",
     "redrive": "{letters} of {queue} queued again.",
     "discard": "{letters} of {queue} removed.",
     "cancel": "The item is removed.",

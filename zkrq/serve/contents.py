@@ -48,8 +48,8 @@ FIRST = "first"
 STATES: Mapping[str, ItemState] = {state: state for state in get_args(ItemState)}
 """The states of items by name, in the order of the page."""
 
-Tab = Literal["ready", "scheduled", "claimed", "dead", "done", "groups"]
-"""What the page of a queue shows: items of a state, those that have ended last, or groups."""
+Tab = Literal["ready", "scheduled", "claimed", "dead", "done", "groups", "settings"]
+"""What the page of a queue shows: items of a state, those that have ended last, groups, or settings."""
 
 TABS: Mapping[str, Tab] = {tab: tab for tab in get_args(Tab)}
 """The tabs by name, in the order of the page."""

@@ -11,6 +11,7 @@ from starlette.responses import HTMLResponse, RedirectResponse
 
 from zkrq.base.checks import check_name
 from zkrq.base.errors import ConfigError, ZkrqError
+from zkrq.serve import settings_form
 from zkrq.serve.actions import ACTIONS, Form, Outcome, question, read_form, read_outcome, tell
 from zkrq.serve.contents import (
     ITEMS_MOST,
@@ -68,8 +69,9 @@ class Wish(NamedTuple):
 
     @property
     def is_live(self) -> bool:
-        """Whether what it shows is read again at every look: not a search, which reads many letters."""
-        return not (self.state == "dead" and (self.error or self.after))
+        """Whether what it shows is read again at every look: not a search, which reads many letters, and no form, which
+        is being filled in."""
+        return self.state != "settings" and not (self.state == "dead" and (self.error or self.after))
 
     def query(self, **changes: object) -> str:
         """The query of an address that shows this, with changes."""
@@ -108,6 +110,7 @@ class QueuePages:
         router.add_route("/queues/{queue}/item", self.item)
         router.add_route("/queues/{queue}/item/live", self.live_item)
         router.add_route("/queues/{queue}/find", self.find)
+        router.add_route("/queues/{queue}/settings", self.change_settings, ["POST"])
         router.add_route("/queues/{queue}/{verb}", self.act, ["POST"])
 
     # -- a queue -----------------------------------------------------------------------------------------------------
@@ -146,8 +149,11 @@ class QueuePages:
         }
         try:
             async with asyncio.timeout(CONTENTS_SECONDS):
-                values["queue"] = self._shown(queue.name, look, await queue.statistics())
-                if wish.state == "dead":
+                figures = await queue.statistics()
+                values["queue"] = self._shown(queue.name, look, figures)
+                if wish.state == "settings":
+                    values |= await settings_form.shown(queue, figures.settings)
+                elif wish.state == "dead":
                     values |= _sorted_letters(await self._letters(queue, wish.error, wish.after), wish)
                 elif wish.state == "done":
                     values["ended"] = await queue.history(wish.most)
@@ -278,6 +284,29 @@ class QueuePages:
         if by_script:
             return HTMLResponse(self._showing.render("notice.html", text=tell(queue.name, outcome), failed=False))
         return RedirectResponse(_next_page(queue.name, verb, form, outcome), 303)
+
+    async def change_settings(self, request: Request) -> Response:
+        """Change the settings of a queue after a question, unless others have changed the same ones meanwhile."""
+        if (queue := self._named(request)) is None:
+            return self._showing.message(404, "Not found", NO_QUEUE)
+        back = f"/queues/{queue.name}?tab=settings"
+        try:
+            change = settings_form.read(await request.body())
+            if (asked := settings_form.question(queue.name, change)) is None:
+                return RedirectResponse(back, 303)
+            if not change.is_confirmed:
+                fields = change.fields
+                return self._showing.reply(
+                    "change_settings.html", queue=queue.name, question=asked, fields=fields, back=back
+                )
+            if not await settings_form.write(queue, change):
+                text = "Others have changed the same settings since. Nothing was changed: look at them again."
+                return self._showing.message(409, "Not changed", text, back)
+        except ZkrqError as error:
+            status = 400 if isinstance(error, ConfigError) else kind_of(error).status
+            return self._showing.message(status, "Not changed", str(error), back)
+        self._watching.soon()
+        return RedirectResponse(f"{back}&{Outcome('settings').query}", 303)
 
     async def _with_ids(self, queue: Queue[bytes], form: Form) -> Form:
         """Find the items of a form that names a group.  Raises ``Busy``, ``Unavailable``."""
