@@ -157,3 +157,54 @@ async def test_what_programs_declare_holds_again_after_all_servers_came_back_emp
             assert most == (2 if over == "no data" else 1)
             with pytest.raises(zkrq.QueueFull):
                 await producer.push_many(range(51))
+
+
+async def lose_everything(cluster: zkrq.testing.TestCluster, repairing: zkrq.Cluster) -> None:
+    """All servers of Redis come back without data, and the namespace starts from nothing."""
+    for name in cluster.servers.names:
+        cluster.servers.kill(name)
+    for name in cluster.servers.names:
+        cluster.servers.start(name, wipe=True)
+    await repairing.recover(cluster.servers.names)
+
+
+DECLARED: dict[str, tuple[dict[str, Any], zkrq.QueueSettings]] = {
+    "limits": ({"limits": FIVE}, zkrq.QueueSettings(limits=FIVE)),
+    "groups": ({"groups": zkrq.Groups(2, rate=(5, 1))}, zkrq.QueueSettings(groups=zkrq.Groups(2, rate=(5, 1)))),
+    "order": ({"groups": zkrq.Groups(ordered=True)}, zkrq.QueueSettings(groups=zkrq.Groups(ordered=True))),
+    "history": ({"history": 7}, zkrq.QueueSettings(history=7)),
+    "size": ({"max_size": 9}, zkrq.QueueSettings(max_size=9)),
+    "dead letters": ({"dead_letters": LETTERS}, zkrq.QueueSettings(dead_letters=LETTERS)),
+    "results": ({"results": zkrq.Results(ttl=60)}, zkrq.QueueSettings(results_ttl=60)),
+}
+
+
+@pytest.mark.parametrize("options", DECLARED)
+async def test_each_setting_is_declared_again_when_all_servers_came_back_empty(options: str) -> None:
+    """By a program that runs on, although it makes no call: others may claim."""
+    given, expected = DECLARED[options]
+    async with zkrq.testing.cluster() as cluster, cluster.servers.connect() as other:
+        queue = cast("zkrq.Queue[Any]", cluster.queue("q", **given))
+        await queue.push(1)
+        assert await queue.settings() == expected
+        await lose_everything(cluster, other)
+        for _ in range(100):
+            await cluster.clock.advance(0.5)
+            if await other.queue("q").settings() == expected:
+                return
+        pytest.fail("it is not declared again")
+
+
+async def test_schedules_go_on_when_all_servers_came_back_empty() -> None:
+    """They are kept in ZooKeeper, so that nothing of them is lost, and what an operator has changed stays changed."""
+    async with zkrq.testing.cluster() as cluster, cluster.servers.connect() as other:
+        queue = cluster.queue("q")
+        async with cluster.every(60, queue, "tick", name="nightly"):
+            await cluster.clock.advance(61)
+            await (await take(queue)).ack()
+            await other.schedules().change("q", "nightly", when=120)
+            await lose_everything(cluster, other)
+            await cluster.clock.advance(121)
+            assert (await take(queue)).item == "tick"
+            (entry,) = await other.schedules().list()
+            assert entry.when == 120

@@ -359,12 +359,26 @@ class Client:
                 sender.size_declared()
 
     def _declare_again(self) -> None:
-        """Declare what the program says of its queues again before it uses them: servers came back without data, or the
-        level was raised."""
+        """Declare what the program says of its queues again, at the latest before it uses them: servers came back
+        without data, or the level was raised."""
         self._limited.clear()
-        for opened in self.queues.values():
+        used = dict[str, Once]()
+        for name, opened in self.queues.items():
             if declaration := opened.parts.context.declaration:
+                if declaration.is_done:
+                    used[name] = declaration
                 declaration.again()
+        if used:
+            self.tasks.start(self._declare_used(used), "declare settings again")
+
+    async def _declare_used(self, used: Mapping[str, Once]) -> None:
+        """Declare the settings of queues for which this program had done so.  It may be idle, while others claim."""
+        for name, declaration in used.items():
+            try:
+                await declaration.done()
+            except ZkrqError as error:
+                about = {"cluster": self.namespace, "queue": name}
+                _log.info("queue %s: its settings are declared at the next call: %s", name, error, extra=about)
 
     def _make_shard(self, context: QueueContext, line: Line[Any], shard: Shard) -> QueueShard[Any]:
         """Make the part of a queue that is on one shard."""
