@@ -13,6 +13,8 @@ import zkrq.testing
 from tests.behaviour.conftest import Connect, PassTime
 from tests.behaviour.helpers import working
 from tests.harness import take
+from zkrq.client.changing import change_settings, write_settings
+from zkrq.client.declaring import SettingsChanged
 
 pytestmark = pytest.mark.anyio
 
@@ -68,6 +70,39 @@ async def test_what_an_operator_took_away_stays_away(cluster: zkrq.Cluster, name
     await declare(connect, name, limits=FIVE, max_size=3, history=9)
     await queue.push_many(range(9))
     assert await queue.settings() == zkrq.QueueSettings()
+
+
+async def test_of_two_operators_who_change_one_section_at_once_none_overwrites_the_other(
+    cluster: zkrq.Cluster, name: str, connect: Connect, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each names one field; the section is written as a whole."""
+    queue = cluster.queue(name)
+    async with connect() as other:
+        theirs = other.queue(name)
+        for _ in range(5):
+            await asyncio.gather(
+                change_settings(queue, {"limits": {"concurrency": 7}, "letters": {"max_age": 60}}),
+                change_settings(theirs, {"limits": {"rate": (5, 1.0)}, "letters": {"expired": True}}),
+            )
+            letters = zkrq.DeadLetters(max_age=60, expired=True)
+            assert await queue.settings() == zkrq.QueueSettings(zkrq.Limits(7, (5, 1.0)), dead_letters=letters)
+            await queue.set_limits(zkrq.Limits())
+            await queue.set_dead_letters(zkrq.DeadLetters())
+        read = await queue.settings()
+        await theirs.set_limits(FIVE)
+        with pytest.raises(SettingsChanged, match="look at them again"):
+            await write_settings(queue, zkrq.QueueSettings(limits=SIX), {"limits": {}}, read)
+        assert await queue.settings() == zkrq.QueueSettings(limits=FIVE)
+
+        async def stale() -> zkrq.QueueSettings:
+            return read
+
+        monkeypatch.setattr(queue, "settings", stale)
+        with pytest.raises(SettingsChanged):
+            await change_settings(queue, {"limits": {"concurrency": 6}})
+        monkeypatch.undo()
+        await change_settings(queue, {"limits": {"concurrency": 6}})
+        assert await queue.limits() == SIX
 
 
 LETTERS = zkrq.DeadLetters(max_count=2, max_age=600, expired=True)
@@ -202,7 +237,7 @@ async def test_schedules_go_on_when_all_servers_came_back_empty() -> None:
         async with cluster.every(60, queue, "tick", name="nightly"):
             await cluster.clock.advance(61)
             await (await take(queue)).ack()
-            await other.schedules().change("q", "nightly", when=120)
+            await other.schedules().change(other.queue("q"), "nightly", when=120)
             await lose_everything(cluster, other)
             await cluster.clock.advance(121)
             assert (await take(queue)).item == "tick"

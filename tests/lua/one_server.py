@@ -325,10 +325,11 @@ class OneServer(Connection):
         *,
         mark: str = "",
         forced: bool = False,
+        replaced: str = "",
         **options: Argument,
     ) -> tuple[str, dict[str, Decided]]:
         """Returns the settings before, and the record."""
-        wanted = calls.Declare(self.queue, section, settings, mark, forced, call)
+        wanted = calls.Declare(self.queue, section, settings, mark, forced, call, replaced)
         before, _, records = self._ask(wanted, options)
         return before.decode(), read_decided(records.flat)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tests.lua.contents import LIMITS
-from tests.lua.entries import Decided
+from tests.lua.entries import Applied, Decided
 from tests.lua.one_server import OneServer
 from zkrq.protocol import calls
 from zkrq.protocol.records import unpack
@@ -87,3 +87,23 @@ def test_a_follower_knows_the_marks(server: OneServer, follower: OneServer) -> N
     follower.declare("concurrency=5", mark="aaaaaaaa")
     assert held(follower) == "limits:concurrency=9"
     assert follower.contents().faults == []
+
+
+def test_what_others_have_changed_since_it_was_read_stays(server: OneServer) -> None:
+    server.declare("concurrency=2", replaced="=")
+    before, decided = server.declare("concurrency=3", replaced="=concurrency=5")
+    assert (before, text_of(decided)) == ("concurrency=2", "limits:concurrency=2")
+    server.declare("concurrency=4", replaced="=")
+    assert held(server) == "limits:concurrency=2"
+    server.declare("concurrency=3", replaced="=concurrency=2")
+    assert held(server) == "limits:concurrency=3"
+    server.declare("keep=5", "history", replaced="=")
+    assert held(server) == "history:keep=5 limits:concurrency=3"
+
+
+def test_a_change_that_is_repeated_at_the_next_primary_finds_itself(server: OneServer, follower: OneServer) -> None:
+    """Where the record has arrived the settings are as they are wanted, though not as they were read."""
+    _, decided = server.declare("concurrency=2", call="one", replaced="=")
+    follower.apply(Applied(LIMITS, decided[LIMITS].packed))
+    before, again = follower.declare("concurrency=2", call="one", replaced="=", epoch=2)
+    assert (before, text_of(again)) == ("concurrency=2", "limits:concurrency=2")

@@ -172,6 +172,9 @@ class Load:
     def draw_forced(self) -> Word:
         return self.rng.choice("0001")
 
+    def draw_replaced(self) -> Word:
+        return self.rng.choice(["", "", "", "=", "=concurrency=2"])
+
     def draw_limited(self) -> Word:
         return self.rng.choice(["", "limits:concurrency=2", "history:keep=2"])
 

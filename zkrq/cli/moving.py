@@ -223,7 +223,7 @@ async def _take_settings(queue: Queue[bytes], exported: QueueSettings | None, *,
     if exported in (None, present):
         return present
     if wanted:
-        await write_settings(queue, exported, differing(exported, present))
+        await write_settings(queue, exported, differing(exported, present), present)
         return exported
     sys.stderr.write(
         f"the exported queue had other settings ({describe(exported)}): import with --settings gives them to this one\n"

@@ -7,7 +7,7 @@ from argparse import ArgumentTypeError, Namespace
 from typing import TYPE_CHECKING, Any
 
 from zkrq.cli.command import QUEUE, Command, Flag, Line, Lines, attribute, look_at, open_cluster
-from zkrq.client.changing import as_value, changed, describe, write_settings
+from zkrq.client.changing import as_value, change_settings, describe
 
 if TYPE_CHECKING:
     from zkrq.base.limits import QueueSettings
@@ -90,8 +90,7 @@ async def _set(args: Namespace) -> Lines:
         named.setdefault(section, {})[field] = without if value == NONE else value
     async with open_cluster(args) as cluster:
         queue = cluster.queue(args.queue)
-        settings = changed(await queue.settings(), named)
-        await write_settings(queue, settings, named)
+        settings = await change_settings(queue, named)
     yield _line(args.queue, settings)
 
 

@@ -6,9 +6,13 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from zkrq.base.errors import ConfigError
 from zkrq.base.limits import DeadLetters, Groups, History, Limits, QueueSettings, ResultTtl, Size
+from zkrq.client.declaring import BadSettings, SettingsChanged
+from zkrq.client.queue import parts_of
 
 if TYPE_CHECKING:
+    from zkrq.base.limits import Declared
     from zkrq.client.queue import Queue
 
 Named = Mapping[str, Mapping[str, Any]]
@@ -16,41 +20,74 @@ Named = Mapping[str, Mapping[str, Any]]
 field of its class."""
 
 
+TRIES = 5
+"""Times that settings are written while others change them."""
+
+
 def changed(settings: QueueSettings, named: Named) -> QueueSettings:
-    """Return the settings with what is named in place of what was there.  Raises ``ConfigError``.
+    """Return the settings with what is named in place of what was there.  Raises ``BadSettings``.
 
     An order takes away the concurrency of groups, which would contradict it, unless that is named, too.
     """
     of_groups = named.get("groups", {})
     if of_groups.get("ordered"):
         of_groups = {"concurrency": None, **of_groups}
-    return QueueSettings(
-        replace(settings.limits, **named.get("limits", {})),
-        replace(settings.groups, **of_groups),
-        replace(History(settings.history), **named.get("history", {})).count,
-        replace(Size(settings.max_size), **named.get("size", {})).max,
-        replace(settings.dead_letters, **named.get("letters", {})),
-        replace(ResultTtl(settings.results_ttl), **named.get("results", {})).in_seconds,
-    )
+    try:
+        return QueueSettings(
+            replace(settings.limits, **named.get("limits", {})),
+            replace(settings.groups, **of_groups),
+            replace(History(settings.history), **named.get("history", {})).count,
+            replace(Size(settings.max_size), **named.get("size", {})).max,
+            replace(settings.dead_letters, **named.get("letters", {})),
+            replace(ResultTtl(settings.results_ttl), **named.get("results", {})).in_seconds,
+        )
+    except ConfigError as error:
+        raise BadSettings(str(error)) from error
 
 
-async def write_settings(queue: Queue[Any], settings: QueueSettings, named: Named) -> None:
-    """Give a queue the settings of those sections that are named.
+async def change_settings(queue: Queue[Any], named: Named) -> QueueSettings:
+    """Change the settings that are named, again if others have changed the same section meanwhile; return all of them.
 
-    Raises as ``Queue.set_limits`` does; sections that come before the one that failed may have changed.
+    Raises ``BadSettings`` if they contradict those that stay, ``SettingsChanged`` if others change them all the time,
+    and as ``Queue.set_limits`` does.
     """
-    if "limits" in named:
-        await queue.set_limits(settings.limits)
-    if "groups" in named:
-        await queue.set_groups(settings.groups)
-    if "history" in named:
-        await queue.set_history(settings.history)
-    if "size" in named:
-        await queue.set_max_size(settings.max_size)
-    if "letters" in named:
-        await queue.set_dead_letters(settings.dead_letters)
-    if "results" in named:
-        await queue.set_results_ttl(settings.results_ttl)
+    for left in reversed(range(TRIES)):
+        read = await queue.settings()
+        settings = changed(read, named)
+        try:
+            await write_settings(queue, settings, named, read)
+        except SettingsChanged:
+            if not left:
+                raise
+        else:
+            return settings
+    raise AssertionError
+
+
+async def write_settings(queue: Queue[Any], settings: QueueSettings, named: Named, read: QueueSettings) -> None:
+    """Give a queue the settings of those sections that are named, in place of those that were read.
+
+    Raises ``SettingsChanged`` if a section is another one by now, and as ``Queue.set_limits`` does; sections that come
+    before the one that failed may have changed.
+    """
+    parts = parts_of(queue)
+    parts.check_open()
+    before = sections_in(read)
+    for name, declared in sections_in(settings).items():
+        if name in named:
+            await parts.context.declare_limits(declared, before[name])
+
+
+def sections_in(settings: QueueSettings) -> dict[str, Declared]:
+    """Return settings by section."""
+    return {
+        "limits": settings.limits,
+        "groups": settings.groups,
+        "history": History(settings.history),
+        "size": Size(settings.max_size),
+        "letters": settings.dead_letters,
+        "results": ResultTtl(settings.results_ttl),
+    }
 
 
 def as_value(settings: QueueSettings) -> dict[str, object]:
@@ -94,8 +131,8 @@ def from_value(value: Mapping[str, Any]) -> QueueSettings:
 
 def differing(settings: QueueSettings, present: QueueSettings) -> Named:
     """Name the sections of settings that are others than the present ones."""
-    sections = ("limits", "groups", "history", "size", "letters", "results")
-    return {name: {} for name, one, other in zip(sections, settings, present, strict=True) if one != other}
+    before = sections_in(present)
+    return {name: {} for name, declared in sections_in(settings).items() if declared != before[name]}
 
 
 def describe(settings: QueueSettings) -> str:

@@ -29,7 +29,7 @@ import secrets
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, NamedTuple
 
-from zkrq.base.errors import Changes, ConfigError, OutcomeUnknown, Unavailable
+from zkrq.base.errors import Changes, ConfigError, OutcomeUnknown, Unavailable, ZkrqError
 from zkrq.base.events import LimitsChanged
 from zkrq.base.limits import (
     DeadLetters,
@@ -78,6 +78,14 @@ SECTIONS: Mapping[type[Declared], Section] = {
 """The section of each kind."""
 
 
+class BadSettings(ConfigError):
+    """What is to change is wrong, or contradicts the settings that stay."""
+
+
+class SettingsChanged(ZkrqError):
+    """Others have changed the same settings of the queue since they were read: look at them again, then repeat."""
+
+
 class Shared(NamedTuple):
     """What all shards have in common of a queue: whether it is paused, and the sections of its settings, with the
     marks of those that programs have declared."""
@@ -110,17 +118,24 @@ async def write_shared(replicas: Replicas, queue: str, wanted: Shared, known: Sh
 
 
 async def declare(
-    everywhere: Everywhere, events: Events, cluster: str, queue: str, declared: Declared, *, at_start: bool = False
+    everywhere: Everywhere,
+    events: Events,
+    cluster: str,
+    queue: str,
+    declared: Declared,
+    read: Declared | None = None,
+    *,
+    at_start: bool = False,
 ) -> None:
     """Declare a section of the settings of a queue; report it if others were there before.
 
     ``at_start``: by the code of a program.  Nothing changes if that was declared before, and then no shard that is away
     is waited for; should that one have lacked it, the next program that starts declares it there.  Otherwise an
-    operator changes them.
+    operator changes them.  ``read``: the settings of the section that these replace, None: whatever is there.
 
-    Raises ``ConfigError``, ``Unavailable``: nothing happened; ``OutcomeUnknown``.
+    Raises ``ConfigError``, ``SettingsChanged``, ``Unavailable``: nothing happened; ``OutcomeUnknown``.
     """
-    change = await _Declaration(everywhere, queue, declared, at_start).make()
+    change = await _Declaration(everywhere, queue, declared, read, at_start).make()
     before, now = (declared.of(settings) for settings in change)
     if before not in (type(declared)(), now):
         events.tell(LimitsChanged(cluster, queue, str(before), str(now)), logging.WARNING)
@@ -141,12 +156,15 @@ class _Change(NamedTuple):
 class _Declaration:
     """Declare a section of the record of a queue on every shard."""
 
-    def __init__(self, everywhere: Everywhere, queue: str, declared: Declared, at_start: bool) -> None:
+    def __init__(
+        self, everywhere: Everywhere, queue: str, declared: Declared, read: Declared | None, at_start: bool
+    ) -> None:
         self._everywhere = everywhere
         self._shards = everywhere.shards
         self._queue = queue
         self._section, self._feature = SECTIONS[type(declared)]
         self._settings = declared.settings
+        self._read, self._replaced = read, ""
         self._mark = mark_of(declared.settings) if at_start else ""
         self._needs_home = self._section in NEED_HOME
         self._change: _Change | None = None
@@ -167,6 +185,8 @@ class _Declaration:
         with Changes() as changes:
             for _ in range(HOME_TRIES):
                 leader = await self._lead() if self._needs_home else shards.first
+                if self._read is not None and self._change is None:
+                    self._replaced = f"={await self._as_read(leader.replicas, self._read)}"
                 await self._everywhere.agree(leader, self._settings, self._write, self._now, changes)
                 if not self._needs_home or await self._is_at_home():
                     return self._change or _Change("", self._settings)
@@ -224,11 +244,21 @@ class _Declaration:
     async def _write(self, settings: str, replicas: Replicas) -> None:
         # What the shard that leads has decided holds on the others, whatever was declared there before.
         forced = not self._mark or settings != self._settings
-        call = calls.Declare(self._queue, self._section, settings, self._mark, forced, _new_call())
+        replaced, self._replaced = self._replaced, ""
+        call = calls.Declare(self._queue, self._section, settings, self._mark, forced, _new_call(), replaced)
         decided = await replicas.decide(call)
         before, now = decided.reply.before.decode(), decided.reply.now.decode()
+        if replaced and now != settings:
+            raise SettingsChanged
         self._is_changed = self._is_changed or decided.again or before != now
         self._change = _Change(self._change.before if self._change else before, now)
+
+    async def _as_read(self, replicas: Replicas, read: Declared) -> str:
+        """Return the present settings as they are stored.  Raises ``SettingsChanged`` if others were read."""
+        now = await self._now(replicas)
+        if type(read).of(now) != read:
+            raise SettingsChanged
+        return now
 
     async def _now(self, replicas: Replicas) -> str:
         return (await read_shared(replicas, self._queue)).sections.get(self._section, "")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from zkrq.base.codecs import Place, codec_at
 from zkrq.base.limits import DeadLetters, Declared
@@ -20,13 +20,19 @@ if TYPE_CHECKING:
     from zkrq.consuming.observing import Observers
 
 
+class Declaring(Protocol):
+    """Gives a queue the settings of a section; ``read``: those that they replace, None: whatever is there."""
+
+    def __call__(self, declared: Declared, read: Declared | None = None) -> Awaitable[None]: ...
+
+
 @dataclass(frozen=True, slots=True)
 class QueueContext:
     """Name of the cluster and the queue, the settings of the queue, and what its client lends to all queues.
 
     ``declared_dead`` is called with an owner id that a server has refused: this consumer was fenced.
-    ``declare_limits`` gives the queue, or its groups, other limits, or another history.  ``declaration``: what
-    is to be declared of it before its first push or claim, None: nothing.
+    ``declare_limits`` gives the queue other settings of a section.  ``declaration``: what is to be
+    declared of it before its first push or claim, None: nothing.
     """
 
     cluster: str
@@ -38,7 +44,7 @@ class QueueContext:
     observers: Observers
     identity: Identity
     declared_dead: Callable[[str], None]
-    declare_limits: Callable[[Declared], Awaitable[None]]
+    declare_limits: Declaring
     declaration: Once | None = None
     codec: Codec[Any] = field(init=False)
     """What encodes and decodes the items."""

@@ -12,8 +12,8 @@ from fastapi.responses import JSONResponse
 from fastapi.security import HTTPBearer
 from starlette.requests import ClientDisconnect
 
-from zkrq.base.errors import ClaimLost, Closed, ConfigError, OutcomeUnknown, Receipt, ZkrqError
-from zkrq.client.changing import as_value, changed, write_settings
+from zkrq.base.errors import ClaimLost, Closed, OutcomeUnknown, Receipt, ZkrqError
+from zkrq.client.changing import as_value, change_settings
 from zkrq.serve.bodies import (
     LETTERS_MAX,
     WAIT_MAX,
@@ -74,7 +74,7 @@ from zkrq.serve.bodies import (
     told,
 )
 from zkrq.serve.holding import Kept
-from zkrq.serve.problems import BadSettings, Busy, NoSuchItem, describe_error, headers_of, kind_of
+from zkrq.serve.problems import Busy, NoSuchItem, describe_error, headers_of, kind_of
 from zkrq.serve.watching import takes_pushes
 
 if TYPE_CHECKING:
@@ -423,13 +423,7 @@ class Api:
         An order takes away the `concurrency` of groups. After a reply with status 503 or 504 some of what was named
         may have changed: repeat the request.
         """
-        named = body.named()
-        try:
-            settings = changed(await self._queues[queue].settings(), named)
-        except ConfigError as error:
-            raise BadSettings(str(error)) from error
-        await write_settings(self._queues[queue], settings, named)
-        return StoredSettings.model_validate(as_value(settings))
+        return StoredSettings.model_validate(as_value(await change_settings(self._queues[queue], body.named())))
 
     async def get(self, queue: QueueName, id: ItemId) -> Response:
         """Look up one item in any state."""

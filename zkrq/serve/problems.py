@@ -23,6 +23,7 @@ from zkrq.base.errors import (
     Unavailable,
     ZkrqError,
 )
+from zkrq.client.declaring import BadSettings, SettingsChanged
 
 Happened = Literal["nothing", "partly", "unknown"]
 
@@ -44,10 +45,6 @@ class NoSuchSchedule(ZkrqError):
 
 class BadSchedule(ZkrqError):
     """The schedule cannot be stored."""
-
-
-class BadSettings(ZkrqError):
-    """The settings contradict those that the queue has."""
 
 
 class Kind(NamedTuple):
@@ -83,6 +80,7 @@ KINDS: dict[type[ZkrqError], Kind] = {
     Unavailable: Kind("Unavailable", 503, "nothing", "retry later"),
     ContradictsOrder: BAD_REQUEST._replace(next="push without a delay and a priority"),
     BadSettings: BAD_REQUEST,
+    SettingsChanged: Kind("SettingsChanged", 409, "unknown", "read the settings again, then repeat"),
     Busy: Kind("Busy", 503, "nothing", "retry later"),
     NoSuchItem: Kind("NoSuchItem", 404, "nothing", "nothing: there is no such item"),
     NoSuchSchedule: Kind("NoSuchSchedule", 404, "nothing", "nothing: there is no such schedule"),

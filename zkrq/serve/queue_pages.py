@@ -11,6 +11,7 @@ from starlette.responses import HTMLResponse, RedirectResponse
 
 from zkrq.base.checks import check_name
 from zkrq.base.errors import ConfigError, ZkrqError
+from zkrq.client.changing import differing, write_settings
 from zkrq.serve import settings_form
 from zkrq.serve.actions import ACTIONS, Form, Outcome, question, read_form, read_outcome, tell
 from zkrq.serve.contents import (
@@ -299,9 +300,7 @@ class QueuePages:
                 return self._showing.reply(
                     "change_settings.html", queue=queue.name, question=asked, fields=fields, back=back
                 )
-            if not await settings_form.write(queue, change):
-                text = "Others have changed the same settings since. Nothing was changed: look at them again."
-                return self._showing.message(409, "Not changed", text, back)
+            await write_settings(queue, change.wanted, differing(change.wanted, change.read), change.read)
         except ZkrqError as error:
             status = 400 if isinstance(error, ConfigError) else kind_of(error).status
             return self._showing.message(status, "Not changed", str(error), back)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from zkrq.base.errors import ConfigError
 from zkrq.base.limits import QueueSettings, origins_of
-from zkrq.client.changing import as_value, describe, differing, from_value, write_settings
+from zkrq.client.changing import as_value, describe, from_value
 from zkrq.client.declaring import read_shared
 from zkrq.client.queue import parts_of
 from zkrq.serve.actions import read_fields
@@ -111,18 +111,6 @@ def question(queue: str, change: Changed) -> str | None:
         return None
     before, after = (describe(each) or "the defaults" for each in (change.read, change.wanted))
     return f"Change the settings of {queue} from {before} to {after}? They hold for all programs."
-
-
-async def write(queue: Queue[bytes], change: Changed) -> bool:
-    """Write the sections that are changed; return False if others have changed one of them meanwhile.
-
-    Raises as ``Queue.set_limits`` does.
-    """
-    named = differing(change.wanted, change.read)
-    if differing(await queue.settings(), change.read).keys() & named.keys():
-        return False
-    await write_settings(queue, change.wanted, named)
-    return True
 
 
 def _value(field: Field, text: str) -> Any:

@@ -119,6 +119,7 @@ class Declare(Decision[DeclareReply]):
 
     ``settings``: ``name=value,name=value`` (``lua/_limits.lua``), empty to take the section away.  ``mark``: of what a
     program declares, which changes nothing if it was declared before, unless ``forced``; empty: an operator's.
+    ``replaced``: ``=`` and the settings that were read, without which nothing changes; empty: whatever is there.
     """
 
     script: ClassVar[str] = "declare"
@@ -128,6 +129,7 @@ class Declare(Decision[DeclareReply]):
     mark: str
     forced: bool
     call: str
+    replaced: str = ""
 
     def read(self, body: Body) -> DeclareReply:
         before, now, records = body

@@ -5,19 +5,21 @@
 -- mark: names what a program declares; empty: an operator does.  What was declared before changes nothing.
 -- forced: 1: it does, because the shard that the others follow has decided so.
 -- call: id of this call; one that was executed here does nothing (_calls.lua).
+-- replaced: = and the settings of the section that the client has read: where others are there by now, nothing changes;
+-- empty: whatever is there.
 -- before, now: the settings of the section before this call, and after it.
 -- KEYS: server queues records payloads ready scheduled members groups claimed holdings dead recent tombstones keys expiring notes lead waiting
--- ARGV: epoch generation queue section settings mark forced call
+-- ARGV: epoch generation queue section settings mark forced call replaced
 -- reply: OK before now [id record notes since; of the record]
 -- reply: NOTINSYNC generation
 -- reply: STALE epoch
-local function operation(queue, section, settings, mark, forced, call)
+local function operation(queue, section, settings, mark, forced, call, replaced)
   local r = open(LIMITS)
   local known = r ~= nil
   if not r then r = begin_itself(LIMITS) end
   local before = limits.section(r.tail, section)
   local text = r.tail
-  if not was_executed(call) then text = limits.declared(text, section, settings, mark, forced == '1') end
+  if not was_executed(call) and (replaced == '' or replaced == '=' .. before) then text = limits.declared(text, section, settings, mark, forced == '1') end
   if r.tail ~= text then
     touch(r)
     r.tail, r.states = text, text == '' and 'X' or 'P'
