@@ -36,3 +36,12 @@ async def disk_stage(anyio_backend: str) -> AsyncGenerator[Stage]:
         made = Stage(servers, Hub())
         yield made
         await made.exeunt()
+
+
+@pytest.fixture
+async def zookeeper_stage(anyio_backend: str) -> AsyncGenerator[Stage]:
+    """Servers of its own, one of them ZooKeeper's; clients over that."""
+    async with local.servers(redis=3, zookeeper=1) as servers:
+        made = Stage(servers, None)
+        yield made
+        await made.exeunt()

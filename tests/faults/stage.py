@@ -17,7 +17,7 @@ from tests.harness import HANG, drain, in_process, is_whole, new_namespace, over
 from tests.load import QUEUE, Load
 from zkrq import local
 from zkrq.client.cluster import Cluster
-from zkrq.coordination.memory import Hub
+from zkrq.coordination.memory import Hub, MemoryCoordinator
 from zkrq.protocol.view import ServerId, View
 from zkrq.replication.fleet import Fleet
 
@@ -86,10 +86,11 @@ class Actor:
 class Stage:
     """The servers of a scenario, and its clients: over ZooKeeper, or with the coordinator ``hub`` in this process."""
 
-    def __init__(self, servers: local.Servers, hub: Hub | None) -> None:
+    def __init__(self, servers: local.Servers, hub: Hub | None, namespace: str | None = None) -> None:
+        """``namespace``: that of another stage; None: one of its own."""
         self.servers = servers
         self.hub = hub
-        self.namespace = new_namespace()
+        self.namespace = namespace or new_namespace()
         self.actors: list[Actor] = []
 
     # -- who is there -------------------------------------------------------------------------------------------------
@@ -107,6 +108,16 @@ class Stage:
         await cluster.open()
         self.actors.append(Actor(cluster, told, **(queue or {})))
         return self.actors[-1]
+
+    @asynccontextmanager
+    async def visit(self, queue: dict[str, Any] | None = None, **options: Any) -> AsyncGenerator[Actor]:
+        """A client that is open within the block; see ``enter``."""
+        actor = await self.enter(queue, **options)
+        try:
+            yield actor
+        finally:
+            self.actors.remove(actor)
+            await actor.close()
 
     async def exeunt(self) -> None:
         """Close every client, the last one first; one that is closed stays so."""
@@ -156,6 +167,12 @@ class Stage:
         """Restart servers, running or not, without their data."""
         await asyncio.gather(*(server.restart(wipe=True) for server in servers))
 
+    async def move_on(self, server: local.LocalRedis) -> None:
+        """A server loses its data, leaves the view and comes back, so that the view moves on."""
+        epoch = self.view.epoch
+        await self.restart_empty(server)
+        await until(lambda: is_whole(self.cluster, epoch) and self.view.epoch >= epoch + 3)
+
     async def recover(self, *servers: local.LocalRedis) -> zkrq.Recovered:
         """Name servers to go on with, as an operator does, by a client of its own; return what that is told."""
         told: list[zkrq.Event] = []
@@ -181,3 +198,16 @@ class Stage:
     def life(self, server: local.LocalRedis) -> Any:
         """The life of a server that the view names."""
         return self.view.members[ServerId(server.name)]
+
+
+def hub_of(stage: Stage) -> Hub:
+    """Return the coordinator of a stage that has it in this process."""
+    assert stage.hub
+    return stage.hub
+
+
+def coordinator_of(actor: Actor) -> MemoryCoordinator:
+    """Return a client's side of that coordinator."""
+    coordinator = actor.cluster._client.coordinator  # pyright: ignore[reportPrivateUsage]
+    assert isinstance(coordinator, MemoryCoordinator)
+    return coordinator

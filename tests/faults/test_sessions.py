@@ -11,12 +11,11 @@ from typing import Any
 import pytest
 
 import zkrq
-from tests.faults.stage import Actor, Stage
+from tests.faults.stage import Actor, Stage, coordinator_of, hub_of
 from tests.harness import HANG, SESSION_TIMEOUT, consumer_process, new_namespace, settled, take, until
 from tests.load import QUEUE
 from zkrq import local
 from zkrq.consuming.claims import lease_of
-from zkrq.coordination.memory import Hub, MemoryCoordinator
 from zkrq.coordination.zookeeper.hosts import Address
 from zkrq.coordination.zookeeper.link import Greeting, ZooKeeperLink
 from zkrq.protocol.calls import Count, Settle, runs
@@ -294,11 +293,6 @@ async def settle_on_the_primary(client: Actor, claim: zkrq.Claim[Any], how: str)
     await client.fleet.ask_in(view, [view.primary(QUEUE)], Settle(QUEUE, 0, 0, [settlement]))
 
 
-def hub_of(stage: Stage) -> Hub:
-    assert stage.hub
-    return stage.hub
-
-
 async def drain(queue: zkrq.Queue[Any], count: int) -> None:
     left = count
     while left:
@@ -325,9 +319,7 @@ async def test_what_was_claimed_ahead_is_not_given_out_once_others_may_have_it(h
     stream = cut_off.queue.pop(prefetch=5)
     first = await anext(stream)
     await settled(lambda: _all_claimed(other))
-    coordinator = cut_off.cluster._client.coordinator  # pyright: ignore[reportPrivateUsage]
-    assert isinstance(coordinator, MemoryCoordinator)
-    hub_of(hub_stage).suspend(coordinator)
+    hub_of(hub_stage).suspend(coordinator_of(cut_off))
     await other.ack(5)  # as soon as its session is over
     with pytest.raises(TimeoutError):
         async with asyncio.timeout(1):
