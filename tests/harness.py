@@ -43,12 +43,19 @@ def over_zookeeper(servers: local.Servers, namespace: str, **options: Any) -> Cl
 
 
 def in_process(
-    servers: local.Servers, namespace: str, hub: Hub | None = None, *, dial: Dial = dial, **options: Any
+    servers: local.Servers,
+    namespace: str,
+    hub: Hub | None = None,
+    *,
+    dial: Dial = dial,
+    urls: Mapping[str, str] | None = None,
+    **options: Any,
 ) -> Cluster:
-    """A client with real Redis servers and the coordinator in this process."""
+    """A client with real Redis servers and the coordinator in this process.  ``urls``: of servers that it reaches in
+    another way, through a proxy for instance."""
     given: dict[str, Any] = {"found": True, "description": "test", **options}
     settings = Settings(namespace=namespace, **given)
-    return Cluster(servers.redis_urls, MemoryCoordinator(hub or Hub()), settings, dial=dial)
+    return Cluster({**servers.redis_urls, **(urls or {})}, MemoryCoordinator(hub or Hub()), settings, dial=dial)
 
 
 async def until(condition: Callable[[], bool], pause: float = 0.01) -> None:

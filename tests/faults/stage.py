@@ -8,6 +8,7 @@ Every client that is left closes in the end, before the servers start again.
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import AsyncGenerator, Iterable
 from contextlib import asynccontextmanager
 from typing import Any, TypeVar
@@ -30,7 +31,8 @@ class Actor:
     def __init__(self, cluster: Cluster, told: list[zkrq.Event], **options: Any) -> None:
         self.cluster = cluster
         self.told = told
-        self.queue: zkrq.Queue[Any] = cluster.queue(QUEUE, **options)
+        given: dict[str, Any] = {"name": QUEUE, **options}
+        self.queue: zkrq.Queue[Any] = cluster.queue(**given)
 
     @property
     def view(self) -> View:
@@ -96,13 +98,23 @@ class Stage:
     # -- who is there -------------------------------------------------------------------------------------------------
 
     def client(self, **options: Any) -> Cluster:
-        """Make a client that is not open."""
+        """Make a client that is not open.  ``urls``, without ZooKeeper: of servers that it reaches in another way."""
         if self.hub:
             return in_process(self.servers, self.namespace, self.hub, **options)
         return over_zookeeper(self.servers, self.namespace, **options)
 
+    def environment(self, **options: str) -> dict[str, str]:
+        """Return the environment of a command over ZooKeeper; ``options``: by the names of their variables."""
+        return {
+            **{name: value for name, value in os.environ.items() if not name.startswith(("ZKRQ_", "NOTIFY_"))},
+            "ZKRQ_REDIS": ",".join(f"{name}={url}" for name, url in self.servers.redis_urls.items()),
+            "ZKRQ_ZOOKEEPER": self.servers.zookeeper_hosts,
+            "ZKRQ_NAMESPACE": self.namespace,
+            **options,
+        }
+
     async def enter(self, queue: dict[str, Any] | None = None, **options: Any) -> Actor:
-        """Open a client.  ``queue``: the options of its queue; ``options``: its own."""
+        """Open a client.  ``queue``: options of its queue, the name if it is another one; ``options``: its own."""
         told: list[zkrq.Event] = []
         cluster = self.client(on_event=told.append, **options)
         await cluster.open()

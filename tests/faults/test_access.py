@@ -4,260 +4,277 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from typing import Any
 
 import pytest
 
 import zkrq
 from tests.faults.servers import no_room
-from tests.harness import HANG, command, in_process, new_namespace, until
+from tests.faults.stage import Actor, Stage
+from tests.harness import HANG, command, until
 from tests.load import Load
 from zkrq import local
-from zkrq.base.settings import Settings
-from zkrq.client.cluster import Cluster
-from zkrq.coordination.memory import Hub, MemoryCoordinator
 from zkrq.protocol.view import ServerId
 
 pytestmark = pytest.mark.anyio
 
 USER = "app"
 
+OTHER: dict[str, Any] = {"name": "other"}
+"""A queue beside that of the load."""
+
 
 @pytest.fixture
-async def users(servers: local.Servers) -> AsyncGenerator[local.Servers]:
-    """The servers with a user that has the password ``old`` and every right."""
-    await each(servers, "ACL", "SETUSER", USER, "reset", "on", ">old", "~*", "&*", "+@all")
-    yield servers
-    await each(servers, "ACL", "DELUSER", USER)
+async def users(hub_stage: Stage) -> AsyncGenerator[Stage]:
+    """The shared servers with a user that has the password ``old`` and every right."""
+    await set_user(hub_stage, "reset", "on", ">old", "~*", "&*", "+@all")
+    yield hub_stage
+    await each(hub_stage, "ACL", "DELUSER", USER)
 
 
-async def each(servers: local.Servers, *words: str, count: int = 3) -> None:
-    for server in servers.redis[:count]:
-        reply = await command(server, *words)
-        assert not reply.startswith(b"-"), reply
-
-
-def as_user(
-    servers: local.Servers, namespace: str, hub: Hub, password: str, events: list[zkrq.Event] | None = None, **more: Any
-) -> Cluster:
-    """A client with a user and a password."""
-    urls = {server.name: f"redis://{USER}:{password}@{server.address}" for server in servers.redis}
-    on_event = None if events is None else events.append
-    settings = Settings(namespace=namespace, found=True, description="app", on_event=on_event, **more)
-    return Cluster(urls, MemoryCoordinator(hub), settings)
-
-
-@asynccontextmanager
-async def healthy_load(servers: local.Servers, namespace: str, hub: Hub) -> AsyncGenerator[Load]:
-    """Items that flow through a client to which nothing happens: no push of it may fail, and no server be evicted."""
-    events: list[zkrq.Event] = []
-    async with in_process(servers, namespace, hub, on_event=events.append) as cluster:
-        load = Load(cluster)
-        async with load.running(producers=2, consumers=2):
-            yield load
-        assert not load.uncertain
-        assert cluster.view.epoch == 1
-        assert not [event for event in events if isinstance(event, zkrq.ServerEvicted)]
-
-
-async def test_a_wrong_password_is_told_at_connect(users: local.Servers) -> None:
-    namespace, hub = new_namespace(), Hub()
-    async with healthy_load(users, namespace, hub) as load:
-        await each(users, "ACL", "SETUSER", USER, "resetpass", ">new", count=2)
+async def test_a_wrong_password_is_told_at_connect(users: Stage) -> None:
+    """The error names the server and what to correct."""
+    async with healthy_load(users) as load:
+        await set_user(users, "resetpass", ">new", count=2)
         with pytest.raises(zkrq.ConfigError, match=r"redis-1 .*WRONGPASS.*correct the user or the password"):
-            async with as_user(users, namespace, hub, "old"):
+            async with as_user(users, "old"):
                 pass
         await until(load.progress(200))
 
 
-async def test_two_of_three_servers_stop_to_let_a_client_in(users: local.Servers) -> None:
+async def test_two_of_three_servers_stop_to_let_a_client_in(users: Stage) -> None:
     """It is told what to correct, writes nothing once it knows, and takes part again when it is let in."""
-    namespace, hub = new_namespace(), Hub()
-    events: list[zkrq.Event] = []
-    async with healthy_load(users, namespace, hub) as load, as_user(users, namespace, hub, "old", events) as denied:
-        queue = denied.queue("other")
-        await queue.push("before")
-        await each(users, "ACL", "SETUSER", USER, "resetpass", ">new", count=2)
+    async with healthy_load(users) as load, as_user(users, "old") as denied:
+        await denied.push("before")
+        await set_user(users, "resetpass", ">new", count=2)
         await each(users, "CLIENT", "KILL", "USER", USER, count=2)
-        while sum(isinstance(event, zkrq.ServerUnusableHere) for event in events) < 2:
-            with pytest.raises(
-                (zkrq.ConfigError, zkrq.OutcomeUnknown), match=r"redis-[12] does not let this client in"
-            ):
-                await queue.push("may have happened")
-        for _ in range(20):
-            with pytest.raises(zkrq.ConfigError, match=r"redis-[12] does not let this client in"):
-                await queue.push("nothing was written")
-            await asyncio.sleep(0.1)  # over several of the times after which the server is asked again
-        with pytest.raises(zkrq.ConfigError):
-            await queue.push("decided", key="k")
-        with pytest.raises(zkrq.ConfigError):
-            await queue.pop_one(timeout=0)
-        health = denied.health()
-        assert not health.ok
-        assert "WRONGPASS" in " ".join(health.trouble)
+        await learn_of_two(denied)
+        await expect_nothing_written(denied)
         await until(load.progress(200))
-        assert {event.server for event in events if isinstance(event, zkrq.ServerUnusableHere)} == {
-            "redis-1",
-            "redis-2",
-        }
-        assert len([event for event in events if isinstance(event, zkrq.ServerUnusableHere)]) == 2
-        await each(users, "ACL", "SETUSER", USER, ">old")
-        await until(lambda: denied.health().ok)
-        await queue.push("after")
-        claims = await queue.pop_many(10, timeout=0)
+        told = denied.events(zkrq.ServerUnusableHere)
+        assert {event.server for event in told} == {"redis-1", "redis-2"}
+        assert len(told) == 2
+        await set_user(users, ">old")
+        await until(lambda: denied.cluster.health().ok)
+        await denied.push("after")
+        claims = await denied.queue.pop_many(10, timeout=0)
         items = [claim.item for claim in claims]
         assert set(items) - {"may have happened"} == {"before", "after"}
-        assert not [event for event in events if isinstance(event, zkrq.ServerEvicted)]
+        assert not denied.events(zkrq.ServerEvicted)
 
 
-async def test_a_password_is_rotated(users: local.Servers) -> None:
+async def learn_of_two(denied: Actor) -> None:
+    """Push until it knows of two servers that they do not let it in."""
+    while len(denied.events(zkrq.ServerUnusableHere)) < 2:
+        with pytest.raises((zkrq.ConfigError, zkrq.OutcomeUnknown), match=r"redis-[12] does not let this client in"):
+            await denied.push("may have happened")
+
+
+async def expect_nothing_written(denied: Actor) -> None:
+    """Neither it pushes nor claims, nor is that in doubt."""
+    for _ in range(20):
+        with pytest.raises(zkrq.ConfigError, match=r"redis-[12] does not let this client in"):
+            await denied.push("nothing was written")
+        await asyncio.sleep(0.1)  # over several of the times after which the server is asked again
+    with pytest.raises(zkrq.ConfigError):
+        await denied.push("decided", key="k")
+    with pytest.raises(zkrq.ConfigError):
+        await denied.queue.pop_one(timeout=0)
+    expect_trouble(denied, "WRONGPASS")
+
+
+async def test_a_password_is_rotated(users: Stage) -> None:
     """Old and new for a while, then only new: who knows it notices nothing, and the others evict nobody."""
-    namespace, hub = new_namespace(), Hub()
-    async with as_user(users, namespace, hub, "old") as late, healthy_load(users, namespace, hub) as load:
-        await each(users, "ACL", "SETUSER", USER, ">new")
-        async with as_user(users, namespace, hub, "new") as timely:
-            await each(users, "ACL", "SETUSER", USER, "<old")
-            await late.queue("other").push("over the connections that it has")
-            for server in users.redis:
+    async with as_user(users, "old") as late, healthy_load(users) as load:
+        await set_user(users, ">new")
+        async with as_user(users, "new") as timely:
+            await set_user(users, "<old")
+            await late.push("over the connections that it has")
+            for server in users.servers.redis:
                 await command(server, "CLIENT", "KILL", "USER", USER)
-                await timely.queue("other").push("connected again")
+                await timely.push("connected again")
                 with pytest.raises((zkrq.ConfigError, zkrq.OutcomeUnknown), match="WRONGPASS"):
-                    await late.queue("other").push("not any more")
+                    await late.push("not any more")
             await until(load.progress(200))
 
 
-async def test_a_right_is_missing(users: local.Servers) -> None:
-    namespace, hub = new_namespace(), Hub()
-    async with healthy_load(users, namespace, hub) as load, as_user(users, namespace, hub, "old") as denied:
-        await denied.queue("other").push("before")
-        await each(users, "ACL", "SETUSER", USER, "-fcall", count=2)
+async def test_a_right_is_missing(users: Stage) -> None:
+    """The error names it."""
+    async with healthy_load(users) as load, as_user(users, "old") as denied:
+        await denied.push("before")
+        await set_user(users, "-fcall", count=2)
         for _ in range(3):
             with pytest.raises((zkrq.ConfigError, zkrq.OutcomeUnknown), match=r"NOPERM.*the rights \+fcall"):
-                await denied.queue("other").push("not any more")
+                await denied.push("not any more")
         await until(load.progress(200))
 
 
-async def test_one_has_a_wrong_password_and_the_primary_dies(users: local.Servers) -> None:
+async def test_one_has_a_wrong_password_and_the_primary_dies(users: Stage) -> None:
     """A client that is not let in by one server does not judge another one."""
-    namespace, hub = new_namespace(), Hub()
-    async with as_user(users, namespace, hub, "old") as denied:
-        queue = denied.queue("other")
-        await queue.push("x")
+    async with as_user(users, "old") as denied:
+        await denied.push("x")
         primary = denied.view.primary("other")
-        dying = next(server for server in users.redis if server.name == primary)
-        shut = next(server for server in users.redis if server.name != primary)
+        dying = users.server(primary)
+        shut = next(server for server in users.servers.redis if server is not dying)
         await command(shut, "ACL", "SETUSER", USER, "resetpass", ">new")
         await command(shut, "CLIENT", "KILL", "USER", USER)
-        await dying.kill()
+        await users.kill(dying)
         with pytest.raises(zkrq.ConfigError, match=f"{shut.name} does not let this client in"):
-            await queue.size()
+            await denied.queue.size()
         assert denied.view.epoch == 1
-        async with in_process(users, namespace, hub) as healthy:
-            await healthy.queue("other").push("y")
+        async with users.visit(OTHER) as healthy:
+            await healthy.push("y")
             assert primary not in healthy.view.members
-        await dying.start()
+        await users.start(dying)
         await command(dying, "ACL", "SETUSER", USER, "reset", "on", ">old", "~*", "&*", "+@all")
 
 
-async def test_no_room_for_a_newcomer(servers: local.Servers) -> None:
+async def test_no_room_for_a_newcomer(hub_stage: Stage) -> None:
     """It waits, writes nothing, and evicts nobody."""
-    namespace, hub = new_namespace(), Hub()
-    async with healthy_load(servers, namespace, hub) as load, AsyncExitStack() as stack:
-        async with no_room(servers.redis[1]):
-            newcomer = await stack.enter_async_context(in_process(servers, namespace, hub, operation_timeout=1.0))
+    async with healthy_load(hub_stage) as load, AsyncExitStack() as stack:
+        async with no_room(hub_stage.servers.redis[1]):
+            newcomer = await stack.enter_async_context(hub_stage.visit(OTHER, operation_timeout=1.0))
             for _ in range(2):
                 with pytest.raises(zkrq.Unavailable, match=r"nothing was written.*max number of clients reached"):
-                    await newcomer.queue("other").push("no room")
-            health = newcomer.health()
-            assert not health.ok
-            assert "max number of clients" in " ".join(health.trouble)
+                    await newcomer.push("no room")
+            expect_trouble(newcomer, "max number of clients")
             await until(load.progress(200))
-        await until(lambda: newcomer.health().ok)
-        await newcomer.queue("other").push("room")
-        assert await newcomer.queue("other").size() == (1, 0, 0, 0)
+        await until(lambda: newcomer.cluster.health().ok)
+        await newcomer.push("room")
+        assert await newcomer.queue.size() == (1, 0, 0, 0)
 
 
-async def test_newcomers_without_room_neither_evict_a_server_nor_accuse_it_in_turns(servers: local.Servers) -> None:
+async def test_newcomers_without_room_neither_evict_a_server_nor_accuse_it_in_turns(hub_stage: Stage) -> None:
     """It serves one client, which refutes for all of them at once; each accusation makes all clients read the view."""
-    namespace, hub = new_namespace(), Hub()
-    full = servers.redis[1]
-    newcomers = [in_process(servers, namespace, hub, operation_timeout=1.0) for _ in range(3)]
-    async with (
-        healthy_load(servers, namespace, hub) as load,
-        no_room(full),
-        newcomers[0] as newcomer,
-        newcomers[1],
-        newcomers[2],
-    ):
+    full = hub_stage.servers.redis[1]
+    async with healthy_load(hub_stage) as load, no_room(full), AsyncExitStack() as stack:
+        visits = [hub_stage.visit(OTHER, operation_timeout=1.0) for _ in range(3)]
+        newcomer, *_ = [await stack.enter_async_context(visit) for visit in visits]
         await until(lambda: full.name in newcomer.view.accusations)
         views = list[object]()
         for _ in range(4):
             with pytest.raises(zkrq.Unavailable, match="max number of clients reached"):
-                await newcomer.queue("other").push("no room")
+                await newcomer.push("no room")
             views.append(newcomer.view)
         assert views.count(views[-1]) >= 3, "the view is as it was"
         await until(load.progress(200))
 
 
-async def test_a_server_without_room_for_anybody_leaves_and_comes_back(servers: local.Servers) -> None:
+async def test_a_server_without_room_for_anybody_leaves_and_comes_back(hub_stage: Stage) -> None:
     """All its connections broke, and ``maxclients`` is taken by others: it would halt all pushes."""
-    namespace, hub = new_namespace(), Hub()
-    full, events = servers.redis[1], list[zkrq.Event]()
-    async with (
-        in_process(servers, namespace, hub, on_event=events.append) as cluster,
-        in_process(servers, namespace, hub, on_event=events.append) as other,
-    ):
-        load = Load(cluster)
-        async with load.running(producers=2, consumers=2):
-            await other.queue("other").push("before")
-            async with no_room(full, break_all=True):
-                await until(lambda: full.name not in cluster.view.members)
-                await until(load.progress(200))
-                assert (await other.queue("other").push("without it")).replicas == 2
-            await until(lambda: full.name in cluster.view.members)
-        assert not load.uncertain, "no call failed"
-    (evicted,) = [event for event in events if isinstance(event, zkrq.ServerEvicted)]
+    full = hub_stage.servers.redis[1]
+    client, other = await hub_stage.enter(), await hub_stage.enter(OTHER)
+    async with hub_stage.load(producers=2, consumers=2) as load:
+        await other.push("before")
+        async with no_room(full, break_all=True):
+            await hub_stage.expect_evicted(full)
+            await until(load.progress(200))
+            assert (await other.push("without it")).replicas == 2
+        await until(lambda: hub_stage.is_member(full))
+    assert not load.uncertain, "no call failed"
+    (evicted,) = client.events(zkrq.ServerEvicted) + other.events(zkrq.ServerEvicted)
     assert "max number of clients" in evicted.reason
 
 
-async def test_a_refused_subscription_is_told_and_polled_around(users: local.Servers) -> None:
-    namespace, hub = new_namespace(), Hub()
-    events: list[zkrq.Event] = []
-    await each(users, "ACL", "SETUSER", USER, "resetchannels")
-    async with in_process(users, namespace, hub) as producer, as_user(users, namespace, hub, "old", events) as deaf:
-        consumer = deaf.queue("jobs")
+async def test_a_refused_subscription_is_told_and_polled_around(users: Stage) -> None:
+    """It takes each item by its next look, or the one after."""
+    await set_user(users, "resetchannels")
+    async with users.visit() as producer, as_user(users, "old", {}) as deaf:
         for number in range(4):
-            taking = asyncio.create_task(consumer.pop_one(timeout=HANG))
-            await until(lambda: any(isinstance(event, zkrq.WakeupsRefused) for event in events))
-            await asyncio.sleep(0.6)  # a look has found nothing meanwhile
-            looks = consumer._parts.shards[0].supplier.looks  # pyright: ignore[reportPrivateUsage]
-            await producer.queue("jobs").push(number)
-            claim = await taking
-            assert claim is not None
-            assert claim.item == number
-            assert consumer._parts.shards[0].supplier.looks <= looks + 2, "by the next look, or the one after"  # pyright: ignore[reportPrivateUsage]
-            await claim.ack()
-        refused = [event for event in events if isinstance(event, zkrq.WakeupsRefused)]
+            await expect_polled(producer, deaf, number)
+        refused = deaf.events(zkrq.WakeupsRefused)
         assert [event.server for event in refused] == [deaf.view.primary("jobs")]
-        assert f"{{{namespace}}}:wake:*" in refused[0].reason
-        assert not deaf.health().ok
-        assert "wake-ups" in " ".join(deaf.health().trouble)
+        assert f"{{{users.namespace}}}:wake:*" in refused[0].reason
+        expect_trouble(deaf, "wake-ups")
 
 
-async def test_a_client_that_may_not_publish_completes_its_calls(users: local.Servers) -> None:
+async def expect_polled(producer: Actor, deaf: Actor, item: int) -> None:
+    """A client that waits takes an item without being woken."""
+    taking = asyncio.create_task(deaf.claim())
+    await deaf.expect_event(zkrq.WakeupsRefused)
+    await asyncio.sleep(0.6)  # a look has found nothing meanwhile
+    before = looks(deaf)
+    await producer.push(item)
+    claim = await taking
+    assert claim.item == item
+    assert looks(deaf) <= before + 2, "by the next look, or the one after"
+    await claim.ack()
+
+
+async def test_a_client_that_may_not_publish_completes_its_calls(users: Stage) -> None:
     """A wake-up that is lost costs time, never an item."""
-    namespace, hub = new_namespace(), Hub()
-    await each(users, "ACL", "SETUSER", USER, "resetchannels")
-    async with in_process(users, namespace, hub) as consumer, as_user(users, namespace, hub, "old") as mute:
-        taking = asyncio.create_task(consumer.queue("jobs").pop_one(timeout=HANG))
-        supplier = consumer.queue("jobs")._parts.shards[0].supplier  # pyright: ignore[reportPrivateUsage]
-        await until(lambda: supplier.looks > 0)  # pyright: ignore[reportPrivateUsage]
-        receipt = await mute.queue("jobs").push("x")
+    await set_user(users, "resetchannels")
+    async with users.visit() as consumer, as_user(users, "old", {}) as mute:
+        taking = asyncio.create_task(consumer.claim())
+        await until(lambda: looks(consumer) > 0)
+        receipt = await mute.push("x")
         assert receipt.replicas == 3
         claim = await taking
-        assert claim is not None
-        assert await mute.queue("jobs").cancel(claim.id)
+        assert await mute.queue.cancel(claim.id)
+
+
+async def test_a_server_that_lets_nobody_in_stops_nobody(hub_stage: Stage) -> None:
+    """It is accused, evicted when no client is let in, and back when it lets clients in again."""
+    wrong = hub_stage.servers.redis[1]
+    one, other = [await hub_stage.enter(queue, operation_timeout=HANG) for queue in ({}, OTHER)]
+    async with hub_stage.load(producers=2, consumers=2) as load:
+        await other.push("x")
+        async with closed_to_all(wrong, ends_connections=True):
+            assert (await other.push("y")).replicas == 2
+            await until(load.progress(100))
+            assert not hub_stage.is_member(wrong)
+            await asyncio.sleep(1.5)  # it is not taken back by a client whose connection is from before
+            assert wrong.name not in one.view.receivers
+            assert one.cluster.health().ok
+        await until(lambda: wrong.name in one.view.members.keys() & other.view.members.keys())
+        assert (await other.push("z")).replicas == 3
+    assert not load.uncertain
+
+
+async def test_a_wrong_server_is_accused_by_one_and_not_vouched_for_by_old_connections(hub_stage: Stage) -> None:
+    """One client has to connect anew, the others go on over the connections that they have."""
+    wrong = hub_stage.servers.redis[1]
+    old, anew = await hub_stage.enter(), await hub_stage.enter()
+    await old.push("x")
+    await anew.push("y")
+    async with closed_to_all(wrong, ends_connections=False):
+        anew.fleet.servers[ServerId(wrong.name)].disconnect("for the test")
+        assert (await anew.push("z")).replicas == 2
+        assert (await old.push("z")).replicas == 2
+
+
+# -- who is let in -----------------------------------------------------------------------------------------------------
+
+
+async def each(stage: Stage, *words: str, count: int = 3) -> None:
+    """Have the first servers execute a command."""
+    for server in stage.servers.redis[:count]:
+        reply = await command(server, *words)
+        assert not reply.startswith(b"-"), reply
+
+
+async def set_user(stage: Stage, *rules: str, count: int = 3) -> None:
+    """Give the user passwords and rights on the first servers."""
+    await each(stage, "ACL", "SETUSER", USER, *rules, count=count)
+
+
+def as_user(stage: Stage, password: str, queue: dict[str, Any] = OTHER) -> AbstractAsyncContextManager[Actor]:
+    """A client with a user and a password."""
+    urls = {server.name: f"redis://{USER}:{password}@{server.address}" for server in stage.servers.redis}
+    return stage.visit(queue, urls=urls)
+
+
+@asynccontextmanager
+async def healthy_load(stage: Stage) -> AsyncGenerator[Load]:
+    """Items that flow through a client to which nothing happens: no push of it may fail, and no server be evicted."""
+    async with stage.visit() as client:
+        load = Load(client.cluster)
+        async with load.running(producers=2, consumers=2):
+            yield load
+        assert not load.uncertain
+        assert client.view.epoch == 1
+        assert not client.events(zkrq.ServerEvicted)
 
 
 @asynccontextmanager
@@ -280,37 +297,12 @@ async def closed_to_all(server: local.LocalRedis, *, ends_connections: bool) -> 
         writer.close()
 
 
-async def test_a_server_that_lets_nobody_in_stops_nobody(servers: local.Servers) -> None:
-    """It is accused, evicted when no client is let in, and back when it lets clients in again."""
-    namespace, hub = new_namespace(), Hub()
-    wrong = servers.redis[1]
-    async with (
-        in_process(servers, namespace, hub, operation_timeout=HANG) as one,
-        in_process(servers, namespace, hub, operation_timeout=HANG) as other,
-    ):
-        load = Load(one)
-        async with load.running(producers=2, consumers=2):
-            await other.queue("other").push("x")
-            async with closed_to_all(wrong, ends_connections=True):
-                assert (await other.queue("other").push("y")).replicas == 2
-                await until(load.progress(100))
-                assert wrong.name not in one.view.members
-                await asyncio.sleep(1.5)  # it is not taken back by a client whose connection is from before
-                assert wrong.name not in one.view.receivers
-                assert one.health().ok
-            await until(lambda: wrong.name in one.view.members.keys() & other.view.members.keys())
-            assert (await other.queue("other").push("z")).replicas == 3
-        assert not load.uncertain
+def expect_trouble(client: Actor, text: str) -> None:
+    health = client.cluster.health()
+    assert not health.ok
+    assert text in " ".join(health.trouble)
 
 
-async def test_a_wrong_server_is_accused_by_one_and_not_vouched_for_by_old_connections(servers: local.Servers) -> None:
-    """One client has to connect anew, the others go on over the connections that they have."""
-    namespace, hub = new_namespace(), Hub()
-    wrong = servers.redis[1]
-    async with in_process(servers, namespace, hub) as old, in_process(servers, namespace, hub) as anew:
-        await old.queue("jobs").push("x")
-        await anew.queue("jobs").push("y")
-        async with closed_to_all(wrong, ends_connections=False):
-            anew._client.shard.fleet.servers[ServerId(wrong.name)].disconnect("for the test")  # pyright: ignore[reportPrivateUsage]
-            assert (await anew.queue("jobs").push("z")).replicas == 2
-            assert (await old.queue("jobs").push("z")).replicas == 2
+def looks(client: Actor) -> int:
+    """How often it has looked for items."""
+    return client.queue._parts.shards[0].supplier.looks  # pyright: ignore[reportPrivateUsage]
