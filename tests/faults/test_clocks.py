@@ -4,23 +4,23 @@ of one client."""
 from __future__ import annotations
 
 import asyncio
-import os
 import re
 import signal
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
 import zkrq
 from tests import shift
-from tests.harness import HANG, drain, new_namespace, over_zookeeper, take, until, whole_again
-from tests.load import Load
+from tests.faults.stage import Actor, Stage
+from tests.harness import HANG, until
+from tests.load import QUEUE
 from tests.shift import ServerClock, Shift
 from zkrq import local
 from zkrq.process.exits import Exit
@@ -65,7 +65,7 @@ sys.exit(main(sys.argv[1:]))
 class Clocked:
     """Servers whose clocks can be set, by the names of the servers."""
 
-    servers: local.Servers
+    stage: Stage
     clocks: dict[str, ServerClock]
 
 
@@ -77,7 +77,9 @@ async def clocked(servers: local.Servers, tmp_path: Path) -> AsyncGenerator[Cloc
         made = Shift(tmp_path)
         clocks = {server.name: made.clock_of(server) for server in own.redis}
         await asyncio.gather(*(server.restart() for server in own.redis))
-        yield Clocked(local.Servers(own.redis, servers.zookeeper), clocks)
+        stage = Stage(local.Servers(own.redis, servers.zookeeper), None)
+        yield Clocked(stage, clocks)
+        await stage.exeunt()
 
 
 @dataclass
@@ -86,20 +88,11 @@ class Shell:
 
     program: list[str]
     folder: Path
-    servers: local.Servers
-    namespace: str
-    environment: dict[str, str] = field(init=False)
+    stage: Stage
 
     def __post_init__(self) -> None:
         (self.folder / "jobs.py").write_text(JOBS)
         (self.folder / "done").touch()
-        self.environment = {
-            **{name: value for name, value in os.environ.items() if not name.startswith(("ZKRQ_", "NOTIFY_"))},
-            "ZKRQ_REDIS": ",".join(f"{name}={url}" for name, url in self.servers.redis_urls.items()),
-            "ZKRQ_ZOOKEEPER": self.servers.zookeeper_hosts,
-            "ZKRQ_NAMESPACE": self.namespace,
-            "ZKRQ_OPERATION_TIMEOUT": "2",
-        }
 
     async def run(self, *arguments: str) -> tuple[int, str]:
         """Run a command; its exit code and all that it says."""
@@ -133,63 +126,79 @@ class Shell:
         return await asyncio.create_subprocess_exec(
             *(*self.program, *arguments),
             cwd=self.folder,
-            env=self.environment,
+            env=self.stage.environment(ZKRQ_OPERATION_TIMEOUT="2"),
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
         )
 
 
-def evicted(told: list[zkrq.Event]) -> dict[str, str]:
-    return {event.server: event.reason for event in told if isinstance(event, zkrq.ServerEvicted)}
-
-
-async def push_keys(queue: zkrq.Queue[str], stop: Callable[[], bool]) -> None:
-    """Push every key once in a round, until enough rounds are over."""
-    while not stop():
-        for number in range(KEYS):
-            await queue.push(f"key-{number}", key=f"key-{number}")
-
-
 @pytest.mark.parametrize(("seconds", "of_primary"), [(HOUR, True), (HOUR, False), (-HOUR, True), (-HOUR, False)])
 async def test_the_clock_of_one_of_three_servers_is_set(
     clocked: Clocked, tmp_path: Path, prepared_zkrq: list[str], seconds: int, of_primary: bool
 ) -> None:
-    servers, told = clocked.servers, list[zkrq.Event]()
-    shell = Shell(prepared_zkrq, tmp_path, servers, new_namespace())
-    over = False
-    async with (
-        over_zookeeper(servers, shell.namespace, on_event=told.append) as cluster,
-        over_zookeeper(servers, shell.namespace, on_event=told.append) as other,
-    ):
-        load = Load(cluster)
-        keyed = other.queue("keyed")
-        primary = cluster.view.primary("jobs")
-        wrong = next(id for id in sorted(cluster.view.members) if (id == primary) is of_primary)
-        async with asyncio.TaskGroup() as group, load.running():
-            pushing = group.create_task(push_keys(keyed, lambda: over))
-            before = cluster.view
+    """It is out until its clock is right again; no call fails, and nothing is delivered twice."""
+    stage = clocked.stage
+    client, other = await stage.enter(), await stage.enter({"name": "keyed"})
+    shell, wrong = Shell(prepared_zkrq, tmp_path, stage), chosen(client, of_primary=of_primary)
+    async with stage.load() as load, pushing_keys(other):
+        async with stage.out_and_back():
             clocked.clocks[wrong].set(seconds)
-            await until(lambda: bool(evicted(told)))
-            (reason,) = (text for id, text in evicted(told).items() if id == wrong)
-            assert re.match(f"its clock is {ABOUT_HOUR} {'ahead of' if seconds > 0 else 'behind'} the others'", reason)
+            await expect_blamed(wrong, "ahead of" if seconds > 0 else "behind", client, other)
             await until(load.progress(100))
             await look(shell, wrong)
-            async with shell.worker():
-                await cluster.queue("work").push("meanwhile")
-                await until(lambda: shell.done == ["meanwhile"])
-            assert wrong not in cluster.view.members, "its clock is wrong still"
-            assert any(text.startswith(f"{wrong} is not brought back: its clock") for text in cluster.health().warnings)
+            await expect_work(client, shell)
+            assert wrong not in client.view.members, "its clock is wrong still"
+            warnings = client.cluster.health().warnings
+            assert any(text.startswith(f"{wrong} is not brought back: its clock") for text in warnings)
             clocked.clocks[wrong].set(0)
-            await whole_again(cluster, before)
-            await until(load.progress(100))
-            over = True
-            await pushing
-        assert load.uncertain == [], "no push fails"
-        assert {id: times for id, times in load.delivered.items() if times > 1} == {}
-        assert Counter(await drain(cluster, "keyed")) == {f"key-{number}": 1 for number in range(KEYS)}
-        assert list(evicted(told)) == [wrong]
-        assert cluster.health().ok
+        await until(load.progress(100))
+    assert load.uncertain == [], "no push fails"
+    assert {id: times for id, times in load.delivered.items() if times > 1} == {}
+    assert Counter(await client.drain("keyed")) == {f"key-{number}": 1 for number in range(KEYS)}
+    assert list(evicted(client, other)) == [wrong]
+    assert client.cluster.health().ok
+
+
+def chosen(client: Actor, *, of_primary: bool) -> str:
+    """A server of the view: the primary of the queue, or another one."""
+    primary = client.view.primary(QUEUE)
+    return next(id for id in sorted(client.view.members) if (id == primary) is of_primary)
+
+
+def evicted(*clients: Actor) -> dict[str, str]:
+    """The servers that one of them has evicted, and why."""
+    return {event.server: event.reason for client in clients for event in client.events(zkrq.ServerEvicted)}
+
+
+async def expect_blamed(wrong: str, how: str, *clients: Actor) -> None:
+    """The server is evicted, and the reason says how its clock differs."""
+    await until(lambda: bool(evicted(*clients)))
+    (reason,) = (text for id, text in evicted(*clients).items() if id == wrong)
+    assert re.match(f"its clock is {ABOUT_HOUR} {how} the others'", reason)
+
+
+async def expect_work(client: Actor, shell: Shell) -> None:
+    """A worker that starts does what is pushed."""
+    async with shell.worker():
+        await client.cluster.queue("work").push("meanwhile")
+        await until(lambda: shell.done == ["meanwhile"])
+
+
+@asynccontextmanager
+async def pushing_keys(client: Actor) -> AsyncGenerator[None]:
+    """Push every key once in a round; the last round is completed."""
+    is_over = False
+
+    async def push() -> None:
+        while not is_over:
+            for number in range(KEYS):
+                await client.push(f"key-{number}", key=f"key-{number}")
+
+    async with asyncio.TaskGroup() as group:
+        group.create_task(push())
+        yield
+        is_over = True
 
 
 @pytest.mark.parametrize(("seconds", "of_primary"), [(HOUR, True), (-HOUR, False)])
@@ -197,79 +206,95 @@ async def test_the_clock_of_one_of_two_servers_that_pushes_need_is_set(
     clocked: Clocked, tmp_path: Path, prepared_zkrq: list[str], seconds: int, of_primary: bool
 ) -> None:
     """The client's clock decides which of the two is wrong."""
-    servers, told = local.Servers(clocked.servers.redis[:2], clocked.servers.zookeeper), list[zkrq.Event]()
-    shell = Shell(prepared_zkrq, tmp_path, servers, new_namespace())
-    options = {"min_replicas": 2, "operation_timeout": 2.0}
-    async with over_zookeeper(servers, shell.namespace, on_event=told.append, **options) as cluster:
-        jobs, before = cluster.queue("jobs"), cluster.view
-        await jobs.push_many(["before", "also before"])
-        wrong = next(id for id in sorted(before.members) if (id == before.primary("jobs")) is of_primary)
-        named = f"{wrong}: its clock is {ABOUT_HOUR}"
-        clocked.clocks[wrong].set(seconds)
-        pushed, doubts = set[str](), list[str]()
-        with pytest.raises(zkrq.Unavailable, match=rf"^nothing was written: {named}.* set it right"):
-            for number in range(5):
-                pushed.add(f"doubtful {number}")
-                try:
-                    await jobs.push(f"doubtful {number}")
-                except zkrq.OutcomeUnknown as error:
-                    doubts.append(str(error))
-        assert all(re.search(named, text) for text in doubts), doubts
+    stage = clocked.stage
+    stage.servers = local.Servers(stage.servers.redis[:2], stage.servers.zookeeper)
+    client, shell = await stage.enter(min_replicas=2, operation_timeout=2.0), Shell(prepared_zkrq, tmp_path, stage)
+    await client.push_all(["before", "also before"])
+    before, wrong = client.view, chosen(client, of_primary=of_primary)
+    named = f"{wrong}: its clock is {ABOUT_HOUR}"
+    clocked.clocks[wrong].set(seconds)
+    pushed = await push_in_doubt(client, named)
+    await expect_refused(client, named, is_keyed=of_primary)
+    expect_told(client, named)
+    await client.ack()
+    await expect_shown(shell, ["pause", "other"])
+    assert await doctor(shell) == [wrong]
+    code, said = await shell.run("push", "jobs", '"by command"')
+    assert code == Exit.TROUBLE, said
+    assert re.search(named, said), said
+    assert client.view == before, "nobody may be evicted"
+    clocked.clocks[wrong].set(0)
+    await until(lambda: client.cluster.health().ok)
+    await client.push("after")
+    left = [str(item) for item in await client.drain()]
+    assert len(left) == len(set(left))
+    pushed.add("by command")  # by a client that was new, and had to find out
+    certain = {"also before", "after", *([] if of_primary else ["keyed"])}
+    assert certain <= set(left) <= certain | pushed
+    assert evicted(client) == {}
+
+
+async def push_in_doubt(client: Actor, named: str) -> set[str]:
+    """Push until the client knows the clock and writes nothing; return what it may have written before that."""
+    pushed, doubts = set[str](), list[str]()
+    with pytest.raises(zkrq.Unavailable, match=rf"^nothing was written: {named}.* set it right"):
+        for number in range(5):
+            pushed.add(f"doubtful {number}")
+            try:
+                await client.push(f"doubtful {number}")
+            except zkrq.OutcomeUnknown as error:
+                doubts.append(str(error))
+    assert all(re.search(named, text) for text in doubts), doubts
+    return pushed
+
+
+async def expect_refused(client: Actor, named: str, *, is_keyed: bool) -> None:
+    """Pushes write nothing, and say whose clock is wrong.  The primary alone judges the age of one with a key."""
+    with pytest.raises(zkrq.Unavailable, match=rf"^nothing was written: {named}"):
+        await client.push("refused")
+    if is_keyed:
         with pytest.raises(zkrq.Unavailable, match=rf"^nothing was written: {named}"):
-            await jobs.push("refused")
-        if of_primary:
-            with pytest.raises(zkrq.Unavailable, match=rf"^nothing was written: {named}"):
-                await jobs.push("keyed", key="key")
-        else:
-            await jobs.push("keyed", key="key")  # the primary alone judges its age
-        assert not cluster.health().ok
-        assert any(re.search(f"server {named}", text) for text in cluster.health().trouble)
-        assert any(isinstance(event, zkrq.ClocksApart) for event in told)
-        await (await take(jobs)).ack()
-        for command in (["stats"], ["servers", "list"], ["peek", "jobs"], ["pause", "other"]):
-            code, said = await shell.run(*command)
-            assert code == 0, said
-        assert await doctor(shell) == [wrong]
-        code, said = await shell.run("push", "jobs", '"by command"')
-        assert code == Exit.TROUBLE, said
-        assert re.search(named, said), said
-        assert cluster.view == before, "nobody may be evicted"
-        clocked.clocks[wrong].set(0)
-        await until(lambda: cluster.health().ok)
-        await jobs.push("after")
-        left = [str(item) for item in await drain(cluster)]
-        assert len(left) == len(set(left))
-        pushed.add("by command")  # by a client that was new, and had to find out
-        certain = {"also before", "after", *([] if of_primary else ["keyed"])}
-        assert certain <= set(left) <= certain | pushed
-        assert evicted(told) == {}
+            await client.push("keyed", key="key")
+    else:
+        await client.push("keyed", key="key")
 
 
-async def test_the_clock_of_a_client_is_set(servers: local.Servers, tmp_path: Path) -> None:
+def expect_told(client: Actor, named: str) -> None:
+    """The client reports the clock."""
+    assert not client.cluster.health().ok
+    assert any(re.search(f"server {named}", text) for text in client.cluster.health().trouble)
+    assert client.events(zkrq.ClocksApart)
+
+
+async def expect_shown(shell: Shell, *others: list[str]) -> None:
+    """Commands that need no push succeed."""
+    for command in (["stats"], ["servers", "list"], ["peek", "jobs"], *others):
+        code, said = await shell.run(*command)
+        assert code == 0, said
+
+
+async def test_the_clock_of_a_client_is_set(stage: Stage, tmp_path: Path) -> None:
     """It stops that client's pushes, and nothing else."""
-    told = list[zkrq.Event]()
-    shell = Shell([sys.executable, "-c", WRONG_CLIENT], tmp_path, servers, new_namespace())
-    async with over_zookeeper(servers, shell.namespace, on_event=told.append) as cluster:
-        load, before = Load(cluster), cluster.view
-        async with load.running(2, 2):
-            async with shell.worker():
-                await cluster.queue("work").push_many(map(str, range(50)))
-                await until(lambda: len(shell.done) >= 50)
-                await until(load.progress(100))
-            for command in (["stats"], ["servers", "list"], ["peek", "jobs"]):
-                code, said = await shell.run(*command)
-                assert code == 0, said
-            code, said = await shell.run("doctor")
-            assert "this client that differs" in said, said
-            code, said = await shell.run("push", "work", '"refused"')
-            assert code == Exit.USAGE, said
-            assert "the clock here differs" in said
-        assert load.uncertain == []
-        assert sorted(shell.done, key=int) == [str(number) for number in range(50)]
-        assert await cluster.queue("work").size() == (0, 0, 0, 0)
-        assert cluster.view == before
-        assert evicted(told) == {}
-        assert cluster.health().ok
+    shell = Shell([sys.executable, "-c", WRONG_CLIENT], tmp_path, stage)
+    client = await stage.enter()
+    before = client.view
+    async with stage.load(2, 2) as load:
+        async with shell.worker():
+            await client.cluster.queue("work").push_many(map(str, range(50)))
+            await until(lambda: len(shell.done) >= 50)
+            await until(load.progress(100))
+        await expect_shown(shell)
+        code, said = await shell.run("doctor")
+        assert "this client that differs" in said, said
+        code, said = await shell.run("push", "work", '"refused"')
+        assert code == Exit.USAGE, said
+        assert "the clock here differs" in said
+    assert load.uncertain == []
+    assert sorted(shell.done, key=int) == [str(number) for number in range(50)]
+    assert await client.cluster.queue("work").size() == (0, 0, 0, 0)
+    assert client.view == before
+    assert evicted(client) == {}
+    assert client.cluster.health().ok
 
 
 async def look(shell: Shell, wrong: str) -> None:
