@@ -7,13 +7,15 @@ import random
 import secrets
 from collections import Counter
 from collections.abc import AsyncGenerator, Callable
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
 
 import zkrq
-from tests.harness import command, new_namespace, over_zookeeper, push_surely, settled, until
+from tests.faults.servers import kill_all
+from tests.faults.stage import Stage
+from tests.harness import command, push_surely, settled, until
 from tests.security.znodes import link_of
 from zkrq import local
 from zkrq.client.cluster import Cluster
@@ -117,6 +119,11 @@ class Traffic:
         pushed, acked = len(self.pushed), len(self.acked)
         return lambda: len(self.pushed) >= pushed + items and len(self.acked) >= acked + items
 
+    async def more_at(self, shard: str, items: int) -> None:
+        """Wait until more than this number of items more were pushed to a shard."""
+        before = self.places[shard]
+        await until(lambda: self.places[shard] > before + items)
+
     @asynccontextmanager
     async def running(self, clusters: list[Cluster], queue: str) -> AsyncGenerator[None]:
         """Items flow; at the end everything is drained and nothing may be missing."""
@@ -148,76 +155,72 @@ class Traffic:
         assert not self.twice, "held twice"
 
 
-@asynccontextmanager
-async def clients(servers: local.Servers, **options: Any) -> AsyncGenerator[list[Cluster]]:
+@pytest.fixture
+async def opened(stage: Stage) -> list[Cluster]:
     """Clients that were given the servers of the first shard."""
-    namespace = new_namespace()
-    async with AsyncExitStack() as stack:
-        yield [await stack.enter_async_context(over_zookeeper(servers, namespace, **options)) for _ in range(CLIENTS)]
+    return [(await stage.enter()).cluster for _ in range(CLIENTS)]
 
 
 async def test_a_shard_that_dies_stops_no_push_and_its_items_come_when_it_is_back(
-    servers: local.Servers, second: local.Servers
+    opened: list[Cluster], second: local.Servers
 ) -> None:
-    async with clients(servers) as opened:
-        await opened[0].add_shard("b", urls(second))
-        traffic = Traffic()
-        async with traffic.running(opened, "plain"):
-            await until(lambda: traffic.places["b"] > 20)
-            for server in second.redis:
-                await server.kill()
-            refused, before = traffic.refused["plain"], traffic.places["main"]
-            await until(lambda: traffic.places["main"] > before + 200)
-            assert traffic.refused["plain"] == refused, "another shard took it"
-            await second.start()
-            at_b = traffic.places["b"]
-            await until(lambda: traffic.places["b"] > at_b + 20)
-        print(f"the slowest plain push took {traffic.slowest:.2f} s; {dict(traffic.places)}; {traffic.refused}")
+    """Plain pushes go to the other one meanwhile."""
+    await opened[0].add_shard("b", urls(second))
+    traffic = Traffic()
+    async with traffic.running(opened, "plain"):
+        await traffic.more_at("b", 20)
+        await kill_all(second)
+        refused = traffic.refused["plain"]
+        await traffic.more_at("main", 200)
+        assert traffic.refused["plain"] == refused, "another shard took it"
+        await second.start()
+        await traffic.more_at("b", 20)
+    print(f"the slowest plain push took {traffic.slowest:.2f} s; {dict(traffic.places)}; {traffic.refused}")
 
 
 async def test_queues_that_are_used_once_and_deleted_leave_no_znode_and_ids_stay_where_they_are(
-    servers: local.Servers, second: local.Servers
+    opened: list[Cluster], second: local.Servers
 ) -> None:
-    async with clients(servers) as opened:
-        one, two, _ = opened
-        link, homes = await link_of(one), f"/{one.namespace}/homes"
-        await one.add_shard("b", urls(second))
-        await asyncio.gather(*(two.queue(f"once-{number}").push(number, id="mine") for number in range(60)))
-        for number in range(60):
-            assert await two.queue(f"once-{number}").delete() == 1
-        with pytest.raises(NoNode):
-            await link.children(homes)
-        kept = [f"kept-{number}" for number in range(8)]
-        for queue in kept:
-            assert (await one.queue(queue).push("x", id="mine")).new
-        for change in (one.drain_shard("b"), two.add_shard("b", urls(second)), one.drain_shard("main")):
-            await change
-            for client in opened:
-                assert not any([(await client.queue(queue).push("x", id="mine")).new for queue in kept])
-        assert set(kept) <= await link.children(homes)
+    """A queue whose ids are used has a home, which is forgotten with the queue and outlasts changes of the map."""
+    one, two, _ = opened
+    link, homes = await link_of(one), f"/{one.namespace}/homes"
+    await one.add_shard("b", urls(second))
+    await asyncio.gather(*(two.queue(f"once-{number}").push(number, id="mine") for number in range(60)))
+    for number in range(60):
+        assert await two.queue(f"once-{number}").delete() == 1
+    with pytest.raises(NoNode):
+        await link.children(homes)
+    kept = [f"kept-{number}" for number in range(8)]
+    for queue in kept:
+        assert (await one.queue(queue).push("x", id="mine")).new
+    for change in (one.drain_shard("b"), two.add_shard("b", urls(second)), one.drain_shard("main")):
+        await change
+        for client in opened:
+            assert not any([(await client.queue(queue).push("x", id="mine")).new for queue in kept])
+    assert set(kept) <= await link.children(homes)
 
 
 async def test_a_shard_comes_and_goes_under_load_and_no_push_is_refused(
-    servers: local.Servers, second: local.Servers
+    opened: list[Cluster], second: local.Servers
 ) -> None:
-    async with clients(servers) as opened:
-        traffic = Traffic()
-        async with traffic.running(opened, "moving"):
-            await opened[0].add_shard("b", urls(second))
-            await until(lambda: traffic.places["b"] > 50)
-            await opened[1].drain_shard("b")
+    """It is added, drained and removed by one client each."""
+    one, two, three = opened
+    traffic = Traffic()
+    async with traffic.running(opened, "moving"):
+        await one.add_shard("b", urls(second))
+        await traffic.more_at("b", 50)
+        await two.drain_shard("b")
+        await settled(lambda: is_empty(two, "b"))
+        await three.remove_shard("b", force=True)
+        await kill_all(second)
+        await until(traffic.progress(200))
+        assert all(list(cluster.shards) == ["main"] for cluster in opened)
+    assert not traffic.refused["plain"]
+    print(f"{dict(traffic.places)}; {traffic.refused}")
 
-            async def is_drained() -> bool:
-                return not await opened[1].shard_sizes("b")
 
-            await settled(is_drained)
-            await opened[2].remove_shard("b", force=True)
-            for server in second.redis:
-                await server.kill()
-            await until(traffic.progress(200))
-            assert all(list(cluster.shards) == ["main"] for cluster in opened)
-        assert not traffic.refused["plain"]
-        print(f"{dict(traffic.places)}; {traffic.refused}")
+async def is_empty(cluster: Cluster, shard: str) -> bool:
+    return not await cluster.shard_sizes(shard)
 
 
 ORDERED, ALONE = zkrq.Groups(ordered=True), zkrq.Limits(concurrency=1000)
@@ -287,54 +290,59 @@ class EveryKind:
 
 
 async def test_the_map_changes_under_every_kind_of_push_and_each_returns(
-    servers: local.Servers, second: local.Servers
+    opened: list[Cluster], second: local.Servers
 ) -> None:
-    async with clients(servers) as opened:
-        operator, *producers = opened
-        traffic = EveryKind()
-        async with traffic.running(producers):
-            for round in range(2):
-                await operator.add_shard("b", urls(second))
+    """A shard is added and drained, and limits of queues are written meanwhile; every item is there once."""
+    operator, *producers = opened
+    traffic = EveryKind()
+    async with traffic.running(producers):
+        for round in range(2):
+            await operator.add_shard("b", urls(second))
+            await traffic.more()
+            for number in range(4):  # each changes the map: the first limits of a queue that nobody else uses
+                await operator.queue(f"other-{round}-{number}").set_limits(zkrq.Limits(concurrency=5))
                 await traffic.more()
-                for number in range(4):  # each changes the map: the first limits of a queue that nobody else uses
-                    await operator.queue(f"other-{round}-{number}").set_limits(zkrq.Limits(concurrency=5))
-                    await traffic.more()
-                await operator.drain_shard("b")
-                await traffic.more()
-        assert not traffic.failed
-        for kind in KINDS:
-            assert sum(await operator.queue(kind).size()) == traffic.pushed[kind], kind
+            await operator.drain_shard("b")
+            await traffic.more()
+    assert not traffic.failed
+    for kind in KINDS:
+        assert sum(await operator.queue(kind).size()) == traffic.pushed[kind], kind
 
 
 @pytest.mark.chaos
 @pytest.mark.parametrize("seed", range(3))
 async def test_shards_while_servers_of_both_are_killed(
-    servers: local.Servers, second: local.Servers, seed: int
+    opened: list[Cluster], servers: local.Servers, second: local.Servers, seed: int
 ) -> None:
+    """A shard is added, drained and removed under load, with a fault at each step."""
     chance = random.Random(seed)
-    async with clients(servers) as opened:
-        traffic = Traffic()
-        async with traffic.running(opened, "chaos"):
-            for round in range(3):
-                adding = asyncio.ensure_future(_until_done(opened, "add_shard", f"b{round}", urls(second)))
-                await _one_fault(servers, second, chance)
-                await adding
-                name = f"b{round}"
-                await until(lambda name=name: traffic.places[name] > 20)
-                await _one_fault(servers, second, chance)
-                for server in second.redis if chance.random() < 0.5 else ():
-                    await server.kill()
-                await until(traffic.progress(100))
-                await second.start()
-                draining = asyncio.ensure_future(_until_done(opened, "drain_shard", name))
-                await _one_fault(servers, second, chance)
-                await draining
-                removing = asyncio.ensure_future(_until_done(opened, "remove_shard", name, force=True))
-                await _one_fault(servers, second, chance)
-                await removing
-                for server in second.redis:
-                    await command(server, "FLUSHALL")
-                await until(traffic.progress(100))
+    traffic = Traffic()
+    async with traffic.running(opened, "chaos"):
+        for round in range(3):
+            name = f"b{round}"
+            async with _amid_a_fault(servers, second, chance):
+                await _until_done(opened, "add_shard", name, urls(second))
+            await until(lambda name=name: traffic.places[name] > 20)
+            await _one_fault(servers, second, chance)
+            for server in second.redis if chance.random() < 0.5 else ():
+                await server.kill()
+            await until(traffic.progress(100))
+            await second.start()
+            async with _amid_a_fault(servers, second, chance):
+                await _until_done(opened, "drain_shard", name)
+            async with _amid_a_fault(servers, second, chance):
+                await _until_done(opened, "remove_shard", name, force=True)
+            for server in second.redis:
+                await command(server, "FLUSHALL")
+            await until(traffic.progress(100))
+
+
+@asynccontextmanager
+async def _amid_a_fault(servers: local.Servers, second: local.Servers, chance: random.Random) -> AsyncGenerator[None]:
+    """A fault comes and goes beside what is done in the block."""
+    async with asyncio.TaskGroup() as group:
+        group.create_task(_one_fault(servers, second, chance))
+        yield
 
 
 async def _until_done(clusters: list[Cluster], call: str, *arguments: Any, **options: Any) -> None:
