@@ -28,3 +28,12 @@ def with_constants(values: Mapping[str, str]) -> Mapping[str, Script]:
         files[file] = text
     assert not missing, f"constants that no file has in a line of its own: {missing}"
     return assemble(files)
+
+
+def with_lines(lines: Mapping[str, str]) -> Mapping[str, Script]:
+    """Return the scripts of a library in which other lines stand in place of some."""
+    files = read_files()
+    for old, new in lines.items():
+        assert sum(text.count(old) for text in files.values()) == 1, f"{old!r} does not stand in one place"
+        files = {name: text.replace(old, new) for name, text in files.items()}
+    return assemble(files)

@@ -28,7 +28,7 @@ MAX_UPVALUES = 55
 
 GLOBALS = frozenset(
     (
-        *("error", "ipairs", "math", "next", "pairs", "pcall", "redis", "select"),
+        *("assert", "error", "ipairs", "math", "next", "pairs", "pcall", "redis", "select"),
         *("string", "struct", "table", "tonumber", "type", "unpack"),
     )
 )

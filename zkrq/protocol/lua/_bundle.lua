@@ -22,7 +22,9 @@ do
     return string.sub(column, 1, from - 1) .. filling .. string.sub(column, to + 1)
   end
 
+  -- A run that ended outside would make the columns longer than the bundle, and the record unreadable.
   function set(r, from, to, state, row)
+    assert(from >= 1 and from <= to and to <= #r.states, 'mistake of zkrq: a run ends outside of its bundle')
     r.states = filled(r.states, from, to, state)
     if row then r.named = filled(r.named, from, to, row + NONE) end
   end

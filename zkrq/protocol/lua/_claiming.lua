@@ -57,10 +57,12 @@ do
   -- Claim the items of a run.  True: that was all that fits.
   local function claim_run(request, r, from, to)
     if not hand(request, r, from, to) then return true end
+    assert(request.handed_count <= request.most, 'mistake of zkrq: more items are handed out than the request may have')
     touch(r)
     if request.keeps_order and not places.is_ordered(r) then take_into_order(r) end
     if not r.row then
       local deadline = now_us + request.lease_ms * 1000
+      assert(deadline > now_us, 'mistake of zkrq: a claim is over when it begins')
       r.row = add_row(r, request.owner, request.seq, request.lease_ms, deadline)
       r.soonest = r.soonest > 0 and math.min(r.soonest, deadline) or deadline
     end

@@ -380,6 +380,8 @@ do
 
   -- Conclude what was decided here about a bundle.
   local function conclude(r)
+    -- Whatever decides a bundle touches it first, or the decision has the version of another one.
+    assert(r.epoch == epoch and r.clock == now_us, 'mistake of zkrq: a decision is of another call')
     if not string.find(r.states, ALIVE) and (not r.before or string.find(r.before.states, ALIVE)) then r.due = now_us end
     if not string.find(r.states, 'C', 1, true) then
       r.soonest = 0

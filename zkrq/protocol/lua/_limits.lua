@@ -121,7 +121,10 @@ do
   function limits.fewer_at(counts)
     local oldest = TENTHS
     while oldest > 1 and counts[oldest] == 0 do oldest = oldest - 1 end
-    return (counts.newest - oldest + 1 + TENTHS) * counts.width
+    local at = (counts.newest - oldest + 1 + TENTHS) * counts.width
+    -- Clients would ask again and again, and a group that rests until then would not rest.
+    assert(not (at <= now_us), 'mistake of zkrq: fewer claims count since a moment that has passed')
+    return at
   end
 
   function limits.longest_rest(width)

@@ -128,6 +128,7 @@ do
   end
 
   function begin_window(key, id, pushed_at, window_ms)
+    assert(window_ms > 0, 'mistake of zkrq: a window is over when it begins')
     local w = write(key)
     w.due, w.pushed_at, w.has_no_text = now_us, pushed_at, true
     set_own(w, 1, now_us, window_ms)
