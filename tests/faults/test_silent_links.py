@@ -9,13 +9,11 @@ from contextlib import AsyncExitStack, asynccontextmanager
 import pytest
 
 import zkrq
-from tests.harness import HANG, in_process, new_namespace, until
+from tests.faults.stage import Actor, Stage
+from tests.harness import HANG, until
 from tests.proxy import Nat, Proxy
-from zkrq import local
-from zkrq.base.settings import Settings
-from zkrq.client.cluster import Cluster
 from zkrq.consuming.wakeups import Wakeups
-from zkrq.coordination.memory import Hub, MemoryCoordinator
+from zkrq.protocol.view import ServerId
 from zkrq.replication import server
 
 pytestmark = pytest.mark.anyio
@@ -25,76 +23,85 @@ SILENT_AFTER = 0.3
 
 
 @asynccontextmanager
-async def behind(
-    nat: Nat, servers: local.Servers, namespace: str, hub: Hub, events: list[zkrq.Event]
-) -> AsyncGenerator[Cluster]:
+async def behind(stage: Stage, nat: Nat) -> AsyncGenerator[Actor]:
+    """A client whose connections lead through a NAT."""
     async with AsyncExitStack() as stack:
         urls: dict[str, str] = {}
-        for each in servers.redis:
+        for each in stage.servers.redis:
             proxy = await stack.enter_async_context(Proxy(each.host, each.port))
             proxy.on_request = nat.see
             urls[each.name] = f"redis://{proxy.address}"
-        settings = Settings(namespace=namespace, found=True, command_timeout=1.0, on_event=events.append)
-        yield await stack.enter_async_context(Cluster(urls, MemoryCoordinator(hub), settings))
+        yield await stack.enter_async_context(stage.visit(urls=urls, command_timeout=1.0))
 
 
-def silences(events: list[zkrq.Event]) -> list[str]:
-    return sorted(event.server for event in events if isinstance(event, zkrq.SubscriptionSilent))
+def silences(client: Actor) -> list[str]:
+    return sorted(event.server for event in client.events(zkrq.SubscriptionSilent))
 
 
-async def test_a_consumer_is_woken_again(servers: local.Servers, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(server, "PING_SECONDS", SILENT_AFTER)
-    messages, hear = list[bytes](), Wakeups._heard  # pyright: ignore[reportPrivateUsage]
+@pytest.fixture
+def messages(monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
+    """What clients hear of queues."""
+    heard, hear = list[bytes](), Wakeups._heard  # pyright: ignore[reportPrivateUsage]
 
     def noted(wakeups: Wakeups, message: bytes) -> None:
-        messages.append(message)
+        heard.append(message)
         hear(wakeups, message)
 
     monkeypatch.setattr(Wakeups, "_heard", noted)
-    nat, hub, namespace, events = Nat(), Hub(), new_namespace(), list[zkrq.Event]()
-    async with in_process(servers, namespace, hub) as other, behind(nat, servers, namespace, hub, events) as cluster:
-        jobs = cluster.queue("jobs")
-        waiting = asyncio.create_task(jobs.pop_one(timeout=HANG))
+    return heard
+
+
+async def test_a_consumer_is_woken_again(
+    hub_stage: Stage, messages: list[bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It notices that its subscription is silent, and subscribes again."""
+    monkeypatch.setattr(server, "PING_SECONDS", SILENT_AFTER)
+    nat, other = Nat(), await hub_stage.enter()
+    async with behind(hub_stage, nat) as client:
+        waiting = asyncio.create_task(client.claim())
         await until(lambda: bool(nat.subscriptions))
-        primary = cluster.view.primary("jobs")
-        wakeups = cluster._client.shard.wakeups  # pyright: ignore[reportPrivateUsage]
-        await until(lambda: wakeups._subscriptions.is_listening(primary))  # pyright: ignore[reportPrivateUsage]
+        primary = client.view.primary("jobs")
+        await until(lambda: is_listening(client, primary))
         forgotten = len(nat.forget())
-        await until(lambda: len(silences(events)) == forgotten)
-        await until(lambda: bool(nat.subscriptions) and wakeups._subscriptions.is_listening(primary))  # pyright: ignore[reportPrivateUsage]
-        assert str(primary) in silences(events)
+        await until(lambda: len(silences(client)) == forgotten)
+        await until(lambda: bool(nat.subscriptions) and is_listening(client, primary))
+        assert str(primary) in silences(client)
         messages.clear()
-        await other.queue("jobs").push("ready")
+        await other.push("ready")
         await until(lambda: bool(messages))
-        claim = await waiting
-        assert claim is not None
-        await claim.ack()
-        assert len(cluster.view.members) == 3, "its silence says nothing about the server's calls"
-        assert cluster.health().ok
+        await (await waiting).ack()
+        assert len(client.view.members) == 3, "its silence says nothing about the server's calls"
+        assert client.cluster.health().ok
+
+
+def is_listening(client: Actor, primary: ServerId) -> bool:
+    wakeups = client.cluster._client.shard.wakeups  # pyright: ignore[reportPrivateUsage]
+    return wakeups._subscriptions.is_listening(primary)  # pyright: ignore[reportPrivateUsage]
 
 
 async def test_a_topic_is_heard_again(
-    servers: local.Servers, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    hub_stage: Stage, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
+    """Each silent subscription is told once."""
     monkeypatch.setattr(server, "PING_SECONDS", SILENT_AFTER)
-    nat, hub, namespace, events = Nat(), Hub(), new_namespace(), list[zkrq.Event]()
-    async with in_process(servers, namespace, hub) as other, behind(nat, servers, namespace, hub, events) as cluster:
-        async with cluster.listen("news") as news:
+    nat, other = Nat(), await hub_stage.enter()
+    async with behind(hub_stage, nat) as client:
+        async with client.cluster.listen("news") as news:
             assert len(nat.forget()) == 3
-            await until(lambda: len(silences(events)) == 3)
-            await until(lambda: all(map(news._subscriptions.is_listening, cluster.view.members)))  # pyright: ignore[reportPrivateUsage]
-            assert await other.broadcast("news", "at last")
+            await until(lambda: len(silences(client)) == 3)
+            await until(lambda: all(map(news._subscriptions.is_listening, client.view.members)))  # pyright: ignore[reportPrivateUsage]
+            assert await other.cluster.broadcast("news", "at last")
             async with asyncio.timeout(HANG):
                 assert await anext(news) == "at last"
         told = [record for record in caplog.records if "went silent" in record.message]
-        assert sorted(getattr(record, "server", "") for record in told) == silences(events)
+        assert sorted(getattr(record, "server", "") for record in told) == silences(client)
 
 
-async def test_an_idle_subscription_stays(servers: local.Servers, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_idle_subscription_stays(hub_stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
     """A server that answers keeps it, whatever else it does not say."""
     monkeypatch.setattr(server, "PING_SECONDS", 0.01)
-    nat, events = Nat(), list[zkrq.Event]()
-    async with behind(nat, servers, new_namespace(), Hub(), events) as cluster, cluster.listen("news"):
+    nat = Nat()
+    async with behind(hub_stage, nat) as client, client.cluster.listen("news"):
         await until(lambda: nat.asked > 30)
-        assert silences(events) == []
+        assert silences(client) == []
         assert len(nat.subscriptions) == 3
