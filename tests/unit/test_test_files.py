@@ -19,9 +19,11 @@ SUBJECTS = {
     "imports": "the whole package",
     "loading": "what importing the package loads",
     "packaging": "pyproject.toml",
+    "pages": "README and the documentation",
     "plugin": "zkrq.testing.plugin, in a run of pytest of its own",
     "program": "`zkrq worker` as a program",
     "reasons": "what zkrq.base.errors keeps of an exception",
+    "reports": "what the benchmarks write into their pages",
     "test_files": "these files",
     "without_posix": "importing zkrq where it is Windows",
 }
