@@ -13,7 +13,7 @@ import zkrq
 from tests.behaviour.conftest import Connect, PassTime
 from tests.behaviour.helpers import working
 from tests.harness import HANG
-from zkrq.consuming import line
+from zkrq.consuming.core import dispatch
 
 pytestmark = pytest.mark.anyio
 
@@ -177,7 +177,7 @@ async def test_no_more_claims_of_a_group_begin_than_its_rate_and_it_goes_on_by_i
     cluster: zkrq.Cluster, name: str, pass_time: PassTime, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The consumer asks when the rate allows it, without a push that wakes it; other groups go on."""
-    monkeypatch.setattr(line, "SWEEP_SECONDS", 10 * HANG)
+    monkeypatch.setattr(dispatch, "SWEEP_SECONDS", 10 * HANG)
     queue = cluster.queue(name, groups=zkrq.Groups(rate=(4, 0.4)))
     await queue.push_many([f"a{n}" for n in range(7)], group="a")
     await queue.push_many([f"b{n}" for n in range(3)], group="b")
@@ -200,7 +200,7 @@ async def test_a_waiting_consumer_comes_for_a_group_that_rests_while_the_other_i
     cluster: zkrq.Cluster, name: str, connect: Connect, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It is told that a group rests, and asks when that ends; nobody looks again by itself here."""
-    monkeypatch.setattr(line, "SWEEP_SECONDS", 10 * HANG)
+    monkeypatch.setattr(dispatch, "SWEEP_SECONDS", 10 * HANG)
     queue = cluster.queue(name, groups=zkrq.Groups(rate=(1, 0.3)))
     async with connect() as other:
         waiting = [asyncio.create_task(each.queue(name).pop_one(timeout=HANG)) for each in (cluster, other)]

@@ -270,4 +270,4 @@ async def test_an_item_that_came_between_the_ack_and_the_wait_is_found(
 async def _waits(queue: zkrq.Queue[Any]) -> bool:
     """Whether a consumer waits, and its request was answered."""
     parts = queue._parts  # pyright: ignore[reportPrivateUsage]
-    return bool(parts.line._waiters) and parts.shards[0].supplier.supply.state in WAITING  # pyright: ignore[reportPrivateUsage]
+    return bool(parts.line.dispatch.waiters) and parts.shards[0].supplier.supply.state in WAITING

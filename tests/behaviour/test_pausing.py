@@ -11,7 +11,7 @@ import zkrq
 from tests.behaviour.conftest import Connect, PassTime
 from tests.behaviour.helpers import are_sizes, is_empty, working
 from tests.harness import HANG, settled, take
-from zkrq.consuming import line
+from zkrq.consuming.core import dispatch
 
 pytestmark = pytest.mark.anyio
 
@@ -38,7 +38,7 @@ async def test_resume_wakes_who_waits(
     queue: zkrq.Queue[Any], connect: Connect, pass_time: PassTime, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """At once: nobody looks again by itself here."""
-    monkeypatch.setattr(line, "SWEEP_SECONDS", 10 * HANG)
+    monkeypatch.setattr(dispatch, "SWEEP_SECONDS", 10 * HANG)
     async with connect() as other:
         await queue.pause()
         waiting = [asyncio.create_task(each.queue(queue.name).pop_one(timeout=HANG)) for each in (other, other)]

@@ -13,7 +13,7 @@ import zkrq
 from tests.behaviour.conftest import Connect, PassTime
 from tests.behaviour.helpers import is_empty, working
 from tests.harness import HANG, take
-from zkrq.consuming import line
+from zkrq.consuming.core import dispatch
 
 pytestmark = pytest.mark.anyio
 
@@ -124,7 +124,7 @@ async def test_one_that_waits_for_a_slot_is_woken_at_once(
     queue: zkrq.Queue[Any], connect: Connect, pass_time: PassTime, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Nobody looks again by itself here."""
-    monkeypatch.setattr(line, "SWEEP_SECONDS", 10 * HANG)
+    monkeypatch.setattr(dispatch, "SWEEP_SECONDS", 10 * HANG)
     await queue.set_limits(zkrq.Limits(concurrency=1))
     await queue.push_many(range(12))
     async with connect() as other:
@@ -159,7 +159,7 @@ async def test_no_more_claims_begin_than_the_rate_and_they_go_on_by_themselves(
     queue: zkrq.Queue[Any], pass_time: PassTime, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The consumer asks when the rate allows it, without a push that wakes it."""
-    monkeypatch.setattr(line, "SWEEP_SECONDS", 10 * HANG)
+    monkeypatch.setattr(dispatch, "SWEEP_SECONDS", 10 * HANG)
     await queue.set_limits(zkrq.Limits(rate=(5, 1.0)))
     await queue.push_many(range(12))
     seen = list[int]()

@@ -12,7 +12,9 @@ import pytest
 import zkrq
 from tests.behaviour.two_shards import both
 from tests.harness import HANG, until
+from zkrq.consuming.core.supply import Order
 from zkrq.consuming.core.turns import LATE_SECONDS, PROBE_SECONDS
+from zkrq.consuming.requests import Request
 from zkrq.consuming.supplier import Supplier
 from zkrq.protocol.shards import FIRST, ShardName, shard_of
 from zkrq.testing import Servers, TestCluster
@@ -44,13 +46,15 @@ def requests(queue: zkrq.Queue[Any], monkeypatch: pytest.MonkeyPatch) -> list[tu
     monkeypatch.setattr("zkrq.consuming.supplier.LATE_SECONDS", HANG)
     made = list[tuple[str, int]]()
     for name in (FIRST, SECOND):
-        begin = supplier(queue, name)._begin_asking  # pyright: ignore[reportPrivateUsage]
+        make: Callable[..., Request] = supplier(queue, name)._make  # pyright: ignore[reportPrivateUsage]
 
-        def noted(count: int, name: str = name, begin: Callable[[int], None] = begin) -> None:
-            made.append((name, count))
-            begin(count)
+        def noted(
+            owner: str, order: Order, waiter: str, name: str = name, make: Callable[..., Request] = make
+        ) -> Request:
+            made.append((name, order.wanted))
+            return make(owner, order, waiter)
 
-        monkeypatch.setattr(supplier(queue, name), "_begin_asking", noted)
+        monkeypatch.setattr(supplier(queue, name), "_make", noted)
     return made
 
 

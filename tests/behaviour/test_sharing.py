@@ -11,7 +11,9 @@ import pytest
 import zkrq
 from tests.behaviour.conftest import Connect, PassTime
 from tests.harness import A_WHILE, HANG, settled, take, until
-from zkrq.consuming import line
+from zkrq.consuming.core import dispatch
+from zkrq.consuming.core.supply import Order
+from zkrq.consuming.requests import Request
 
 pytestmark = pytest.mark.anyio
 
@@ -19,7 +21,7 @@ pytestmark = pytest.mark.anyio
 @pytest.fixture(autouse=True)
 def no_sweep(monkeypatch: pytest.MonkeyPatch) -> None:
     """No consumer looks again by itself: what comes, comes by a wake-up."""
-    monkeypatch.setattr(line, "SWEEP_SECONDS", 10 * HANG)
+    monkeypatch.setattr(dispatch, "SWEEP_SECONDS", 10 * HANG)
 
 
 @pytest.fixture
@@ -40,15 +42,21 @@ async def start_waiting(queue: zkrq.Queue[Any]) -> asyncio.Task[zkrq.Claim[Any]]
 @pytest.fixture
 def claim_requests(queue: zkrq.Queue[Any], monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """How many items each claim request of the queue's own process was for."""
-    own, counts = queue._parts.shards[0].supplier, list[int]()  # pyright: ignore[reportPrivateUsage]
-    begin: Callable[[int], None] = own._begin_asking  # pyright: ignore[reportPrivateUsage]
-
-    def counted(count: int) -> None:
-        counts.append(count)
-        begin(count)
-
-    monkeypatch.setattr(own, "_begin_asking", counted)
+    counts = list[int]()
+    _watch_requests(queue, monkeypatch, counts.append)
     return counts
+
+
+def _watch_requests(queue: zkrq.Queue[Any], monkeypatch: pytest.MonkeyPatch, see: Callable[[int], None]) -> None:
+    """Show each claim request of the queue's own process before it is sent; an error that this raises is its end."""
+    supplier = queue._parts.shards[0].supplier  # pyright: ignore[reportPrivateUsage]
+    make: Callable[..., Request] = supplier._make  # pyright: ignore[reportPrivateUsage]
+
+    def seen(owner: str, order: Order, waiter: str) -> Request:
+        see(order.wanted)
+        return make(owner, order, waiter)
+
+    monkeypatch.setattr(supplier, "_make", seen)
 
 
 async def test_a_process_that_no_longer_waits_passes_its_wake_up_on(queue: zkrq.Queue[Any], connect: Connect) -> None:
@@ -63,16 +71,14 @@ async def test_a_wake_up_is_passed_on_though_the_first_try_fails(
     queue: zkrq.Queue[Any], connect: Connect, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert await queue.pop_one(timeout=A_WHILE) is None
-    own, counts = queue._parts.shards[0].supplier, list[int]()  # pyright: ignore[reportPrivateUsage]
-    begin: Callable[[int], None] = own._begin_asking  # pyright: ignore[reportPrivateUsage]
+    counts = list[int]()
 
     def fail_first(count: int) -> None:
         counts.append(count)
         if len(counts) == 1:
             raise zkrq.Unavailable("the view is changing")
-        begin(count)
 
-    monkeypatch.setattr(own, "_begin_asking", fail_first)
+    _watch_requests(queue, monkeypatch, fail_first)
     async with connect() as other:
         waiting = await start_waiting(other.queue(queue.name))
         await queue.push("x")

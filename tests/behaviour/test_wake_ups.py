@@ -13,8 +13,7 @@ import pytest
 
 import zkrq
 from tests.behaviour.helpers import working
-from zkrq.consuming import line
-from zkrq.consuming.core import supply
+from zkrq.consuming.core import dispatch, supply
 from zkrq.testing import TestCluster, servers
 
 pytestmark = pytest.mark.anyio
@@ -150,7 +149,7 @@ been cancelled, and nobody had learned of the rest."""
 async def test_no_item_waits_that_a_free_worker_could_begin(
     seeds: Sequence[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(line, "SWEEP_SECONDS", 3600.0)
+    monkeypatch.setattr(dispatch, "SWEEP_SECONDS", 3600.0)
     monkeypatch.setattr(supply, "PASS_ON_LEAST", 0.05)
     for seed in seeds:
         for settled in SETTLED:

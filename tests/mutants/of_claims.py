@@ -89,9 +89,9 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "uncertain-session-hands-out",
-        "zkrq/consuming/supplier.py",
-        "if not fresh and now >= self._identity.certain_until and not self._identity.is_certain():",
-        "if False:",
+        "zkrq/consuming/core/dispatch.py",
+        "        if not is_certain:\n",
+        "        if False:\n",
         "what was claimed ahead is not handed out once others may have fenced this process",
         Suite("tests/simulation/test_scenarios_of_claims.py", "-k", "session_is_uncertain"),
     ),

@@ -1,9 +1,8 @@
 """Claim from one shard of a queue, one claim request at a time, for all consumers of the queue in this process.
 
-A supplier knows nothing of those who wait.  Before each request it gets an ``Order`` from its ``Demand`` (the queue's
-line): how many items the waiting consumers want, and how many they are expected to want next.  Afterwards it reports.
-It keeps what was claimed ahead until consumers draw it.  Items that are not taken go back to the queue, and the next
-request waits for that, or it would get the items behind them.
+A supplier decides nothing.  Before each request ``core/dispatch.py`` says for how many items it is to be, and hears
+afterwards what it has brought.  Items that no consumer takes go back to the queue, and the next request waits for that,
+or it would get the items behind them.
 
 A request whose answer was lost is repeated under the same number until it is answered, and gets the same items: with a
 new number the items of the lost answer would stay claimed, and extended by nobody, until their deadlines.
@@ -12,7 +11,7 @@ A request that is due when settlements leave joins them, and both are one decisi
 slot settles one item and gets the next for the price of one call.  A request never waits for settlements that are not
 leaving already.
 
-An idle queue costs one request every ``line.SWEEP_SECONDS``; a push wakes it immediately.  A push wakes one process
+An idle queue costs one request every ``SWEEP_SECONDS``; a push wakes it immediately.  A push wakes one process
 only, so a process that is woken while none of its consumers waits requests no items, which wakes the next process.
 """
 
@@ -20,9 +19,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
-from typing import TYPE_CHECKING, Generic, NamedTuple, Protocol, TypeVar
+from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
 
 from zkrq.base.alarm import NEXT_TURN, Alarm
 from zkrq.base.codecs import codec_of_item, place_of
@@ -33,8 +31,8 @@ from zkrq.base.pauses import doubled
 from zkrq.base.tasks import wait_ended
 from zkrq.consuming.claims import Claim, lease_of
 from zkrq.consuming.core import supply as life
-from zkrq.consuming.core.lease import DELIVER, HOLDING, LeaseState
-from zkrq.consuming.core.supply import IS_DUE, JOINED, WAITING, Action, Order, Supply, SupplyState
+from zkrq.consuming.core.dispatch import Report, Stock
+from zkrq.consuming.core.supply import IS_DUE, JOINED, WAITING, Action, Order, SupplyState
 from zkrq.consuming.core.turns import LATE_SECONDS
 from zkrq.consuming.lease import Grant
 from zkrq.consuming.requests import Answered, Request
@@ -44,7 +42,7 @@ from zkrq.protocol.records import State, clock_of
 
 if TYPE_CHECKING:
     from zkrq.consuming.context import QueueContext
-    from zkrq.consuming.core.pace import Pace
+    from zkrq.consuming.core.dispatch import Dispatch
     from zkrq.consuming.leases import Leases
     from zkrq.consuming.wakeups import Wakeups
     from zkrq.replication.replicas import Replicas
@@ -65,54 +63,14 @@ LARGE_BYTES = 1 << 16
 """Bytes of payloads, of one bundle in one reply, that a server is not to keep for long once their items are gone."""
 
 
-class Report(NamedTuple):
-    """What a claim request brought."""
-
-    next_ms: int
-    """Milliseconds until an item becomes ready by itself; 0: some are left, or this request has to be made again;
-    negative: never."""
-    items: int = 0
-    size: int = 0
-    """Bytes of the payloads."""
-    listening: bool = False
-    """Whether a wake-up channel was left: not where all that was asked for was there."""
-
-    @property
-    def is_dry(self) -> bool:
-        """Whether nothing is left."""
-        return self.next_ms != 0
-
-
 class Demand(Protocol[T]):
-    """What the consumers of a queue want of their suppliers: the part of a ``Line`` that a supplier uses."""
+    """Who decides what the suppliers of a queue are to do: the part of a ``Line`` that a supplier uses."""
 
-    pace: Pace
-    has_others: bool
-    """Whether there are several suppliers."""
+    dispatch: Dispatch[Claim[T]]
 
-    def order(self, supplier: Supplier[T], returning: int = 0) -> Order:
-        """Say what a supplier is to do next.
-
-        ``returning``: consumers whose settlements leave now, and who are expected back."""
+    def carry_out(self) -> None:
+        """Do what was decided."""
         ...
-
-    def expects(self, returning: int) -> bool:
-        """Tell whether consumers who are about to come back are to find items claimed for them."""
-        ...
-
-    def look(self) -> None:
-        """Let every supplier ask for its next order."""
-        ...
-
-    def late(self, supplier: Supplier[T]) -> None:
-        """Note that a request is in flight for long: others are to see what it is about."""
-        ...
-
-    def report(self, supplier: Supplier[T], order: Order, report: Report) -> float:
-        """Hand out what was claimed.  Return the seconds until the next order, 0: immediately."""
-        ...
-
-    def failed(self, supplier: Supplier[T], order: Order, error: ZkrqError) -> None: ...
 
 
 class Supplier(Generic[T]):
@@ -124,7 +82,7 @@ class Supplier(Generic[T]):
         leases: Leases,
         wakeups: Wakeups,
         context: QueueContext,
-        demand: Demand[T],
+        line: Demand[T],
         away: Callable[[], str | None],
         *,
         seq: int = 0,
@@ -137,11 +95,10 @@ class Supplier(Generic[T]):
         self._leases = leases
         self._wakeups = wakeups
         self._context = context
-        self._demand = demand
-        self._away = away
+        self._line = line
+        self._dispatch = line.dispatch
         self._identity = context.identity
         self._log = Log(logging.getLogger("zkrq.claims"), {"cluster": context.cluster, "queue": context.queue})
-        self._pace = demand.pace
         self._runner: asyncio.Task[None] | None = None
         self._alarm = Alarm()
         self._late: asyncio.TimerHandle | None = None
@@ -149,38 +106,26 @@ class Supplier(Generic[T]):
         """The request that was sent together with settlements, until the loop below waits for its answer."""
         self._handed_back = set[asyncio.Task[None]]()
         self._trouble: ZkrqError | None = None
+        """Why the last request failed."""
         self.seq = seq
         """Number of the last request."""
-        self.supply = Supply()
-        self.buffer: deque[Claim[T]] = deque()
-        """Claims made ahead."""
-        self.looks = 0
-        """Requests that were answered."""
+        self.supply = Stock["Claim[T]"](leases, lambda: away() is not None)
         leases.join_with(self.join)
 
     # -- running -------------------------------------------------------------------------------------------------------
 
-    def look(self) -> None:
-        """Ask for the next order soon, and make a request if it says so."""
-        if action := self.supply.tell(life.LOOK):
-            self._act(action)
-
-    def probe(self, count: int) -> None:
-        """Have this many items claimed once, at least."""
-        if action := self.supply.probe(count):
-            self._act(action)
-
     def wake(self, alone: bool = False) -> None:
         """Make a request soon: an item may be ready.  ``alone``: no other process was woken for it."""
         if action := self.supply.wake(alone=alone):
-            self._act(action)
+            self.act(action)
 
-    def _act(self, action: Action) -> None:
+    def act(self, action: Action) -> None:
+        """Begin, ring or end the loop."""
         match action:
             case Action.RING:
                 self._alarm.ring()
             case Action.START:
-                self._pace.begin(asyncio.get_running_loop().time())
+                self._dispatch.pace.begin(asyncio.get_running_loop().time())
                 self._runner = self._context.tasks.supervise(self._run, f"claim from {self._context.queue}")
             case Action.STOP:
                 self._alarm.stop()
@@ -189,25 +134,25 @@ class Supplier(Generic[T]):
                     self._runner = None
 
     def rest(self) -> bool:
-        """End the loop below unless there is work for it; return whether it has ended.  ``look`` begins it again.
+        """End the loop below unless there is work for it; return whether it has ended.  A consumer begins it again.
 
         The caller has seen that no consumer is left.  It ends only between two requests: one in flight may have claimed
         items.
         """
-        if self.supply.state in WAITING and not self.buffer and not self._handed_back:
+        if self.supply.state in WAITING and not self.supply.ahead and not self._handed_back:
             self.supply.tell(life.REST)
-            self._act(Action.STOP)
+            self.act(Action.STOP)
         return self._runner is None
 
     def close(self) -> None:
         """Make no more requests."""
         self.supply.tell(life.CLOSE)
-        self._act(Action.STOP)
+        self.act(Action.STOP)
 
     @property
-    def is_in_trouble(self) -> bool:
-        """Whether the last request failed, or the next one will."""
-        return self._trouble is not None or self._away() is not None
+    def looks(self) -> int:
+        """Requests that were answered."""
+        return self.supply.answered
 
     def failure(self, reason: ZkrqError | None = None) -> ZkrqError:
         """Return the error for a caller that no server has answered in time, or whose request failed for a reason."""
@@ -218,55 +163,11 @@ class Supplier(Generic[T]):
         error.__cause__ = reason
         return error
 
-    # -- what was claimed ahead ----------------------------------------------------------------------------------------
-
-    def draw(self, want: int, *, fresh: bool = False) -> list[Claim[T]]:
-        """Take claims from the buffer, skipping those that were lost meanwhile.
-
-        While the session is not certain, other clients may have fenced this process.  Then this returns only claims
-        that Redis has just granted (``fresh``), and the others go back.
-        """
-        drawn: list[Claim[T]] = []
-        now = asyncio.get_running_loop().time()
-        # A session that may be over: another client may have fenced this owner and given its items away.  What Redis
-        # has granted just now is safe, because a fenced owner is refused there.
-        if not fresh and now >= self._identity.certain_until and not self._identity.is_certain():
-            self.release()
-        while self.buffer and len(drawn) < want:
-            claim = self.buffer.popleft()
-            lease = lease_of(claim)
-            if lease.state in HOLDING and lease.deadline_at > now:  # holds_at, without the call
-                lease.state = DELIVER[lease.state]
-                drawn.append(claim)
-        self._pace.taken += len(drawn)
-        # What a shard without items is asked for, it has not; the others may have it.
-        if len(self.buffer) < self.supply.low:
-            state = self.supply.state
-            if self._demand.has_others or not (state in IS_DUE or state is SupplyState.LISTENING):
-                self._demand.look()
-        return drawn
-
-    def take_back(self, claims: Sequence[Claim[T]]) -> None:
-        """Put claims that were drawn back into the buffer, as the first."""
-        for claim in reversed(claims):
-            lease_of(claim).take_back()
-            self.buffer.appendleft(claim)
-
-    def has_granted(self, claim: Claim[T]) -> bool:
-        """Tell whether a claim is of this shard."""
-        return lease_of(claim).issuer is self._leases
-
-    def drop_lost(self) -> None:
-        """Forget claims at the head of the buffer that no longer hold."""
-        while self.buffer and not lease_of(self.buffer[0]).holds:
-            self.buffer.popleft()
-
-    def release(self, count: int | None = None) -> None:
-        """Hand back so many of the items claimed ahead, the last ones; None: all."""
-        for _ in range(len(self.buffer) if count is None else count):
-            task = self._context.tasks.start(self._release(self.buffer.pop()), "hand back")
-            self._handed_back.add(task)
-            task.add_done_callback(self._handed_back.discard)
+    def hand_back(self, claim: Claim[T]) -> None:
+        """Release an item that no consumer has seen."""
+        task = self._context.tasks.start(self._release(claim), "hand back")
+        self._handed_back.add(task)
+        task.add_done_callback(self._handed_back.discard)
 
     async def _release(self, claim: Claim[T]) -> None:
         try:
@@ -281,7 +182,6 @@ class Supplier(Generic[T]):
 
         - A request that left with settlements waits to be taken over, and has the next number.
         - There is a loop unless the supply rests, or is closed.
-        - What is claimed ahead is of this shard, and no consumer has it: it would be handed out twice.
         - Another supplier hears of a request that takes long only while it is in flight.
         """
         supply = self.supply
@@ -290,12 +190,6 @@ class Supplier(Generic[T]):
         assert not self._joined or self._joined.call.seq == self.seq + 1, "a request of another number than the next"
         assert bool(self._runner) is (supply.state not in (SupplyState.RESTING, SupplyState.CLOSED)), supply.state
         assert supply.asking or self._late is None, "late, and nothing is in flight"
-        assert len({id(claim) for claim in self.buffer}) == len(self.buffer), "a claim is there twice"
-        for claim in self.buffer:
-            lease = lease_of(claim)
-            assert lease.issuer is self._leases, f"a claim of another shard: {lease!r}"
-            assert lease.state is not LeaseState.DELIVERED, f"a consumer has what is still to be handed out: {lease!r}"
-        supply.check_invariants()
 
     # -- claiming ------------------------------------------------------------------------------------------------------
 
@@ -318,19 +212,15 @@ class Supplier(Generic[T]):
                 if self._trouble is None:
                     self._log.warning("no claims for now, retrying: %s", error)
                 self._trouble = error
-                self._demand.failed(self, supply.fail(), self.failure(error))
+                self._dispatch.fail(supply, self.failure(error), loop.time(), self._identity.is_certain())
+                self._line.carry_out()
                 await asyncio.sleep(doubled(FIRST_PAUSE, failures, most=MAX_PAUSE))
                 supply.tell(life.RETRY)
                 continue
             failures, self._trouble = 0, None
-            self.looks += 1
-            # Where a rate has stopped the request, no channel was left.
-            heard = report.is_dry and report.listening and not self._pace.limited
-            # The order is not kept here: it knows consumers and so their claims, which would be extended as long.
-            pause = self._demand.report(self, supply.answer(loop.time(), report.next_ms, heard=heard), report)
-            supply.due_at = loop.time() + pause
-            if not pause:
-                supply.tell(life.LOOK)
+            self._dispatch.answer(supply, report, loop.time(), self._identity.is_certain())
+            del report  # it has the claims, which would be extended as long as it is kept here
+            self._line.carry_out()
 
     async def _wait_until_due(self) -> None:
         """Wait until an order is due, or a request has joined settlements."""
@@ -355,9 +245,12 @@ class Supplier(Generic[T]):
         if supply.state not in life.JOIN or self._handed_back or owner is None:
             return None
         is_due = supply.state in IS_DUE
-        if not is_due and (len(self.buffer) >= returning or not self._demand.expects(returning)):
+        if not is_due and (len(supply.ahead) >= returning or not self._dispatch.expects(returning)):
             return None
-        order = self._demand.order(self, returning)
+        now = asyncio.get_running_loop().time()
+        order = self._dispatch.order(supply, now, self._identity.is_certain(), returning)
+        if self._dispatch.actions:
+            self._line.carry_out()
         hears = order.listens and self._wakeups.hears(self._replicas.primary(self._context.queue), owner)
         # Two kinds of request are left to the loop: one that has to begin to listen for a consumer that waits already,
         # and one that only passes a wake-up on.  A consumer that comes back and finds nothing asks again, and the loop
@@ -370,8 +263,8 @@ class Supplier(Generic[T]):
         answer: asyncio.Future[Answered] = asyncio.get_running_loop().create_future()
         self._joined = self._make(owner, order, self._wakeups.channel if hears else "")._replace(answer=answer)
         self._leases.expect(self._joined.token)
-        if action := supply.ask(order, asyncio.get_running_loop().time(), life.JOIN):
-            self._act(action)
+        if action := supply.ask(order, now, life.JOIN):
+            self.act(action)
         return self._joined
 
     def _take_over(self) -> Request | None:
@@ -379,21 +272,17 @@ class Supplier(Generic[T]):
         request, self._joined = self._joined, None
         if request:
             self.supply.tell(life.TAKE_OVER)
-            self._begin_asking(request.call.count)
+            self.note_company()
         return request
-
-    def _begin_asking(self, count: int) -> None:
-        """Let other suppliers hear of the request in flight if it takes long.  ``count``: items that it is for."""
-        self.note_company()
 
     def note_company(self) -> None:
         """See to it that other suppliers, if there are any, hear that the request in flight takes long."""
-        if self._demand.has_others and not self._late and self.supply.asking:
+        if self._dispatch.has_others and not self._late and self.supply.asking:
             self._late = asyncio.get_running_loop().call_later(LATE_SECONDS, self._note_late)
 
     def _note_late(self) -> None:
-        self.supply.late()
-        self._demand.late(self)
+        self._dispatch.late(self.supply, asyncio.get_running_loop().time(), self._identity.is_certain())
+        self._line.carry_out()
 
     def _stop_late(self) -> None:
         if self._late:
@@ -402,13 +291,16 @@ class Supplier(Generic[T]):
 
     async def _next_request(self) -> Request | None:
         """Ask for the next order; return its request once that may be made, None if nothing is to be asked for."""
-        order, now = self._demand.order(self), asyncio.get_running_loop().time()
+        now = asyncio.get_running_loop().time()
+        order = self._dispatch.order(self.supply, now, self._identity.is_certain())
+        if self._dispatch.actions:
+            self._line.carry_out()
         if not order.asks:
             self.supply.pause(order, now)
             return None
         # Noted before the first await: a wake-up that arrives from now on must lead to another request.
         self.supply.ask(order, now)
-        self._begin_asking(order.wanted)
+        self.note_company()
         # A request that overtakes what is being handed back would get the items behind them, and the order would be
         # lost.
         if self._handed_back:
@@ -451,31 +343,31 @@ class Supplier(Generic[T]):
         )
         return Request(call, asyncio.get_running_loop().time())
 
-    async def _finish(self, request: Request, answer: Awaitable[Answered]) -> Report:
-        """Wait for the answer to a request, and put what it brings into the buffer."""
+    async def _finish(self, request: Request, answer: Awaitable[Answered]) -> Report[Claim[T]]:
+        """Wait for the answer to a request; return what it brings."""
         owner, context = request.call.owner, self._context
         try:
             decided = await answer
         except ClaimLost:
             context.declared_dead(owner)
-            return AGAIN  # under another owner id
+            return Report(0)  # under another owner id
         assert request.call.seq == self.seq + 1, f"request {request.call.seq} is answered after {self.seq}"
         # Only now: if the answer is lost, the same number is asked again, and gives the same items.
         self.seq = request.call.seq
         if self._identity.is_over(owner):
-            return AGAIN  # the session has ended: other consumers will get these items
-        items, size = self._admit(decided, request)
-        self._pace.limited = decided.reply.limited > 0
+            return Report(0)  # the session has ended: other consumers will get these items
+        claims, size = self._admit(decided, request)
+        self._dispatch.pace.limited = decided.reply.limited > 0
         next_ms, dropped = decided.reply.next_ms, decided.reply.dropped_letters
         if dropped:
             context.events.tell(DeadLettersDropped(context.cluster, context.queue, dropped), logging.WARNING)
         if given_up := calls.given_up(decided.records.with_notes()):
             context.events.tell(ItemsGivenUp(context.cluster, context.queue, tuple(given_up)), logging.WARNING)
         is_short = sum(decided.reply.handed[2::4]) < request.call.count
-        return Report(next_ms, items, size, is_short and bool(request.call.waiter))
+        return Report(next_ms, claims, size, is_short and bool(request.call.waiter))
 
-    def _admit(self, decided: Answered, request: Request) -> tuple[int, int]:
-        """Put the result of the request into the buffer.  Return the number of items, and the bytes of their payloads.
+    def _admit(self, decided: Answered, request: Request) -> tuple[Sequence[Claim[T]], int]:
+        """Make claims of the result of the request, and hold them.  Return them, and the bytes of their payloads.
 
         A repeated request gets what is left of its first try's lease.
         """
@@ -517,8 +409,7 @@ class Supplier(Generic[T]):
         if self._leases.observers.claimed:
             took = asyncio.get_running_loop().time() - started
             self._leases.observers.tell_claimed(self._context.queue, claims, took)
-        self.buffer += claims
-        return len(claims), size
+        return claims, size
 
     def _seconds_left(self, grant: Grant, position: int, clock_us: int) -> float:
         """Return how long the claims of a grant hold, from the moment when it was asked for."""
@@ -538,6 +429,3 @@ class Supplier(Generic[T]):
             lease_of(claim).stop_extending()
             text = "item %s could not be buried, it comes back by itself: %s"
             self._log.warning(text, claim.id, problem, extra=about)
-
-
-AGAIN = Report(0)

@@ -1,0 +1,398 @@
+"""What decides for the consumers of a queue: single cases, and random walks with a server that is a list."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from tests.every import every
+from tests.unit.dispatching import LEASE, Caller, Claim, Server, Shell
+from zkrq.consuming.core import supply as life
+from zkrq.consuming.core.dispatch import POLL_MS, SWEEP_SECONDS, Report, Waiter
+from zkrq.consuming.core.lease import DELIVER, LOSE
+from zkrq.consuming.core.pace import CLAIM_MAX, PrefetchLimit
+from zkrq.consuming.core.supply import IS_DUE, Order, SupplyState
+
+
+def shell_with(items: int, servers: int = 1) -> Shell:
+    shell = Shell(servers)
+    for server in shell.servers:
+        server.ready += range(items)
+    return shell
+
+
+def items_of(waiter: Waiter[Claim]) -> list[int] | None:
+    return None if waiter.claims is None else [claim.item for claim in waiter.claims]
+
+
+def test_one_request_is_for_all_who_wait() -> None:
+    shell = shell_with(10)
+    first, second = shell.wait(2), shell.wait()
+    shell.run()
+    assert (items_of(first), items_of(second), shell.requests) == ([0, 1], [2], 1)
+
+
+def test_who_waits_is_not_overtaken() -> None:
+    shell = shell_with(3)
+    shell.dispatch.pace.join(PrefetchLimit(2, fixed=True))
+    first = shell.wait()
+    assert shell.draw() == []
+    shell.run()
+    assert items_of(first) == [0]
+    assert [claim.item for claim in shell.draw()] == [1]
+
+
+def test_a_consumer_that_has_left_is_passed_over() -> None:
+    shell = shell_with(3)
+    first, second = shell.wait(), shell.wait()
+    assert isinstance(first.caller, Caller)
+    first.caller.has_left = True
+    shell.run()
+    assert (first.claims, items_of(second)) == (None, [0])
+
+
+def test_what_a_cancelled_consumer_was_given_is_the_next_ones() -> None:
+    shell = shell_with(1)
+    first, second = shell.wait(), shell.wait()
+    shell.run()
+    assert items_of(first) == [0]
+    shell.withdraw(first)
+    assert items_of(second) == [0]
+
+
+def test_claims_of_a_batch_that_is_given_up_are_the_next_ones_in_their_order() -> None:
+    shell = shell_with(3)
+    shell.wait(3)
+    shell.run()
+    next_one = shell.wait(2)
+    given, shell.taken = shell.taken, []
+    shell.dispatch.give_back(given, *shell.moment)
+    shell.carry_out()
+    assert items_of(next_one) == [0, 1]
+    assert list(shell.servers[0].ready) == [2], "and nobody else is here"
+
+
+def test_without_consumers_nothing_stays_ahead() -> None:
+    shell, limit = shell_with(10), PrefetchLimit(5, fixed=True)
+    shell.dispatch.pace.join(limit)
+    shell.wait()
+    shell.run()
+    assert shell.dispatch.ahead == 5
+    shell.dispatch.pace.leave(limit)
+    shell.dispatch.consumer_left(*shell.moment)
+    shell.carry_out()
+    assert shell.dispatch.ahead == 0
+    assert len(shell.servers[0].ready) == 9
+
+
+def test_the_next_request_leaves_when_half_is_left() -> None:
+    shell = shell_with(100)
+    shell.dispatch.pace.join(PrefetchLimit(10, fixed=True))
+    shell.wait()
+    shell.run()
+    due: list[bool] = []
+    for _ in range(6):
+        shell.draw()
+        due.append(shell.servers[0].stock.state in IS_DUE)
+    assert due == [False] * 5 + [True]
+    shell.run()
+    assert (shell.dispatch.ahead, shell.requests) == (10, 2)
+
+
+def test_where_nothing_was_ready_only_a_caller_that_wants_an_answer_asks() -> None:
+    shell = Shell()
+    shell.wait()
+    shell.run()
+    assert shell.servers[0].stock.state is SupplyState.LISTENING
+    shell.wait()
+    assert shell.servers[0].stock.state is SupplyState.LISTENING
+    late = shell.wait(patient=False)
+    shell.run()
+    assert (late.claims, shell.requests) == ([], 2)
+
+
+def test_an_answer_that_was_decided_before_a_caller_came_says_nothing_to_it() -> None:
+    shell = Shell()
+    (server,) = shell.servers
+    shell.wait(patient=False)
+    shell.ask(server)
+    late = shell.wait(patient=False)
+    shell.answer(server)
+    assert late.claims is None
+    shell.run()
+    assert late.claims == []
+
+
+@every("is_away", [False, True])
+def test_one_that_fails_is_not_waited_for_if_another_has_answered(is_away: bool) -> None:
+    shell = Shell(2)
+    first, second = shell.servers
+    waiter = shell.wait(patient=False)
+    shell.ask(first)
+    shell.ask(second)
+    second.is_away = is_away
+    if not is_away:
+        shell.fail(second, TimeoutError())
+        assert not waiter.caller.done()
+    shell.answer(first)
+    assert waiter.claims == []
+
+
+def test_if_all_fail_the_first_error_is_told() -> None:
+    shell = Shell(2)
+    errors = [TimeoutError(), TimeoutError()]
+    waiter, patient = shell.wait(patient=False), shell.wait()
+    for server in shell.servers:
+        shell.ask(server)
+    for server, error in zip(shell.servers, errors, strict=True):
+        shell.fail(server, error)
+    assert waiter.error is errors[0]
+    assert not patient.caller.done(), "it is served by a later request"
+    for server in shell.servers:
+        server.ready.append(1)
+    shell.run()
+    assert items_of(patient) == [1]
+
+
+def test_a_waiter_whose_last_unknown_shard_is_taken_away_has_its_answer() -> None:
+    shell = Shell(2)
+    first, second = shell.servers
+    waiter, left = shell.wait(patient=False), shell.wait(patient=False)
+    assert isinstance(left.caller, Caller)
+    left.caller.has_left = True
+    shell.ask(first)
+    shell.ask(second)
+    shell.answer(first)
+    shell.use([first])
+    assert (waiter.claims, left.claims) == ([], None)
+
+
+def test_a_limited_queue_keeps_nothing_but_for_those_who_come_back() -> None:
+    shell = Shell(limited=True)
+    (server,) = shell.servers
+    server.ready += range(3)
+    shell.dispatch.pace.join(PrefetchLimit(5, fixed=True))
+    order = Order(True, 3, expected=1)
+    server.stock.tell(life.LOOK)
+    server.stock.ask(order, shell.now)
+    server.order = order
+    shell.answer(server)
+    assert shell.dispatch.ahead == 1
+
+
+def test_a_consumer_without_a_channel_asks_again_soon() -> None:
+    shell = Shell()
+    (server,) = shell.servers
+    shell.wait()
+    shell.ask(server)
+    shell.dispatch.answer(server.stock, Report(-1), *shell.moment)
+    assert server.stock.due_at == shell.now + POLL_MS / 1000
+
+
+def test_who_comes_back_finds_its_next_item() -> None:
+    shell = shell_with(3)
+    shell.dispatch.pace.join(PrefetchLimit(0))
+    shell.dispatch.pace.join(PrefetchLimit(None))
+    (server,) = shell.servers
+    assert shell.dispatch.expects(1)
+    assert not shell.dispatch.expects(0)
+    assert shell.dispatch.order(server.stock, *shell.moment, 5).wanted == 1, "there is one stream, and another one"
+    shell.is_certain = False
+    assert not shell.dispatch.order(server.stock, *shell.moment, 1).asks
+    shell.is_certain = True
+    shell.wait()
+    assert not shell.dispatch.expects(1), "it waits"
+
+
+def test_items_of_a_session_that_may_be_over_go_back() -> None:
+    shell = shell_with(5)
+    shell.dispatch.pace.join(PrefetchLimit(2, fixed=True))
+    shell.wait()
+    shell.run()
+    assert shell.dispatch.ahead == 2
+    shell.is_certain = False
+    assert shell.draw() == []
+    assert shell.dispatch.ahead == 0
+    waiter = shell.wait()
+    shell.run()
+    assert items_of(waiter) == [3], "a server has just granted it"
+
+
+def test_streams_take_the_claims_of_one_shard_at_a_time() -> None:
+    shell = shell_with(4, servers=2)
+    shell.dispatch.pace.join(PrefetchLimit(8, fixed=True))
+    shell.dispatch.probe(8)
+    for server in shell.servers:
+        shell.ask(server)
+        server.order = server.order or Order(True, 4)
+    for server in shell.servers:
+        server.stock.ahead += [Claim(item, server, shell.now + LEASE) for item in range(4)]
+    drawn = [claim.lease.issuer for claim in (*shell.draw(3), *shell.draw(3), *shell.draw(2))]
+    assert [len([*run]) for _, run in itertools.groupby(drawn)] == [4, 4]
+
+
+def test_closing_ends_every_wait() -> None:
+    shell = Shell()
+    waiter = shell.wait()
+    shell.dispatch.close()
+    shell.carry_out()
+    assert isinstance(waiter.caller, Caller)
+    assert isinstance(waiter.caller.error, LookupError)
+    assert shell.draw() == []
+    shell.dispatch.check_invariants()
+
+
+def test_a_shard_that_takes_long_lets_the_others_look() -> None:
+    shell = Shell(2)
+    first, second = shell.servers
+    shell.wait()
+    shell.ask(first)
+    shell.ask(second)
+    shell.answer(second)
+    shell.dispatch.late(first.stock, *shell.moment)
+    assert (first.stock.is_late, second.stock.state in IS_DUE) == (True, True)
+
+
+class Walk(RuleBasedStateMachine):
+    """Consumers, streams, requests and failures in any order, over up to three shards."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.numbers = itertools.count()
+        self.streams: list[PrefetchLimit] = []
+        self.lost = set[int]()
+        self.chance = 0
+
+    @initialize(servers=st.integers(1, 3), limited=st.sampled_from([False, False, False, True]))
+    def begin(self, servers: int, limited: bool) -> None:
+        self.shell = Shell(servers, limited=limited)
+
+    def pick(self, of: list[Any], chance: int) -> Any:
+        return of[chance % len(of)]
+
+    @rule(chance=st.integers(0, 99), count=st.integers(1, 4))
+    def push(self, chance: int, count: int) -> None:
+        for _ in range(count):
+            self.shell.push(self.pick(self.shell.servers, chance), next(self.numbers))
+
+    @rule(want=st.integers(1, 3), patient=st.booleans())
+    def wait(self, want: int, patient: bool) -> None:
+        self.shell.wait(want, patient=patient)
+
+    @precondition(lambda self: self.shell.came)
+    @rule(chance=st.integers(0, 99), is_late=st.booleans())
+    def leave(self, chance: int, is_late: bool) -> None:
+        waiter = self.pick(self.shell.came, chance)
+        if is_late and not waiter.caller.done():
+            waiter.caller.has_left = True  # it is withdrawn later
+        elif waiter.claims is None or all(claim in self.shell.taken for claim in waiter.claims):
+            self.shell.came.remove(waiter)
+            self.shell.withdraw(waiter)
+
+    @rule(
+        limit=st.sampled_from([PrefetchLimit(None), PrefetchLimit(4, fixed=True), PrefetchLimit(3), PrefetchLimit(0)])
+    )
+    def join(self, limit: PrefetchLimit) -> None:
+        self.streams.append(limit)
+        self.shell.dispatch.pace.join(limit)
+
+    @precondition(lambda self: self.streams)
+    @rule()
+    def end_a_stream(self) -> None:
+        self.shell.dispatch.pace.leave(self.streams.pop())
+        self.shell.dispatch.consumer_left(*self.shell.moment)
+        self.shell.carry_out()
+
+    @rule(want=st.integers(1, 3))
+    def draw(self, want: int) -> None:
+        self.shell.draw(want)
+
+    @precondition(lambda self: self.shell.taken)
+    @rule(chance=st.integers(0, 99))
+    def give_back(self, chance: int) -> None:
+        claims = self.shell.taken[chance % len(self.shell.taken) :]
+        claims = [claim for claim in claims if claim.lease.holds(self.shell.now)]
+        self.shell.came = [each for each in self.shell.came if not {*(each.claims or ())} & {*claims}]
+        self.shell.taken = [claim for claim in self.shell.taken if claim not in claims]
+        self.shell.dispatch.give_back(claims, *self.shell.moment)
+        self.shell.carry_out()
+
+    @rule(chance=st.integers(0, 99))
+    def lose(self, chance: int) -> None:
+        if ahead := [claim for stock in self.shell.dispatch.stocks for claim in stock.ahead]:
+            lease = self.pick(ahead, chance).lease
+            lease.state = LOSE[lease.state]
+
+    @rule(is_certain=st.booleans())
+    def session(self, is_certain: bool) -> None:
+        self.shell.is_certain = is_certain
+
+    @rule(seconds=st.sampled_from([0.05, 0.3, 1.0, 4.0, LEASE]))
+    def pass_time(self, seconds: float) -> None:
+        self.shell.pass_time(seconds)
+
+    @rule(chance=st.integers(0, 99))
+    def go_on(self, chance: int) -> None:
+        """A request is made, answered, or repeated."""
+        server: Server = self.pick(self.shell.servers, chance)
+        if server.stock.state in life.RETRY:
+            self.shell.retry(server)
+        elif server.stock.state in life.ANSWER:
+            self.shell.answer(server)
+        elif server.stock.state in life.ASK:
+            self.shell.ask(server)
+
+    @rule(chance=st.integers(0, 99), is_late=st.booleans())
+    def suffer(self, chance: int, is_late: bool) -> None:
+        """A request in flight fails, or takes long."""
+        server: Server = self.pick(self.shell.servers, chance)
+        if server.order is None:
+            return
+        if not is_late:
+            self.shell.fail(server, TimeoutError())
+        elif server.stock.asking and self.shell.dispatch.has_others:
+            self.shell.dispatch.late(server.stock, *self.shell.moment)
+            self.shell.carry_out()
+
+    @rule(count=st.integers(1, CLAIM_MAX))
+    def probe(self, count: int) -> None:
+        self.shell.dispatch.probe(count)
+        self.shell.carry_out()
+
+    @rule()
+    def rest(self) -> None:
+        """Once servers answer and time passes, nobody waits where items are, and nothing is asked for in vain."""
+        shell = self.shell
+        shell.is_certain = True
+        shell.vain = 0
+        shell.run()
+        assert shell.vain <= 2 * len(shell.servers) + 1, f"{shell.vain} requests in vain"
+        shell.run(2 * SWEEP_SECONDS)
+        waiting = [waiter for waiter in shell.dispatch.waiters if not waiter.caller.done()]
+        assert all(waiter.patient for waiter in waiting), "nobody has told it that nothing is ready"
+        assert not waiting or not any(server.ready for server in shell.servers), "it waits, and items are ready"
+
+    @invariant()
+    def is_consistent(self) -> None:
+        self.shell.dispatch.check_invariants()
+
+    @invariant()
+    def no_item_is_in_two_places(self) -> None:
+        shell = self.shell
+        ahead = [claim for stock in shell.dispatch.stocks for claim in stock.ahead if claim.lease.holds(shell.now)]
+        taken = [claim for claim in shell.taken if claim.lease.holds(shell.now)]
+        items = [each.item for each in (*ahead, *taken)] + [item for server in shell.servers for item in server.ready]
+        assert len({*items}) == len(items)
+
+    @invariant()
+    def claims_that_consumers_have_are_delivered(self) -> None:
+        for claim in self.shell.taken:
+            assert claim.lease.state is DELIVER[claim.lease.state]
+
+
+Walk.TestCase.settings = settings(max_examples=50, stateful_step_count=30, deadline=None)
+TestWalk = Walk.TestCase
