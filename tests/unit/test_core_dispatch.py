@@ -14,8 +14,9 @@ from tests.unit.dispatching import LEASE, Caller, Claim, Server, Shell
 from zkrq.consuming.core import supply as life
 from zkrq.consuming.core.dispatch import POLL_MS, SWEEP_SECONDS, Report, Waiter
 from zkrq.consuming.core.lease import DELIVER, LOSE
-from zkrq.consuming.core.pace import CLAIM_MAX, PrefetchLimit
+from zkrq.consuming.core.pace import AHEAD_SECONDS, CLAIM_MAX, PrefetchLimit
 from zkrq.consuming.core.supply import IS_DUE, Order, SupplyState
+from zkrq.consuming.core.turns import PROBE_SECONDS
 
 
 def shell_with(items: int, servers: int = 1) -> Shell:
@@ -257,6 +258,199 @@ def test_a_shard_that_takes_long_lets_the_others_look() -> None:
     assert (first.stock.is_late, second.stock.state in IS_DUE) == (True, True)
 
 
+def test_what_was_given_under_a_session_that_may_be_over_is_nobodys() -> None:
+    shell = shell_with(1)
+    first, second = shell.wait(), shell.wait()
+    shell.run()
+    shell.is_certain = False
+    shell.withdraw(first)
+    assert second.claims is None
+    assert list(shell.servers[0].ready) == [0]
+
+
+@every("gone", ["lost", "expired"])
+def test_a_claim_that_no_longer_holds_is_given_to_nobody(gone: str) -> None:
+    def end(claim: Claim) -> None:
+        if gone == "lost":
+            claim.lease.state = LOSE[claim.lease.state]
+        else:
+            claim.lease.deadline_at = shell.now
+
+    shell = shell_with(6)
+    shell.dispatch.pace.join(PrefetchLimit(3, fixed=True))
+    shell.wait(3)
+    shell.run()
+    assert shell.dispatch.ahead == 3
+    end(shell.servers[0].stock.ahead[0])
+    assert [claim.item for claim in shell.draw(2)] == [4, 5]
+    next_one = shell.wait(3)
+    given, shell.taken = shell.taken[:3], shell.taken[3:]
+    end(given[1])
+    shell.dispatch.give_back(given, *shell.moment)
+    shell.carry_out()
+    assert items_of(next_one) == [0, 2]
+
+
+def test_lost_claims_are_no_reason_to_ask_for_less() -> None:
+    shell = shell_with(6)
+    shell.dispatch.pace.join(PrefetchLimit(2, fixed=True))
+    shell.wait()
+    shell.run()
+    (server,) = shell.servers
+    for claim in server.stock.ahead:
+        claim.lease.state = LOSE[claim.lease.state]
+    assert shell.dispatch.order(server.stock, *shell.moment).wanted == 2
+
+
+def test_a_consumer_that_has_left_is_none() -> None:
+    shell = Shell()
+    waiter = shell.wait()
+    assert shell.dispatch.has_consumers
+    shell.withdraw(waiter)
+    assert not shell.dispatch.has_consumers
+
+
+def test_only_shards_that_may_have_items_look_for_a_consumer_that_came() -> None:
+    shell = Shell(2)
+    first, second = shell.servers
+    shell.wait()
+    shell.ask(first)
+    shell.ask(second)
+    shell.answer(first)
+    shell.fail(second, TimeoutError())
+    shell.retry(second)
+    shell.run()
+    first.stock.state, second.stock.state = SupplyState.LISTENING, SupplyState.IDLE
+    shell.wait()
+    assert (first.stock.state, second.stock.state) == (SupplyState.LISTENING, SupplyState.DUE)
+
+
+def test_more_than_a_request_can_claim_is_asked_for_at_once_again() -> None:
+    shell = shell_with(CLAIM_MAX + 100)
+    first, second = shell.wait(CLAIM_MAX), shell.wait(50)
+    shell.ask(shell.servers[0])
+    assert shell.servers[0].stock.asking == CLAIM_MAX
+    shell.answer(shell.servers[0])
+    assert shell.servers[0].stock.state in IS_DUE
+    shell.run()
+    assert (len(first.claims or ()), len(second.claims or ()), shell.requests) == (CLAIM_MAX, 50, 2)
+
+
+def test_a_shard_with_items_looks_when_another_is_still_empty() -> None:
+    shell = Shell(2)
+    empty, full = shell.servers
+    shell.wait()
+    shell.ask(empty)
+    full.stock.found(is_dry=False)
+    full.stock.state = SupplyState.IDLE
+    shell.answer(empty)
+    assert full.stock.state in IS_DUE
+
+
+def test_the_shard_that_has_answered_is_asked_last() -> None:
+    shell = shell_with(5, servers=2)
+    first, second = shell.servers
+    shell.wait()
+    shell.ask(first)
+    shell.answer(first)
+    assert [*shell.dispatch.stocks] == [second.stock, first.stock]
+
+
+def test_a_wake_up_of_this_process_alone_is_passed_on() -> None:
+    shell = Shell()
+    (server,) = shell.servers
+    server.stock.wake(alone=True)
+    order = shell.ask(server)
+    assert (order.asks, order.wanted, order.listens) == (True, 0, False)
+
+
+def test_a_shard_that_had_nothing_is_looked_at_now_and_then() -> None:
+    shell = Shell(2)
+    full, empty = shell.servers
+    full.ready += range(100)
+    shell.dispatch.pace.join(PrefetchLimit(20, fixed=True))
+    shell.wait()
+    shell.run()
+    assert empty.stock.is_dry
+    assert empty.stock.due_at <= shell.now + PROBE_SECONDS
+    empty.stock.tell(life.LOOK)
+    assert not shell.ask(empty).asks
+    shell.now += PROBE_SECONDS
+    empty.stock.tell(life.LOOK)
+    order = shell.ask(empty)
+    assert (order.asks, order.wanted) == (True, 0)
+
+
+def test_a_channel_is_left_for_those_who_wait_and_for_those_who_come_back() -> None:
+    shell = Shell()
+    (server,) = shell.servers
+    waiter = shell.wait(patient=False)
+    assert not shell.dispatch.order(server.stock, *shell.moment).listens
+    shell.withdraw(waiter)
+    shell.dispatch.pace.join(PrefetchLimit(None))
+    order = shell.dispatch.order(server.stock, *shell.moment, 1)
+    assert (order.listens, order.is_awaited) == (True, False)
+    shell.wait()
+    order = shell.dispatch.order(server.stock, *shell.moment)
+    assert (order.listens, order.is_awaited) == (True, True)
+
+
+def test_a_shard_is_in_trouble_from_a_failure_until_an_answer() -> None:
+    shell = Shell()
+    (server,) = shell.servers
+    shell.wait()
+    shell.ask(server)
+    shell.fail(server, TimeoutError())
+    assert server.stock.is_in_trouble
+    shell.run()
+    assert (server.stock.is_in_trouble, server.stock.answered) == (False, 1)
+    server.is_away = True
+    assert server.stock.is_in_trouble
+
+
+def test_where_items_are_left_nobody_is_told_that_nothing_is_ready() -> None:
+    shell = shell_with(1)
+    shell.wait(patient=False)
+    late = shell.wait(2, patient=False)
+    (server,) = shell.servers
+    shell.ask(server)
+    shell.dispatch.answer(server.stock, Report(0), *shell.moment)
+    shell.carry_out()
+    assert late.claims is None
+
+
+def test_a_probe_claims_once_for_consumers_that_do_not_wait() -> None:
+    shell = shell_with(9)
+    shell.dispatch.pace.join(PrefetchLimit(None))
+    shell.dispatch.probe(4)
+    shell.carry_out()
+    shell.run()
+    assert (shell.dispatch.ahead, shell.requests) == (4, 1)
+    shell.dispatch.probe(4)
+    assert shell.servers[0].stock.state not in IS_DUE, "some are ahead"
+
+
+def test_what_a_pace_claims_ahead_is_looked_at_again_soon() -> None:
+    shell = shell_with(100)
+    shell.dispatch.pace.join(PrefetchLimit(20))
+    shell.wait()
+    shell.run()
+    (server,) = shell.servers
+    assert server.stock.due_at <= shell.now + AHEAD_SECONDS
+    shell.run(2 * AHEAD_SECONDS)
+    assert shell.dispatch.ahead == 0, "nobody takes it"
+    assert len(server.ready) == 99
+
+
+def test_what_is_handed_out_is_the_pace() -> None:
+    shell = shell_with(10)
+    shell.dispatch.pace.join(PrefetchLimit(4, fixed=True))
+    shell.wait(2)
+    shell.run()
+    shell.draw(3)
+    assert shell.dispatch.pace.taken == 5
+
+
 class Walk(RuleBasedStateMachine):
     """Consumers, streams, requests and failures in any order, over up to three shards."""
 
@@ -264,12 +458,13 @@ class Walk(RuleBasedStateMachine):
         super().__init__()
         self.numbers = itertools.count()
         self.streams: list[PrefetchLimit] = []
-        self.lost = set[int]()
-        self.chance = 0
 
     @initialize(servers=st.integers(1, 3), limited=st.sampled_from([False, False, False, True]))
     def begin(self, servers: int, limited: bool) -> None:
         self.shell = Shell(servers, limited=limited)
+        self.join(PrefetchLimit(4, fixed=True))
+        for server in self.shell.servers:
+            server.ready += itertools.islice(self.numbers, 6)
 
     def pick(self, of: list[Any], chance: int) -> Any:
         return of[chance % len(of)]
@@ -335,16 +530,17 @@ class Walk(RuleBasedStateMachine):
     def pass_time(self, seconds: float) -> None:
         self.shell.pass_time(seconds)
 
-    @rule(chance=st.integers(0, 99))
-    def go_on(self, chance: int) -> None:
-        """A request is made, answered, or repeated."""
-        server: Server = self.pick(self.shell.servers, chance)
-        if server.stock.state in life.RETRY:
-            self.shell.retry(server)
-        elif server.stock.state in life.ANSWER:
-            self.shell.answer(server)
-        elif server.stock.state in life.ASK:
-            self.shell.ask(server)
+    @rule(chance=st.integers(0, 99), steps=st.integers(1, 3))
+    def go_on(self, chance: int, steps: int) -> None:
+        """Requests are made, answered, or repeated."""
+        for step in range(steps):
+            server: Server = self.pick(self.shell.servers, chance + step // 2)
+            if server.stock.state in life.RETRY:
+                self.shell.retry(server)
+            elif server.stock.state in life.ANSWER:
+                self.shell.answer(server)
+            elif server.stock.state in life.ASK:
+                self.shell.ask(server)
 
     @rule(chance=st.integers(0, 99), is_late=st.booleans())
     def suffer(self, chance: int, is_late: bool) -> None:
