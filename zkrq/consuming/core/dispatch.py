@@ -2,15 +2,18 @@
 
 A *stock* is a supply (``supply.py``) with the claims made ahead of it.  A *waiter* is a call that found nothing there.
 ``Dispatch`` is told of events: a consumer draws, waits, leaves or gives claims back; a request is due, answered or
-fails; shards change.  After every event ``_decide`` settles what follows from it, and nothing else does.  What the
-shell is to carry out is in ``actions``; it looks there after every event.
+fails; shards change.  After every event ``_decide`` settles who is served, whose wait is over, what goes back and which
+stock is to look what it shall claim; ``order`` says that to a stock that looks.  A consumer that finds claims ahead
+decides nothing, and takes no more than two calls.  What the shell is to carry out is in ``actions``; it looks there
+after every event.
 
 1. Nothing waits that could begin: a consumer waits only while nothing is claimed ahead, and the first that came is
    served first.  So a stream that finds claims ahead does not overtake those who wait.
 2. A claim is in one place: in a stock, with the consumer that was given it, or on its way back.  It is given only while
    it holds, and while the session is not certain only if a server has just granted it: another client may have fenced
    this owner, but a fenced owner is granted nothing.
-3. Without consumers nothing stays claimed ahead, and what they will not take soon goes back (``pace.py``).
+3. Without consumers nothing stays claimed ahead, and what they will not take soon goes back.  How far ahead of a
+   stream claims are made is said in ``pace.py``, and which shard is asked for how much of that in ``turns.py``.
 4. The next request leaves when half of what is to be claimed ahead is left, not for each item that is missing.  An
    answer that brings nothing leads to no other request, unless a consumer came after that request had left.
 5. A caller that does not wait is told that nothing is ready once every shard has answered after it came.  A shard that
