@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 import zkrq
+from tests.behaviour.homes import ONE, SECOND, B, all_now, connect, name_at, there
 from tests.harness import take
 from zkrq.client.declaring import read_shared
 from zkrq.client.everywhere import Everywhere
@@ -19,25 +20,11 @@ from zkrq.client.resharding import Resharding
 from zkrq.client.shards import Shards
 from zkrq.protocol import shards as shard_maps
 from zkrq.protocol.shards import FIRST, ShardMap, ShardName, shard_of
-from zkrq.protocol.shards import home as hashed_home
 from zkrq.testing import Servers, TestCluster
 
 pytestmark = pytest.mark.anyio
 
 SERVERS = 4
-
-B = ShardName("b")
-SECOND = ("redis-3", "redis-4")
-ONE = zkrq.Limits(concurrency=1)
-
-
-def name_at(home: ShardName, kind: str = "queue") -> str:
-    """A queue whose home is this shard, of two."""
-    return next(name for name in (f"{kind}-{n}" for n in range(99)) if hashed_home(name, [B, FIRST]) == home)
-
-
-def connect(own: Servers) -> TestCluster:
-    return own.connect(first=2)
 
 
 @pytest.fixture
@@ -57,18 +44,6 @@ async def two(own: Servers, one: TestCluster) -> TestCluster:
 def homed(cluster: zkrq.Cluster) -> set[str]:
     """What the map says, as this client knows it."""
     return {*client_of(cluster).shards.map.homed}
-
-
-async def there(cluster: zkrq.Cluster, name: str, shard: str) -> int:
-    return sum((await cluster.shard_sizes(shard)).get(name, ()))
-
-
-async def all_now(queue: zkrq.Queue[Any]) -> list[zkrq.Claim[Any]]:
-    """What can be claimed, of all shards; held."""
-    claims = list[zkrq.Claim[Any]]()
-    while more := await queue.pop_many(100, timeout=0):  # which every shard has to answer
-        claims += more
-    return claims
 
 
 @pytest.mark.parametrize("home", [FIRST, B])
@@ -116,25 +91,6 @@ async def test_items_of_a_group_keep_their_order(two: TestCluster) -> None:
             await claim.ack()
     assert seen == {"order-0": [0, 2, 4, 6, 8, 10], "order-1": [1, 3, 5, 7, 9, 11]}
     assert all(grown == sorted(grown) for grown in tokens.values())
-
-
-async def test_what_was_elsewhere_before_is_consumed_first(two: TestCluster) -> None:
-    name = name_at(FIRST)
-    queue = two.queue(name)
-    while not await there(two, name, B):
-        await queue.push("before")
-    with pytest.raises(
-        zkrq.ConfigError, match=r"has no limits yet: 1 item\(s\) from before are on other shards than main"
-    ):
-        await queue.set_limits(ONE)
-    assert await queue.limits() == zkrq.Limits()
-    for _ in range(10):
-        await queue.push("after")
-    assert await there(two, name, B) == 1, "new ones go home already"
-    for claim in await all_now(queue):
-        await claim.ack()
-    await queue.set_limits(ONE)
-    assert await queue.limits() == ONE
 
 
 async def test_a_program_that_starts_is_not_refused_for_an_item_that_came_late(own: Servers, two: TestCluster) -> None:

@@ -19,6 +19,8 @@ SETTLEMENT: calls.Settlement = ("id", b"\0\0", RECORD[VERSION_BYTES], "ann/1", "
 CALLS: dict[str, AnyCall] = {
     call.script: call
     for call in (
+        calls.Admit("q", [("id", 1)]),
+        calls.Adopt("q", 0, [calls.Adopted("id", RECORD, join([b""]))]),
         calls.Affirm("q", [b"id"]),
         calls.Aside("q"),
         calls.DropAside("q", [b"id"]),
@@ -62,6 +64,7 @@ CALLS: dict[str, AnyCall] = {
         calls.Seal(),
         calls.Settle("q", 0, 0, [SETTLEMENT]),
         calls.Metadata("q"),
+        calls.Movable("q", 10),
         calls.Statistics("q"),
         calls.Trim("q"),
         calls.Turn("q", "ann", 1, 1, 1000, "", 0, "X", 0, 0, items=[SETTLEMENT]),

@@ -29,7 +29,7 @@ CHANNELS = ("c1", "c2", "c3")
 FIRST_US = 1_750_000_000_000_000
 WINDOW_MS = 300_000
 
-OF_ITEMS = {"push_decided", "cancel", "redrive"}
+OF_ITEMS = {"push_decided", "cancel", "redrive", "adopt", "admit"}
 """Scripts that take ids of items; others take those of bundles."""
 
 STATES = "QQRCCDXF"
@@ -212,7 +212,16 @@ class Load:
         return self.rng.randint(0, 1)
 
     def draw_wanted(self) -> Word:
-        return self.rng.choice(["", "D"])
+        return self.rng.choice(["", "D", "M"])
+
+    def draw_elsewhere(self) -> Word:
+        return self._mostly(0, 1)
+
+    def draw_as_of_ms(self) -> Word:
+        return self.now_us // 1000 - self.rng.choice([0, 0, 0, WINDOW_MS + 1])
+
+    def draw_has_come(self) -> Word:
+        return self._mostly(1, 0)
 
     def draw_skip(self) -> Word:
         return self.rng.choice([0, 0, 1])
@@ -278,10 +287,10 @@ class Load:
     def draw_record(self) -> Word:
         pushed_at_ms = self.now_us // 1000 - self.rng.choice([0, 0, 0, 1_000, WINDOW_MS + 1])
         priority = self.rng.choice([0, 0, 5, 9])
-        is_alone = self._id in SINGLES or self._script == "push_decided"
+        is_alone = self._id in SINGLES or self._script in ("push_decided", "adopt")
         self._size = 1 if is_alone else BUNDLE_SIZE
         key, ttl_ms = self.rng.choice(["", "", "k1", "k2"]), self.rng.choice([0, 0, 500.0, 60_000.0])
-        if self._script in ("push_plain", "push_decided"):
+        if self._script in ("push_plain", "push_decided", "adopt"):
             if is_alone:
                 delay_ms, group = self.draw_delay_ms(), self.draw_group()
                 return fresh(priority, pushed_at_ms, delay_ms=delay_ms, key=key, ttl_ms=ttl_ms, group=group)

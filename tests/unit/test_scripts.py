@@ -34,7 +34,7 @@ GLOBALS = frozenset(
 )
 """What Redis offers to functions, as far as scripts use it."""
 
-MAY_RUN_OUT_OF_MEMORY = {"apply_new", "room", "push_decided", "push_plain"}
+MAY_RUN_OUT_OF_MEMORY = {"adopt", "apply_new", "room", "push_decided", "push_plain"}
 """Scripts that only add: they are refused when the server's memory is full; the others go on."""
 
 OUTSIDE_THE_VIEW = {"enrol", "reserve"}

@@ -15,6 +15,7 @@ from zkrq.base.errors import Changes, ConfigError, OutcomeUnknown
 from zkrq.base.limits import DeadLetters, ResultTtl, Size
 from zkrq.client.declaring import read_shared
 from zkrq.client.finding import Finding
+from zkrq.client.homing import MOVED
 from zkrq.client.inspection import Groups, History, Limits
 from zkrq.protocol import calls
 from zkrq.protocol.clocks import PUT_WINDOW_MS
@@ -252,6 +253,13 @@ class Administration(Finding[T]):
                         outcomes = await self._everywhere.on(shard, partial(self._cancel, some))
                         named.update(zip(some, outcomes or (), strict=False))
                         changes.made = sum(map(bool, named.values()))
+            left = [id for id, found in named.items() if not found]
+            if home := await self._everywhere.came_to(self.name, left):
+                for start in range(0, len(left), CHANGED_AT_ONCE):
+                    some = left[start : start + CHANGED_AT_ONCE]
+                    outcomes = await self._everywhere.on(home, partial(self._cancel, some))
+                    named.update(zip(some, outcomes or (), strict=False))
+                    changes.made = sum(map(bool, named.values()))
         return [named[id] for id in ids]
 
     async def _cancel(self, ids: Sequence[str], replicas: Replicas) -> list[Cancellation]:
@@ -268,7 +276,8 @@ class Administration(Finding[T]):
             if was == State.CLAIMED.value:
                 outcomes.append(Cancellation.SIGNALLED)
             else:
-                outcomes.append(Cancellation.REMOVED if was.strip(State.GONE.value) else Cancellation.NOT_FOUND)
+                is_removed = was not in ("", State.GONE.value, MOVED)
+                outcomes.append(Cancellation.REMOVED if is_removed else Cancellation.NOT_FOUND)
         return outcomes
 
     async def discard(self, ids: Sequence[str] | None = None) -> int:
@@ -288,11 +297,13 @@ class Administration(Finding[T]):
         """
         named = None if ids is None else _check_ids(ids)
         self._parts.check_open()
+        home = await self._everywhere.came_to(self.name, named or ())
         known: set[Shard] = set()
         with Changes() as changes:
             while shards := await self._everywhere.further(known, named or ()):
                 for shard in shards:
-                    some = None if named is None else [id for id in named if self._everywhere.may_have(shard, id)]
+                    may_have = self._everywhere.may_have
+                    some = None if named is None else [id for id in named if shard is home or may_have(shard, id)]
                     if some is None or some:
                         await self._everywhere.on(shard, lambda replicas, some=some: act(replicas, some, changes))
         return changes.made

@@ -28,6 +28,7 @@ from zkrq.base.tasks import Once, Tasks, on_loop, see_through
 from zkrq.client.declaring import SECTIONS, declare
 from zkrq.client.everywhere import Everywhere
 from zkrq.client.health import Health, ServerHealth, lost_redundancy
+from zkrq.client.homing import Homing
 from zkrq.client.moment_reports import MomentReports
 from zkrq.client.moment_store import MomentStore
 from zkrq.client.moments import ID_CATCH_UP, check_catch_up
@@ -46,6 +47,7 @@ from zkrq.consuming.line import Line
 from zkrq.consuming.observing import Observers
 from zkrq.consuming.supplier import Supplier
 from zkrq.coordination.coordinator import Coordinator, Session, SessionState
+from zkrq.producing.placement import Here
 from zkrq.producing.pusher import Pusher
 from zkrq.producing.sending import Sender
 from zkrq.protocol import calls
@@ -118,6 +120,7 @@ class Client:
             renewed=self._declare_again,
         )
         self.resharding: Final = Resharding(self.shards, coordinator, settings)
+        self.homing: Final = Homing(self.shards, coordinator)
         self.identity: Final = Identity(coordinator, settings.describe())
         self.identity.slots_changed = self._introduce_again
         self.upgrading: Final = Upgrading(self.shards, coordinator, settings, self.events, self.identity)
@@ -186,6 +189,8 @@ class Client:
                 self.tasks.start(self.resharding.keep_adding(), "add the shards that were given")
             self.tasks.supervise(self.upgrading.run, "look at the releases of the clients")
             self.tasks.supervise(self._rest_now_and_then, "end what is idle")
+            if not self.settings.only_looks:
+                self.tasks.supervise(self.homing.run, "bring items home")
             self.tasks.supervise(partial(watch_for_stalls, self._report_stall), "watch the event loop")
             self._stack = stack.pop_all()
         self.is_open = self._was_open = True
@@ -318,7 +323,7 @@ class Client:
 
     def _make_parts(self, name: str, settings: ProgramOptions) -> QueueParts[Any]:
         everywhere = Everywhere(self.shards)
-        change = partial(declare, everywhere, self.events, self.namespace, name)
+        change = partial(self._change_settings, everywhere, name)
         placement = self.shards.placement
         keeps_order = settings.groups is not None and settings.groups.ordered
         sender = Sender(name, settings.max_size or 0, placement, keeps_order=keeps_order)
@@ -348,6 +353,14 @@ class Client:
         parts: QueueParts[Any] = QueueParts(context, pusher, line, everywhere)
         parts.use([self._make_shard(context, line, shard) for shard in self.shards.open.values()])
         return parts
+
+    async def _change_settings(
+        self, everywhere: Everywhere, queue: str, declared: Declared, *, at_start: bool = False
+    ) -> None:
+        """Declare a section of the settings of a queue; what is on other shards than its home comes there."""
+        await declare(everywhere, self.events, self.namespace, queue, declared, at_start=at_start)
+        if queue in self.shards.map.homed:
+            self.homing.want(queue)
 
     async def _declare(self, change: Declare, settings: ProgramOptions, sender: Sender) -> None:
         """Do what comes before the first push or claim in a queue with options that belong to the queue."""
@@ -384,7 +397,13 @@ class Client:
         """Make the part of a queue that is on one shard."""
         leases = Leases(shard.replicas, context)
         supplier: Supplier[Any] = Supplier(
-            shard.replicas, leases, shard.wakeups, context, line, lambda: shard.away, seq=self._seq
+            shard.replicas,
+            leases,
+            shard.wakeups,
+            context,
+            line,
+            Here(self.shards.placement, context.queue, shard.name, lambda: shard.away),
+            seq=self._seq,
         )
         shard.wakeups.register(context.queue, supplier.wake, leases.cancelled)
         return QueueShard(shard.name, shard.replicas, leases, supplier)

@@ -12,10 +12,9 @@ therefore pushed to the queue's home, also by programs without the option: the m
 
 1. The map names the queue.
 2. The servers of all shards ask for that map.  Without it a client with the map of before pushes elsewhere.
-3. The other shards are looked at: what is on them was pushed before, and would be claimed beside what is at home.
-   Nothing is declared while something is there.
-4. The section is declared at home, and then on the other shards.  One of them may be the home later, when nothing of
-   the queue is left at this one (``resharding.py``).
+3. The section is declared at home, and then on the other shards.  From then on nothing is claimed on these, because it
+   would be claimed beside what is at home: what is on them was pushed before, and comes home (``homing.py``).  One of
+   them may be the home later, when nothing of the queue is left at this one (``resharding.py``).
 
 If it was the last limit, the map stops naming the queue afterwards, unless its home has limits again.  Another client
 may declare one meanwhile, so who has declared one writes the map again (``confirmed``): either the name is still there,
@@ -188,6 +187,8 @@ class _Declaration:
                 if self._read is not None and self._change is None:
                     self._replaced = f"={await self._as_read(leader.replicas, self._read)}"
                 await self._everywhere.agree(leader, self._settings, self._write, self._now, changes)
+                if self._needs_home and self._is_changed:
+                    await self._raise_tokens(leader)
                 if not self._needs_home or await self._is_at_home():
                     return self._change or _Change("", self._settings)
         raise OutcomeUnknown(f"others remove the limits of queue {self._queue!r} all the time; repeat")
@@ -207,25 +208,20 @@ class _Declaration:
     async def _lead(self) -> Shard:
         """Have the items of the queue go where its limits need them; return its home, which decides about them.
 
-        Raises ``ConfigError`` while other shards have items, unless the queue has limits already: then these came late,
-        by a push that was repeated for instance, and count there.
+        What other shards have of it is not handed out there any more, once the section is declared there
+        (``lua/claim.lua``), and comes home (``homing.py``).
         """
         shards, queue = self._shards, self._queue
         if len(shards.map.shards) == 1 and queue not in shards.map.homed:
             return shards.first
         if self._settings:
             await shards.keep_at_home([queue])
-        home = await shards.home(queue)
-        if self._settings and not await self._has_limits(home):
-            await self._check_others(home)
-        return home
+        return await shards.home(queue)
 
-    async def _check_others(self, home: Shard) -> None:
-        if left := sum(await self._everywhere.each(self._count, {home})):
-            raise ConfigError(
-                f"queue {self._queue!r} has no limits yet: {left} item(s) from before are on other shards than "
-                f"{home.name}, where all new ones go; repeat this when consumers without the option have emptied those"
-            )
+    async def _raise_tokens(self, home: Shard) -> None:
+        """Have later claims at home follow, by their tokens, those that other shards have decided before."""
+        if others := [shard.view.epoch for shard in await self._shards.all_used() if shard is not home]:
+            await home.replicas.ask_for_map(0, after=max(others))
 
     async def _is_at_home(self) -> bool:
         """Tell whether the items of the queue go home, if it has a limit, whatever others have declared meanwhile."""
@@ -262,9 +258,6 @@ class _Declaration:
 
     async def _now(self, replicas: Replicas) -> str:
         return (await read_shared(replicas, self._queue)).sections.get(self._section, "")
-
-    async def _count(self, replicas: Replicas) -> int:
-        return sum(await replicas.ask(calls.Count(self._queue)))
 
 
 _log = logging.getLogger("zkrq")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Final, TypeVar
@@ -51,6 +51,18 @@ class Everywhere:
     def may_have(shard: Shard, id: str) -> bool:
         """Tell whether an item of this id may be on a shard: unless the id names another one."""
         return shard_of(id) in (None, shard.name)
+
+    async def came_to(self, queue: str, ids: Iterable[str]) -> Shard | None:
+        """Return the shard to ask for what was not found where its id says: the home of the queue, to which it may have
+        come (``homing.py``); None if none of the ids names another one.
+
+        Ask the others first, since an item is at home before it is gone there.  Raises ``Unavailable``.
+        """
+        named = {shard_of(id) for id in ids} - {None}
+        if not named:
+            return None
+        home = await self.shards.home(queue)
+        return None if named == {home.name} else home
 
     @asynccontextmanager
     async def unless_removed(self, shard: Shard) -> AsyncGenerator[None]:

@@ -169,7 +169,8 @@ class Inspection(Generic[T]):
                     async with self._everywhere.unless_removed(shard):
                         if found := await ask(shard):
                             return found
-        return None
+        home = await self._everywhere.came_to(self.name, [id])
+        return await ask(home) if home else None
 
     async def _get(self, id: str, replicas: Replicas) -> Item[T] | None:
         """Look up an item on one shard."""

@@ -13,7 +13,7 @@ from zkrq.base.errors import ConfigError
 from zkrq.base.errors import split as split_reason
 from zkrq.protocol.calls import Copied, EndedRow, item_id, read_notes
 from zkrq.protocol.payloads import split, split_payload
-from zkrq.protocol.records import ItemRecord, State, unpack
+from zkrq.protocol.records import NEVER_US, ItemRecord, State, unpack
 
 if TYPE_CHECKING:
     from zkrq.base.codecs import Codec
@@ -117,6 +117,8 @@ def items_of(copied: Copied, codec: Codec[T], positions: Sequence[int] | None = 
         if position >= len(bundle.states):
             continue
         record = bundle.item(position)
+        if record.due_us + since > NEVER_US:
+            continue  # it is shown where it comes from
         if payload is not None and record.state is not State.GONE:
             id = copied.id.decode() if bundle.is_alone else item_id(copied.id.decode(), position)
             claimed_us = bundle.claimed_us(position) if record.state is State.CLAIMED else None

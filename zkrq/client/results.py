@@ -180,7 +180,7 @@ async def _ask_followers(shard: Shard, call: Read) -> Sequence[Answer]:
 
 
 def _known(told: Told) -> Told | None:
-    return None if told.letter == b"U" else told
+    return None if told.letter in (b"U", b"M") else told  # M: it has moved
 
 
 def make_queue(parts: QueueParts[Any]) -> Queue[Any]:

@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Sequence
 from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
 
 from zkrq.base.alarm import NEXT_TURN, Alarm
@@ -73,6 +73,24 @@ class Demand(Protocol[T]):
         ...
 
 
+class Here(Protocol):
+    """The shard of a supplier, as consumers of one queue see it."""
+
+    @property
+    def away(self) -> str | None:
+        """Why its servers cannot be asked now, None if they can."""
+        ...
+
+    @property
+    def is_home(self) -> bool | None:
+        """Whether the queue is at home here, None if that is not known."""
+        ...
+
+    async def learn_home(self) -> None:
+        """Find out whether it is, unless ZooKeeper does not say."""
+        ...
+
+
 class Supplier(Generic[T]):
     """Claim from one shard of a queue, and keep what was claimed ahead."""
 
@@ -83,20 +101,18 @@ class Supplier(Generic[T]):
         wakeups: Wakeups,
         context: QueueContext,
         line: Demand[T],
-        away: Callable[[], str | None],
+        here: Here,
         *,
         seq: int = 0,
     ) -> None:
-        """``away`` tells why the servers cannot be asked now, None if they can.
-
-        ``seq``: at least the number of the last request that a former supplier of this queue has made.
-        """
+        """``seq``: at least the number of the last request that a former supplier of this queue has made."""
         self._replicas = replicas
         self._leases = leases
         self._wakeups = wakeups
         self._context = context
         self._line = line
         self._dispatch = line.dispatch
+        self._here = here
         self._identity = context.identity
         self._log = Log(logging.getLogger("zkrq.claims"), {"cluster": context.cluster, "queue": context.queue})
         self._runner: asyncio.Task[None] | None = None
@@ -109,7 +125,7 @@ class Supplier(Generic[T]):
         """Why the last request failed."""
         self.seq = seq
         """Number of the last request."""
-        self.supply = Stock["Claim[T]"](leases, lambda: away() is not None)
+        self.supply = Stock["Claim[T]"](leases, lambda: here.away is not None)
         leases.join_with(self.join)
 
     # -- running -------------------------------------------------------------------------------------------------------
@@ -244,6 +260,8 @@ class Supplier(Generic[T]):
         owner, supply = self._identity.owner, self.supply
         if supply.state not in life.JOIN or self._handed_back or owner is None:
             return None
+        if self._here.is_home is None:
+            return None  # the loop learns it
         is_due = supply.state in IS_DUE
         if not is_due and (len(supply.ahead) >= returning or not self._dispatch.expects(returning)):
             return None
@@ -308,6 +326,7 @@ class Supplier(Generic[T]):
         declaration = self._context.declaration
         if declaration and not declaration.is_done:
             await declaration.done()
+        await self._here.learn_home()
         # Enrolled before the first claim: a claim whose owner is not in the registry looks like that of a dead
         # consumer, and any client would give it away.
         owner = self._identity.owner or await self._identity.get()
@@ -340,6 +359,7 @@ class Supplier(Generic[T]):
             dead_max=letters.max_count or 0,
             dead_age_ms=letters.max_age_ms,
             trim=True,  # as it usually may; ``under`` says if not
+            elsewhere=not self._here.is_home,
         )
         return Request(call, asyncio.get_running_loop().time())
 

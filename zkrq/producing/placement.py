@@ -7,6 +7,7 @@ import random
 import re
 import secrets
 from collections.abc import Awaitable, Callable, Collection
+from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
 from zkrq.base.checks import check_feature
@@ -141,12 +142,17 @@ class Placement:
 
         Raises ``Unavailable``, also if ZooKeeper does not answer.
         """
-        if len(self.map.shards) == 1:
-            return self.targets[FIRST]
-        name = self._homes.get(queue)
-        if name is None:
-            name = await self._find_home(queue)
-        return await self._target(name)
+        return await self._target(self.known_home(queue) or await self._find_home(queue))
+
+    def known_home(self, queue: str) -> ShardName | None:
+        """Return the name of a queue's home as far as this client knows without asking, None if it does not."""
+        return FIRST if len(self.map.shards) == 1 else self._homes.get(queue)
+
+    async def learn_home(self, queue: str) -> None:
+        """Have ``known_home`` know, unless ZooKeeper does not say."""
+        if self.known_home(queue) is None:
+            with suppress(ConfigError, Unavailable):
+                await self._find_home(queue)
 
     async def _target(self, name: ShardName) -> Target:
         if name not in self.targets:
@@ -181,6 +187,31 @@ class Placement:
                     self._homes.clear()
                 self._homes[queue] = name
             return name
+
+
+class Here:
+    """One shard, as consumers of one queue see it."""
+
+    def __init__(self, placement: Placement, queue: str, name: ShardName, away: Callable[[], str | None]) -> None:
+        self._placement = placement
+        self._queue = queue
+        self._name = name
+        self._away = away
+
+    @property
+    def away(self) -> str | None:
+        """Why its servers cannot be asked now, None if they can."""
+        return self._away()
+
+    @property
+    def is_home(self) -> bool | None:
+        """Whether the queue is at home here, None if that is not known."""
+        home = self._placement.known_home(self._queue)
+        return None if home is None else home == self._name
+
+    async def learn_home(self) -> None:
+        """Find out whether it is, unless ZooKeeper does not say."""
+        await self._placement.learn_home(self._queue)
 
 
 def _load(target: Target) -> int:

@@ -228,6 +228,9 @@ class Bundle(NamedTuple):
         )
 
 
+NEVER_US = 2.0**51
+"""Microseconds until an adopted item is due, at least; no push is delayed for as long (``lua/adopt.lua``)."""
+
 REQUEUED, REFUSED = "R", "F"
 """Stored states of an item that is queued at a moment of its own, and of one that was never accepted."""
 

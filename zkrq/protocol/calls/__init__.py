@@ -67,6 +67,7 @@ from zkrq.protocol.calls.damage import (
     read_remains,
 )
 from zkrq.protocol.calls.fencing import Claims, Fence, FenceReply, Owners, OwnersReply, Retire
+from zkrq.protocol.calls.homing import Admit, Adopt, Adopted, AdoptReply, Movable, MovableReply
 from zkrq.protocol.calls.inspection import (
     ClaimCounts,
     ClaimCountsReply,
@@ -124,6 +125,10 @@ __all__ = [
     "FENCED",
     "FROM_NOW",
     "START",
+    "Admit",
+    "Adopt",
+    "AdoptReply",
+    "Adopted",
     "Affirm",
     "Apply",
     "ApplyNew",
@@ -183,6 +188,8 @@ __all__ = [
     "Mend",
     "Metadata",
     "MetadataReply",
+    "Movable",
+    "MovableReply",
     "Names",
     "NamesPage",
     "Owners",

@@ -38,8 +38,9 @@ class _Request(Trimming[R], Clocked[R], Combining[R]):
     ``waiter``: channel to wake when an item becomes ready, empty: none.  An item that was delivered ``max_attempts``
     times is a dead letter, 0: no limit.  ``expired``: the state of an item that outlived its time to live.
     ``dead_max`` dead letters are kept for ``dead_age_ms``, 0: no limit.  The settings of the queue come before these
-    three.  ``clock``: what the server's clock should say
-    now; ``known_ms``: how long the client has known that clock.
+    three.  ``clock``: what the server's clock should say now; ``known_ms``: how long the client has known that clock.
+    ``elsewhere``: another shard is the home of the queue, as far as is known: then nothing is handed out if limits or
+    an order need the home.
     """
 
     needs_settings: ClassVar[bool] = True
@@ -56,6 +57,7 @@ class _Request(Trimming[R], Clocked[R], Combining[R]):
     clock: int = 0
     known_ms: int = 0
     trim: bool = False
+    elsewhere: bool = False
 
     @property
     def weight(self) -> int:

@@ -224,6 +224,28 @@ do
   end
 end
 
+places.MOVED = 'M' -- in the row of an item that another shard has adopted (cancel.lua), before the id of the call
+
+-- Tell whether an item is gone from here because another shard has adopted it.
+function places.has_left(r, position)
+  local row = string.byte(r.states, position) == GONE and string.byte(r.named, position) - NONE or 0
+  if row == 0 then return false end
+  local owner, seq = row_at(r, row)
+  return seq == 0 and string.sub(owner, 1, 1) == places.MOVED
+end
+
+-- An item that was adopted from another shard is scheduled, until that has decided that it is here, for a moment that never
+-- comes: as much later than it is due (adopt.lua).
+places.NEVER_US = 2 ^ 52
+
+-- Return when such an item is due, and its failures; nil for any other.
+function places.due_of_adopted(r, position)
+  if string.byte(r.states, position) ~= REQUEUED then return nil end
+  local moment, failures = own_of(r, position)
+  if moment + r.shift < places.NEVER_US then return nil end
+  return moment - places.NEVER_US, failures
+end
+
 -- Queue the items of a run again, in their places: with their bundle, or each at its own moment.
 local function requeue(r, from, to, row)
   set(r, from, to, QUEUED, row)

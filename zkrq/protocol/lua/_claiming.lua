@@ -10,13 +10,13 @@ do
 
   -- Read a claim request.  What is handed out is added to it: handed is the list of the reply; is_cut: there was more than
   -- one reply may have.  most: how many of the items that it asks for it may have.
-  function claim_request(owner, seq, count, lease_ms, put_window_ms, max_attempts, expired)
+  function claim_request(owner, seq, count, lease_ms, put_window_ms, max_attempts, expired, elsewhere)
     local _, _, state = limits.letters()
     count, expired = math.min(tonumber(count), CLAIM_MAX), state or expired
     return {
       owner = owner, token = owner .. '/' .. seq, seq = tonumber(seq), count = count, most = count,
       lease_ms = tonumber(lease_ms), put_window_ms = put_window_ms, max_attempts = tonumber(max_attempts), expired = expired,
-      last_seq = (tonumber(redis.call('HGET', owners, owner) or 0) or 0), has_large = number('large') > 0,
+      is_elsewhere = elsewhere == '1', last_seq = (tonumber(redis.call('HGET', owners, owner) or 0) or 0), has_large = number('large') > 0,
       handed = {}, handed_count = 0, handed_bytes = 0, is_cut = false, removed_count = 0,
     }
   end
@@ -301,7 +301,8 @@ do
   function claim_items(request, queue, clock, known_ms)
     local since_us = leading_since_us(clock)
     local pause = open(PAUSE)
-    request.is_paused = pause and string.find(pause.states, 'P', 1, true)
+    -- What is here was pushed before the limits were declared: claimed here, it would be claimed beside what is at home.
+    request.is_paused = pause and string.find(pause.states, 'P', 1, true) or request.is_elsewhere and limits.is_set()
     request.held_back, request.held_back_until_us = 0, math.huge
     request.keeps_order = limits.keep_order()
     if request.seq == request.last_seq then return hand_out_again(request) end

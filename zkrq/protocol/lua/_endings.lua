@@ -35,7 +35,7 @@ do
     local state = string.byte(r.states, position)
     if state == DEAD then return true end
     if state ~= GONE or position > r.size then return false end
-    if ttl_ms == 0 then return true end
+    if ttl_ms == 0 then return not places.has_left(r, position) end
     local row = string.byte(r.named, position) - NONE
     return row == 0 or select(2, row_at(r, row)) > 0
   end

@@ -1,16 +1,18 @@
 #!lua flags=allow-oom
 -- purpose: decide the removal of items: the named ones, or, if none is named, the count that died first.
--- wanted: the state that they must be in, empty: any.  The holder of a claimed one is notified (_wake.lua).
+-- wanted: the state that they must be in, empty: any; M: queued, and another shard has adopted them (adopt.lua), which their
+-- rows say from then on.  The holder of a claimed one is notified (_wake.lua).
 -- call: id of this call (_calls.lua).  A removed item names it, and the state in which the call found the item, so that
 -- a repetition reports the same.  An item that is already gone is reported too, since only this server may know of its
 -- removal.
 -- KEYS: server records payloads ready scheduled members groups claimed holdings dead recent tombstones keys expiring notes lead waiting
 -- ARGV: epoch generation put_window_ms trim wanted count call / id
--- reply: OK [state; of each before this call, empty for an unknown one] [id record notes since; of each bundle concerned]
+-- reply: OK [state; of each before this call, empty for an unknown one, M for one that is on another shard now] [id record notes since; of each bundle concerned]
 -- reply: NOTINSYNC generation
 -- reply: STALE epoch
 local function operation(put_window_ms, trim, wanted, count, call)
   local states, named = {}, first <= last
+  local is_move = wanted == places.MOVED
   local executed_before = not named and was_executed(call)
   local ids = executed_before and items_of(call) or {}
   for i = first, last do ids[#ids + 1] = ARGV[i] end
@@ -32,13 +34,14 @@ local function operation(put_window_ms, trim, wanted, count, call)
     if state == 'X' and (named or executed_before) then
       local token = row > 0 and token_at(r, row) or ''
       tell_as_is(r)
+      if places.has_left(r, position) then return places.MOVED end
       if call ~= '' and string.sub(token, 2) == call then return string.sub(token, 1, 1) end
     elseif executed_before then
       return '' -- another life of the id, or a late first try: no longer this call's item
-    elseif string.find(state, '[QCD]') and (wanted == '' or state == wanted) then
+    elseif string.find(state, '[QCD]') and (wanted == '' or state == wanted or is_move and state == 'Q') then
       if state == 'C' then tell_cancelled(id, token_at(r, row)) end
       touch(r)
-      remove(r, position, position, call ~= '' and row_of_call(r, state .. call) or 0)
+      remove(r, position, position, call ~= '' and row_of_call(r, (is_move and wanted or state) .. call) or 0)
     end
     return state
   end

@@ -12,17 +12,19 @@
 -- next_ms: time until an item becomes ready by itself; 0: ask again immediately; -1: none will.
 -- clock: what this server's clock should say now, in microseconds, by the client's clock since its last claim request
 -- here; 0: unknown.  The reply carries what it says.  known_ms: how long the client has known this clock.
+-- elsewhere: 1 if the client takes another shard for the home of the queue, or does not know.  Where limits or an order need
+-- a home, nothing is handed out then either.
 -- limited: 1 if the queue has limits, so that nothing is to be claimed ahead; otherwise 0.
 -- KEYS: server queues records payloads ready scheduled members groups claimed holdings dead recent tombstones keys expiring notes owners fenced_owners lead waiting
--- ARGV: epoch generation clock known_ms put_window_ms trim queue owner seq count lease_ms waiter max_attempts expired dead_max dead_age_ms
+-- ARGV: epoch generation clock known_ms put_window_ms trim queue owner seq count lease_ms waiter max_attempts expired dead_max dead_age_ms elsewhere
 -- reply: OK next_ms dropped_letters [id position count payload; of each run handed out: its first position, its length, and its payloads, as one string] clock limited [id record notes since; of everything decided here]
 -- reply: FENCED
 -- reply: OUTDATED
 -- reply: NOTINSYNC generation
 -- reply: STALE epoch
 local function operation(clock, known_ms, put_window_ms, trim, queue, owner, seq, count, lease_ms, waiter, max_attempts,
-    expired, dead_max, dead_age_ms)
-  local request = claim_request(owner, seq, count, lease_ms, put_window_ms, max_attempts, expired)
+    expired, dead_max, dead_age_ms, elsewhere)
+  local request = claim_request(owner, seq, count, lease_ms, put_window_ms, max_attempts, expired, elsewhere)
   if is_fenced(owner) then return {'FENCED'} end
   if request.seq < request.last_seq then return {'OUTDATED'} end
   claim_items(request, queue, tonumber(clock), known_ms)

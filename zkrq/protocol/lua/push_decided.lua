@@ -9,6 +9,7 @@
 -- former one.
 -- record: of this item alone; its n is at least that of every tombstone of this id that a server has named.
 -- max_size: how many items may be queued or claimed, 0: as many as the settings of the queue say.
+-- One that another shard has adopted meanwhile counts as there.
 -- replacing: 1 if each takes the place of the queued items with its key; claimed ones are left alone.  Both are one
 -- decision, so no crash loses the old item without the new one.
 -- key_window_ms: for how long from now each keeps others of its key away, whatever becomes of it; 0: while it is queued or
@@ -252,7 +253,7 @@ local function operation(again, queue, put_window_ms, max_size, replacing, key_w
     if state == GONE and not is_expired(before, put_window_ms) and not lies_before_deletion(before, r.pushed_at) then
       tell_as_is(before)
       if window_ms > 0 then keep_window(key, id, before.pushed_at, window_ms, put_window_ms) end
-      return 'D' .. replaced_by(before, put_window_ms)
+      return (places.has_left(before, position) and 'K' or 'D') .. replaced_by(before, put_window_ms)
     end
     if r.pushed_at < floor_ms or r.pushed_at > now_ms + put_window_ms then return refuse('L') end
     if keeps_order then

@@ -4,7 +4,7 @@
 -- waiter: that channel; empty: none.
 -- KEYS: server records payloads ready scheduled members groups claimed holdings dead recent tombstones keys expiring notes lead
 -- ARGV: epoch generation put_window_ms waiter / id
--- reply: OK [state text; of each item: U unknown, Q queued, C claimed and the owner, D dead letter and the reason, A done and the result, N done without a result, L done and its result lost, X cancelled, E its time to live was over] [id record notes since; of each that has ended]
+-- reply: OK [state text; of each item: U unknown, Q queued, C claimed and the owner, D dead letter and the reason, A done and the result, N done without a result, L done and its result lost, M it is on another shard now, X cancelled, E its time to live was over] [id record notes since; of each that has ended]
 -- reply: NOTINSYNC generation
 -- reply: STALE epoch
 
@@ -13,6 +13,7 @@ local function told_removed(r, position)
   local row = string.byte(r.named, position) - NONE
   if row == 0 then return 'E', '' end
   local _, seq = row_at(r, row)
+  if places.has_left(r, position) then return places.MOVED, '' end
   if seq == 0 then return 'X', '' end
   local removed_at, ttl_ms = own_of(r, position)
   local text = results.recall(r, position)

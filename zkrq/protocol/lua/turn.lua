@@ -6,16 +6,16 @@
 -- count.
 -- The arguments are those of settle.lua and claim.lua.
 -- KEYS: server queues records payloads ready scheduled members groups claimed holdings dead recent tombstones keys expiring notes owners fenced_owners lead waiting
--- ARGV: epoch generation clock known_ms put_window_ms trim queue owner seq count lease_ms waiter max_attempts expired dead_max dead_age_ms cuts / id items version token how
+-- ARGV: epoch generation clock known_ms put_window_ms trim queue owner seq count lease_ms waiter max_attempts expired dead_max dead_age_ms elsewhere cuts / id items version token how
 -- reply: OK next_ms dropped_letters [id position count payload; as of claim.lua] clock limited [id record notes since; of everything decided here] verdict [lost; as of settle.lua]; verdict: OK, or why nothing is claimed: FENCED, OUTDATED
 -- reply: NOTINSYNC generation
 -- reply: STALE epoch
 local function operation(clock, known_ms, put_window_ms, trim, queue, owner, seq, count, lease_ms, waiter, max_attempts,
-    expired, dead_max, dead_age_ms, cuts)
+    expired, dead_max, dead_age_ms, elsewhere, cuts)
   local lost, buries = settle_rows(first, last, owner .. '/' .. seq)
   commit()
   local released = readied
-  local request = claim_request(owner, seq, count, lease_ms, put_window_ms, max_attempts, expired)
+  local request = claim_request(owner, seq, count, lease_ms, put_window_ms, max_attempts, expired, elsewhere)
   local verdict = is_fenced(owner) and 'FENCED' or request.seq < request.last_seq and 'OUTDATED' or 'OK'
   local is_claim, is_new = verdict == 'OK', verdict == 'OK' and request.seq > request.last_seq
   if is_claim then claim_items(request, queue, tonumber(clock), known_ms) else leading_since_us(tonumber(clock)) end

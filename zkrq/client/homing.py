@@ -1,0 +1,194 @@
+"""Bring items home that were pushed to other shards before their queue got limits or an order.
+
+One server has to decide about all claims of such a queue.  Nothing is handed out on other shards (``lua/claim.lua``),
+so what is queued there comes home, under its id, with all that is known of it.  For each page of items:
+
+1. Home adopts them: each is there from now on, and never due.
+2. The shard from which they come removes those that are still queued there; their rows say that they have moved.
+3. Home admits those that have moved.
+
+The second step decides.  So an item is never handed out on both shards, and what was cancelled before it is handed out
+on none.  Whoever dies in between, the next client goes on: what was adopted names its shard by its id, and that shard
+says whether it has moved, has ended, or is claimed there and may be queued again.
+
+What is claimed or dead on another shard stays there until it is queued again, and what the queue has no room for until
+it has.  Who looks for an item by its id asks the shard that the id names first, and then home.
+"""
+
+from __future__ import annotations
+
+import logging
+import secrets
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from zkrq.base import clock
+from zkrq.base.errors import Closed, ZkrqError
+from zkrq.base.tasks import Rounds
+from zkrq.protocol import calls
+from zkrq.protocol.records import DamagedRecord
+from zkrq.protocol.shards import shard_of
+
+if TYPE_CHECKING:
+    from zkrq.client.shard import Shard
+    from zkrq.client.shards import Shards
+    from zkrq.coordination.coordinator import Coordinator
+    from zkrq.protocol.shards import ShardName
+
+HOMING_SECONDS = 30.0
+"""Seconds between two looks of the leader for items that are to come home."""
+
+SWEEP_ROUNDS = 10
+"""Looks of which one is at all queues: a queue that has lost its limits may still have adopted items."""
+
+HOMING_PAGE = 100
+"""Items that come home together."""
+
+MOVED = "M"
+"""In place of a state: the item is on another shard, or is to be (``lua/cancel.lua``)."""
+
+_log = logging.getLogger("zkrq.shards")
+
+
+class Homing:
+    """Bring items home: of queues for which this client has declared that, and of all others while it leads."""
+
+    def __init__(self, shards: Shards, coordinator: Coordinator) -> None:
+        self._shards = shards
+        self._coordinator = coordinator
+        self._wanted = dict[str, None]()
+        self._round = 0
+        self._rounds = Rounds(self.look, seconds=HOMING_SECONDS)
+        self.run = self._rounds.run
+        """Bring items home until cancelled."""
+
+    def want(self, queue: str) -> None:
+        """Look soon at a queue that was given limits or an order."""
+        self._wanted[queue] = None
+        self._rounds.call()
+
+    async def look(self) -> None:
+        """Bring home what can come."""
+        wanted, self._wanted = self._wanted, {}
+        if len(self._shards.map.used) == 1:
+            return
+        queues = [*wanted]
+        if self._coordinator.leading:
+            self._round += 1
+            is_sweep = self._round % SWEEP_ROUNDS == 0
+            queues += await self._all_queues() if is_sweep else self._shards.map.homed
+        for queue in dict.fromkeys(queues):
+            try:
+                await bring_home(self._shards, queue)
+            except Closed:
+                raise
+            except ZkrqError as error:
+                _log.info("items of queue %s do not come home for now: %s", queue, error, extra={"queue": queue})
+
+    async def _all_queues(self) -> Sequence[str]:
+        names = set(self._shards.map.homed)
+        for shard in self._here():
+            try:
+                names.update(await shard.replicas.names(calls.Queues()))
+            except Closed:
+                raise
+            except ZkrqError as error:
+                _log.info("shard %s could not be asked for its queues: %s", shard.name, error)
+        return sorted(names)
+
+    def _here(self) -> Sequence[Shard]:
+        return here(self._shards)
+
+
+def here(shards: Shards) -> Sequence[Shard]:
+    """Return the shards that can be asked now."""
+    return [shard for shard in shards.open.values() if not shard.away and shards.map.shard_with(shard.register)]
+
+
+async def bring_home(shards: Shards, queue: str) -> int:
+    """Bring the items of a queue home that are queued on other shards, if it needs a home; return how many came.
+
+    Ends what other clients have begun in any case.  A shard that is away stops nothing but its own items.  Raises
+    ``Unavailable``, ``OutcomeUnknown``; then the next call continues.
+    """
+    came = 0
+    home = await shards.home(queue) if queue in shards.map.homed else None
+    for shard in here(shards):
+        adopted = (await shard.replicas.ask(calls.Movable(queue, 0))).adopted
+        if adopted:
+            await _go_on(shards, queue, shard, [id.decode() for id in adopted])
+    for shard in here(shards):
+        while home and shard is not home and (some := await _bring_page(shards, queue, shard, home)):
+            came += some
+    if came:
+        _log.info("%d items of queue %s have come home", came, queue, extra={"queue": queue})
+    return came
+
+
+async def _bring_page(shards: Shards, queue: str, shard: Shard, home: Shard) -> int:
+    """Bring the first items home that are queued on a shard; return how many came."""
+    as_of_ms = clock.now_ms()
+    movable = await shard.replicas.ask(calls.Movable(queue, HOMING_PAGE))
+    items = list(_adopted_of(movable))
+    if not items:
+        return 0
+    map_number = shards.map.number
+    adopted = await home.replicas.decide(calls.Adopt(queue, as_of_ms, items), map_number=map_number)
+    taken: list[str] = []
+    for item, outcome in zip(items, adopted.reply.outcomes, strict=True):
+        bundle, position = calls.bundle_and_position(item.id)
+        if outcome[:1] in b"+KD" and position not in adopted.superseded.get(bundle.encode(), ()):
+            taken.append(item.id)
+    if not taken:
+        return 0
+    has_come = await _decide(queue, shard, taken)
+    await _admit(queue, home, has_come)
+    return sum(has_come.values())
+
+
+def _adopted_of(movable: calls.MovableReply) -> Iterable[calls.Adopted]:
+    bundles = {copied.id: copied for copied in movable.copies.items}
+    for bundle, position in movable.places:
+        if copied := bundles.get(bundle):
+            try:
+                item = calls.Adopted.of(copied, position)
+            except DamagedRecord:
+                continue  # until it is mended
+            if item:
+                yield item
+
+
+async def _go_on(shards: Shards, queue: str, home: Shard, ids: Sequence[str]) -> None:
+    """Have the shards from which these adopted items come decide about them."""
+    by_shard: dict[ShardName | None, list[str]] = defaultdict(list)
+    for id in ids:
+        by_shard[shard_of(id)].append(id)
+    there = {shard.name: shard for shard in here(shards)}
+    for name, named in by_shard.items():
+        shard = there.get(name) if name else None
+        if shard and shard is not home:
+            await _admit(queue, home, await _decide(queue, shard, named))
+        elif name not in shards.map.shards:  # removed, when nothing was left there
+            await _admit(queue, home, dict.fromkeys(named, True))
+
+
+async def _decide(queue: str, shard: Shard, ids: Sequence[str]) -> Mapping[str, bool]:
+    """Have a shard remove what is queued there and was adopted at home; return whether each has moved, or has ended
+    there, without those of which neither is said."""
+    decided = await shard.replicas.decide(calls.Cancel(queue, MOVED, 0, secrets.token_hex(4), ids))
+    has_come: dict[str, bool] = {}
+    for id, state in zip(ids, decided.reply.states, strict=True):
+        bundle, position = calls.bundle_and_position(id)
+        if position in decided.superseded.get(bundle.encode(), ()):
+            continue
+        if state in (b"Q", MOVED.encode(), b""):  # what is unknown was forgotten, and it was queued when it was adopted
+            has_come[id] = True
+        elif state == b"X":
+            has_come[id] = False
+    return has_come
+
+
+async def _admit(queue: str, home: Shard, has_come: Mapping[str, bool]) -> None:
+    if has_come:
+        await home.replicas.decide(calls.Admit(queue, [(id, int(come)) for id, come in has_come.items()]))
