@@ -231,11 +231,8 @@ class Client:
             return None
 
     def is_unaware(self, lane: Lane) -> bool:
-        """Whether its program declares none of the settings of a queue.
-
-        Where there are several shards all do, since nothing can be declared while items are on other shards.
-        """
-        if self.world.plan or self.world.rolling:
+        """Whether its program declares none of the settings of a queue."""
+        if self.world.rolling:
             return False
         return self.world.chance_for(f"{self.name} and {lane.name}").random() < UNAWARE
 
