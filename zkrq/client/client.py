@@ -355,10 +355,16 @@ class Client:
         return parts
 
     async def _change_settings(
-        self, everywhere: Everywhere, queue: str, declared: Declared, *, at_start: bool = False
+        self,
+        everywhere: Everywhere,
+        queue: str,
+        declared: Declared,
+        read: Declared | None = None,
+        *,
+        at_start: bool = False,
     ) -> None:
         """Declare a section of the settings of a queue; what is on other shards than its home comes there."""
-        await declare(everywhere, self.events, self.namespace, queue, declared, at_start=at_start)
+        await declare(everywhere, self.events, self.namespace, queue, declared, read, at_start=at_start)
         if queue in self.shards.map.homed:
             self.homing.want(queue)
 
