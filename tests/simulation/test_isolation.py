@@ -70,7 +70,7 @@ class World:
     def __init__(self) -> None:
         self.now_us = 0
         self.server = self._server()
-        load = Load(3, self.server)
+        load = Load(4, self.server)
         for n in range(HISTORY):
             script = "enrol" if n == 0 else COMMON[n % len(COMMON)] if n % 3 else sorted(SCRIPTS)[n % len(SCRIPTS)]
             if script != "wipe":
