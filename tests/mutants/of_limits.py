@@ -191,12 +191,20 @@ MUTANTS: tuple[Mutant, ...] = (
         Suite("tests/behaviour/test_queue_settings.py"),
     ),
     Mutant(
+        "declaration-undoes-that-of-others",
+        LUA + "_limits.lua",
+        "elseif not forced then return text end",
+        "end",
+        "a process that goes on does not undo what others have declared since",
+        Suite("tests/lua/test_settings_marks.py"),
+    ),
+    Mutant(
         "limits-are-declared-again-and-again",
         "zkrq/base/tasks.py",
         "            if not self.is_done:\n",
         "            if True:\n",
-        "a process that goes on does not undo what others have declared since",
-        Suite("tests/behaviour/test_queue_limits.py"),
+        "a process asks for the limits of a queue once, and not before each push",
+        Suite("tests/unit/test_tasks.py", "-k", "not_done_again"),
     ),
     Mutant(
         "slot-that-comes-free-tells-nobody-of-what-is-due-later",

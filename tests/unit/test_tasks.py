@@ -306,6 +306,22 @@ async def test_those_who_wait_for_what_fails_share_the_next_attempt() -> None:
     assert (len(attempts), once.is_done) == (3, True)
 
 
+async def test_what_is_done_is_not_done_again_unless_it_is_wanted() -> None:
+    acts = list[int]()
+
+    async def act() -> None:
+        acts.append(len(acts))
+
+    once = Once(act)
+    for _ in range(2):
+        await once.done()
+    assert acts == [0]
+    once.again()
+    for _ in range(2):
+        await once.done()
+    assert acts == [0, 1]
+
+
 async def test_an_attempt_that_is_cancelled_is_made_by_the_next_one() -> None:
     begun = list[asyncio.Event]()
 
