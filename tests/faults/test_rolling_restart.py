@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import signal
 import subprocess
 from collections import Counter
@@ -12,8 +11,8 @@ from pathlib import Path
 import pytest
 
 import zkrq
-from tests.harness import HANG, new_namespace, over_zookeeper, until
-from zkrq import local
+from tests.faults.stage import Stage
+from tests.harness import HANG, push_surely, until
 from zkrq.process.exits import Exit
 
 pytestmark = pytest.mark.anyio
@@ -48,7 +47,7 @@ def worker(cluster):
 class Workers:
     """Processes of ``zkrq worker``, and what they have done."""
 
-    def __init__(self, folder: Path, servers: local.Servers, namespace: str, prepared_zkrq: list[str]) -> None:
+    def __init__(self, folder: Path, stage: Stage, prepared_zkrq: list[str]) -> None:
         self._folder = folder
         self._zkrq = prepared_zkrq
         (folder / "jobs.py").write_text(JOBS)
@@ -56,13 +55,7 @@ class Workers:
             (folder / name).touch()
         self._read = 0
         self._done = Counter[int]()
-        self._environment = {
-            **{name: value for name, value in os.environ.items() if not name.startswith(("ZKRQ_", "NOTIFY_"))},
-            "ZKRQ_REDIS": ",".join(f"{name}={url}" for name, url in servers.redis_urls.items()),
-            "ZKRQ_ZOOKEEPER": servers.zookeeper_hosts,
-            "ZKRQ_NAMESPACE": namespace,
-            "ZKRQ_SESSION_TIMEOUT": f"{LONGER}",
-        }
+        self._environment = stage.environment(ZKRQ_SESSION_TIMEOUT=f"{LONGER}")
         self._processes: list[asyncio.subprocess.Process] = []
 
     @property
@@ -98,63 +91,65 @@ class Workers:
         async with asyncio.timeout(HANG):
             return await process.wait()
 
+    async def do_more(self) -> None:
+        """Wait until as many items more are done as between two restarts."""
+        before = len(self.done)
+        await until(lambda: len(self.done) >= before + BETWEEN, 0.1)
+
     def kill(self) -> None:
         for process in self._processes:
             process.kill()
 
 
-async def test_nothing_is_lost_and_nothing_waits_for_a_time_out(
-    servers: local.Servers, tmp_path: Path, prepared_zkrq: list[str]
-) -> None:
-    namespace = new_namespace()
-    pushed = 0
-    stop = False
+class Producer:
+    """Pushes numbers one after another, each until it is known to be there, and never far ahead of the workers."""
 
-    async def produce(queue: zkrq.Queue[int]) -> None:
-        nonlocal pushed
-        while not stop:
-            if pushed - len(workers.done) > 10 * BETWEEN:
+    def __init__(self, queue: zkrq.Queue[int], workers: Workers) -> None:
+        self.pushed = 0
+        self.stop = False
+        self._queue = queue
+        self._workers = workers
+
+    async def produce(self) -> None:
+        while not self.stop:
+            if self.pushed - len(self._workers.done) > 10 * BETWEEN:
                 await asyncio.sleep(0.05)
                 continue
-            id = zkrq.new_id()
             try:
                 async with asyncio.timeout(HANG):
-                    while True:
-                        try:
-                            await queue.push(pushed, id=id)
-                            break
-                        except (zkrq.OutcomeUnknown, zkrq.NotEnoughReplicas, zkrq.Unavailable):
-                            await asyncio.sleep(0.05)
+                    await push_surely(self._queue, self.pushed, zkrq.new_id())
             finally:
-                pushed += 1
+                self.pushed += 1
             await asyncio.sleep(PAUSE)
 
-    async def more_done() -> None:
-        before = len(workers.done)
-        await until(lambda: len(workers.done) >= before + BETWEEN, 0.1)
 
-    async with over_zookeeper(servers, namespace) as cluster:
-        workers = Workers(tmp_path, servers, namespace, prepared_zkrq)
-        try:
-            for _ in range(WORKERS):
-                await workers.start()
-            async with asyncio.TaskGroup() as tasks:
-                producing = tasks.create_task(produce(cluster.queue("jobs")))
-                await more_done()
-                for server in servers.redis:
-                    await server.terminate()
-                    await more_done()
-                    await server.start()
-                    await until(lambda: cluster.view.members.keys() == cluster.view.servers.keys())
-                    assert await workers.end_oldest() == Exit.DONE
-                    await workers.start()
-                    await more_done()
-                stop = True
-                await producing
-            await until(lambda: len(workers.done) == pushed, 0.1)
-            for _ in range(WORKERS):
+async def test_nothing_is_lost_and_nothing_waits_for_a_time_out(
+    stage: Stage, tmp_path: Path, prepared_zkrq: list[str]
+) -> None:
+    """Each server is restarted, and after it a worker, while items are pushed and done."""
+    client = await stage.enter()
+    workers = Workers(tmp_path, stage, prepared_zkrq)
+    producer = Producer(client.queue, workers)
+    try:
+        for _ in range(WORKERS):
+            await workers.start()
+        async with asyncio.TaskGroup() as tasks:
+            producing = tasks.create_task(producer.produce())
+            await workers.do_more()
+            for server in stage.servers.redis:
+                await server.terminate()
+                await workers.do_more()
+                await server.start()
+                await stage.expect_whole()
                 assert await workers.end_oldest() == Exit.DONE
-            assert workers.done.keys() == set(range(pushed))
-            assert not any(await cluster.queue("jobs").size())
-        finally:
-            workers.kill()
+                await workers.start()
+                await workers.do_more()
+            producer.stop = True
+            await producing
+        await until(lambda: len(workers.done) == producer.pushed, 0.1)
+        for _ in range(WORKERS):
+            assert await workers.end_oldest() == Exit.DONE
+        assert workers.done.keys() == set(range(producer.pushed))
+        assert not any(await client.queue.size())
+    finally:
+        workers.kill()
