@@ -83,8 +83,7 @@ def test_without_consumers_nothing_stays_ahead() -> None:
     shell.wait()
     shell.run()
     assert shell.dispatch.ahead == 5
-    shell.dispatch.pace.leave(limit)
-    shell.dispatch.consumer_left(*shell.moment)
+    shell.dispatch.leave(limit, *shell.moment)
     shell.carry_out()
     assert shell.dispatch.ahead == 0
     assert len(shell.servers[0].ready) == 9
@@ -498,8 +497,7 @@ class Walk(RuleBasedStateMachine):
     @precondition(lambda self: self.streams)
     @rule()
     def end_a_stream(self) -> None:
-        self.shell.dispatch.pace.leave(self.streams.pop())
-        self.shell.dispatch.consumer_left(*self.shell.moment)
+        self.shell.dispatch.leave(self.streams.pop(), *self.shell.moment)
         self.shell.carry_out()
 
     @rule(want=st.integers(1, 3))

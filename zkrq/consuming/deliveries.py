@@ -58,7 +58,7 @@ class Stream(Generic[T]):
     def _join(self) -> None:
         self._joined = True
         for line in self._lines:
-            line.join(self._limit)
+            line.pace.join(self._limit)
 
     def _count_down(self, taken: int = 1) -> None:
         assert self._left
@@ -67,7 +67,7 @@ class Stream(Generic[T]):
         if self._joined and self._left < self._limit.most:
             now = self._limit._replace(most=self._left)
             for line in self._lines:
-                line.expect(self._limit, now)
+                line.pace.change(self._limit, now)
             self._limit = now
 
     async def aclose(self) -> None:

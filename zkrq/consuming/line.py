@@ -83,19 +83,10 @@ class Line(Generic[T]):
 
     # -- called by consumers -------------------------------------------------------------------------------------------
 
-    def join(self, limit: PrefetchLimit) -> None:
-        """Claim ahead for one more stream."""
-        self.pace.join(limit)
-
     def leave(self, limit: PrefetchLimit) -> None:
         """Remove a stream.  Items claimed ahead go back if no consumer is left."""
-        self.pace.leave(limit)
-        self.dispatch.consumer_left(*self._moment())
+        self.dispatch.leave(limit, *self._moment())
         self.carry_out()
-
-    def expect(self, limit: PrefetchLimit, now: PrefetchLimit) -> None:
-        """Change the limit of items claimed ahead for a stream."""
-        self.pace.change(limit, now)
 
     def draw_one(self) -> Claim[T] | None:
         """Return a claim made ahead, or None if there is none or another consumer has waited longer."""

@@ -34,7 +34,7 @@ from operator import attrgetter
 from typing import Generic, NamedTuple, Protocol, TypeAlias, TypeVar, cast
 
 from zkrq.consuming.core.lease import DELIVER, HOLDING, TAKE_BACK, LeaseState
-from zkrq.consuming.core.pace import AHEAD_SECONDS, CLAIM_MAX, Pace
+from zkrq.consuming.core.pace import AHEAD_SECONDS, CLAIM_MAX, Pace, PrefetchLimit
 from zkrq.consuming.core.supply import IS_DUE, LOOK, Action, Order, Supply, SupplyState
 from zkrq.consuming.core.turns import PROBE_SECONDS, asked_of, is_spared
 
@@ -231,8 +231,9 @@ class Dispatch(Generic[C]):
         if not self.is_closed:  # else the shell hands back what no consumer has begun with
             self._decide(Cause.NONE, now, is_certain)
 
-    def consumer_left(self, now: float, is_certain: bool) -> None:
-        """Note that a stream has ended."""
+    def leave(self, limit: PrefetchLimit, now: float, is_certain: bool) -> None:
+        """Remove a stream.  (``pace.join`` adds one, which by itself is no reason to ask for anything.)"""
+        self.pace.leave(limit)
         self._decide(Cause.NONE, now, is_certain)
 
     def probe(self, count: int) -> None:
