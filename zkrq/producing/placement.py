@@ -10,6 +10,8 @@ from collections.abc import Awaitable, Callable, Collection
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
+import anyio
+
 from zkrq.base.checks import check_feature
 from zkrq.base.errors import ConfigError, Unavailable
 from zkrq.protocol import shards
@@ -25,6 +27,9 @@ AVOID_SECONDS = 1.0
 
 MAP = "shards"
 """Register of the shard map."""
+
+LEARN_SECONDS = 1.0
+"""Seconds that a claim request waits until ZooKeeper says where its queue is at home."""
 
 HOMES_KEPT = 10_000
 """Queues whose home is remembered."""
@@ -149,9 +154,9 @@ class Placement:
         return FIRST if len(self.map.shards) == 1 else self._homes.get(queue)
 
     async def learn_home(self, queue: str) -> None:
-        """Have ``known_home`` know, unless ZooKeeper does not say."""
+        """Have ``known_home`` know, unless ZooKeeper does not say in time."""
         if self.known_home(queue) is None:
-            with suppress(ConfigError, Unavailable):
+            with suppress(ConfigError, Unavailable), anyio.move_on_after(LEARN_SECONDS):
                 await self._find_home(queue)
 
     async def _target(self, name: ShardName) -> Target:
