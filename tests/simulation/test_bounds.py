@@ -244,7 +244,19 @@ CLAIM = asking(calls.Claim("q", "eve", 1, 10_000, 1_000, "channel", 1, "D", 10, 
 FENCE = asking(calls.Fence("q", "ann"))
 KNOWN_OWNERS = calls.Rows([part for id in named("o") for part in (id, 1, 5)])
 
+ADOPTED = calls.Adopt(
+    "q", FIRST_US // 1000, [calls.Adopted(id, fresh(0, FIRST_US // 1000), join([b"payload"])) for id in named("adopted")]
+)
+
+
+def admit(server: Large) -> None:
+    server.ask(ADOPTED)
+    server.ask(calls.Admit("q", [(id, n % 2) for n, id in enumerate(named("adopted"))]))
+
+
 CALLS: dict[str, dict[str, Callable[[Large], object]]] = {
+    "admit": {"": admit},
+    "adopt": {"": asking(ADOPTED)},
     "affirm": {"": asking(calls.Affirm("q", [*encoded("claimed"), *bundles("claimed")]))},
     "apply": {
         "claims": lambda s: s.apply(*(each.apply() for each in s.last.decided.values()), fenced="owner0"),
@@ -346,6 +358,7 @@ CALLS: dict[str, dict[str, Callable[[Large], object]]] = {
     "drop_aside": {"": asking(calls.DropAside("q", encoded("ready")))},
     "drop_name": {"": asking(calls.DropName([b"\xff"]))},
     "stored": {"": asking(calls.Stored("q", "channel", [f"s{n}" for n in range(BATCH)]))},
+    "movable": {how: asking(calls.Movable(how or "q", BATCH)) for how in ("", "grouped")},
     "metadata": {"": asking(calls.Metadata("q")), "fenced": asking(calls.Metadata("q", b"f0"))},
     "statistics": {"": lambda s: s.statistics(), "of expired items": later(3600, lambda s: s.statistics())},
     "turn": {"ack": take_turn("ack"), "release": take_turn("release"), "after an hour": later(3600, take_turn("ack"))},
