@@ -116,7 +116,8 @@ class Claim(Generic[T]):
     def token(self) -> tuple[int, int]:
         """Fencing token: a later claim of the same item has a greater one, and of the same group if that is ordered.
 
-        Pass it to a database that refuses writes with a smaller token than it has seen.
+        Pass it to a database that refuses writes with a smaller token than it has seen: two numbers, compared in their
+        order.  The second one needs 64 bits.
         """
         return token_of(self._lease.grant.packed)
 
