@@ -16,8 +16,10 @@ from typing import Any
 from tests.simulation.ensemble import SimHub
 from tests.simulation.findings import Findings
 from tests.simulation.items import (
+    ACK_SECONDS,
     EARLY_SECONDS,
     LONGEST_LEASE,
+    RESULT_SECONDS,
     Begun,
     Holder,
     Item,
@@ -332,7 +334,7 @@ class Book:
 
         What was dropped because its time was over is back when the only server that knew of it has died.
         """
-        if self._max_size is None:
+        if self._max_size is None or self.deletions:  # which take it away, until a program declares it again
             return
         now = self._loop.now
         excused = self.excess + sum(
@@ -436,6 +438,10 @@ class Book:
         item.result = (result,)
         self._check_result(item)
 
+    def _may_be_forgotten(self, item: Item) -> bool:
+        """Whether its result may be so old that it is kept no more: its age counts from the decision of the ack."""
+        return self._loop.now > item.gone_at + RESULT_SECONDS - ACK_SECONDS
+
     def told(self, item: Item, result: Result[Any], begun_at: float) -> None:
         """A caller that began to ask at this moment was told what became of an item."""
         self.counts[f"told {result.state}"] += 1
@@ -454,7 +460,7 @@ class Book:
         told = result.state, result.value if result.has_value else "lost" if result.is_lost else "none"
         if item.told is None:
             item.told, item.told_at = told, self._loop.now
-        elif item.told != told and not (self.found.leapt and told in OVER):
+        elif item.told != told and not (told in OVER and (self.found.leapt or self._may_be_forgotten(item))):
             self.violation(f"told otherwise: {item.label} is {told}, and was {item.told}")
         self._check_result(item)
 

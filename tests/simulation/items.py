@@ -14,6 +14,12 @@ from zkrq import Claim, ResultState
 from zkrq.protocol.calls import item_id
 from zkrq.protocol.records import Bundle
 
+RESULT_SECONDS = 500.0
+"""For how long the result of an item is kept."""
+
+ACK_SECONDS = 20.0
+"""How long before its return an ack may have been decided, at most."""
+
 EARLY_SECONDS = 0.005
 """Durations travel in whole milliseconds."""
 

@@ -245,7 +245,9 @@ FENCE = asking(calls.Fence("q", "ann"))
 KNOWN_OWNERS = calls.Rows([part for id in named("o") for part in (id, 1, 5)])
 
 ADOPTED = calls.Adopt(
-    "q", FIRST_US // 1000, [calls.Adopted(id, fresh(0, FIRST_US // 1000), join([b"payload"])) for id in named("adopted")]
+    "q",
+    FIRST_US // 1000,
+    [calls.Adopted(id, fresh(0, FIRST_US // 1000), join([b"payload"])) for id in named("adopted")],
 )
 
 

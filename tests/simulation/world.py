@@ -14,7 +14,7 @@ from tests.simulation.code import PRESENT, Code
 from tests.simulation.ensemble import SimCoordinator, SimHub
 from tests.simulation.findings import Findings
 from tests.simulation.inspecting import Inspector
-from tests.simulation.items import Holder, Item, Outcome
+from tests.simulation.items import RESULT_SECONDS, Holder, Item, Outcome
 from tests.simulation.ledger import Ledger
 from tests.simulation.loop import Loop, Process, State
 from tests.simulation.servers import SimServer
@@ -214,7 +214,7 @@ class Client:
         if self.world.rolling is None:
             policy["holds_group"] = lane.setting.holds_group
             options["groups"] = lane.setting.groups_option(declares=declares)
-            options["results"] = Results(ttl=500) if lane.setting.results else None
+            options["results"] = Results(ttl=RESULT_SECONDS) if lane.setting.results else None
             options["limits"] = lane.setting.limits if declares else None
             options["history"] = lane.setting.history if declares else None
         try:
@@ -231,8 +231,8 @@ class Client:
             return None
 
     def is_unaware(self, lane: Lane) -> bool:
-        """Whether its program declares none of the settings of a queue."""
-        if self.world.rolling:
+        """Whether its program declares none of the settings of a queue.  Where deletions take them away all do."""
+        if self.world.rolling or lane.setting.deletes:
             return False
         return self.world.chance_for(f"{self.name} and {lane.name}").random() < UNAWARE
 
