@@ -173,4 +173,20 @@ MUTANTS: tuple[Mutant, ...] = (
         "what waits at home is told as adopted",
         Suite("tests/lua/test_coming_home.py"),
     ),
+    Mutant(
+        "nobody-goes-on-with-what-was-adopted",
+        "zkrq/client/homing.py",
+        "        if adopted:",
+        "        if False:",
+        "what another client has adopted is decided by the next one",
+        Suite("tests/behaviour/test_coming_home.py", "-k", "goes_on"),
+    ),
+    Mutant(
+        "ended-there-counts-as-come",
+        "zkrq/client/homing.py",
+        "has_come[id] = False",
+        "has_come[id] = True",
+        "what was removed on its shard since it was adopted is forgotten at home",
+        Suite("tests/behaviour/test_coming_home.py", "-k", "removed_meanwhile"),
+    ),
 )
