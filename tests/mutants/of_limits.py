@@ -394,7 +394,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "items-of-before-are-not-numbered",
         LUA + "_claiming.lua",
-        "if request.keeps_order and not places.is_ordered(r) then take_into_order(r) end",
+        "if request.keeps_order and not places.is_ordered(r) then places.take_into_order(r) end",
         "",
         "the primary numbers each claim by the settings of the queue, not by what the item was pushed with",
         Suite("tests/lua/test_queue_order.py"),

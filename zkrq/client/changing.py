@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from zkrq.base.errors import ConfigError
 from zkrq.base.limits import DeadLetters, Groups, History, Limits, QueueSettings, ResultTtl, Size
-from zkrq.client.declaring import BadSettings, SettingsChanged
+from zkrq.client.declaring import SECTIONS, BadSettings, SettingsChanged
 from zkrq.client.queue import parts_of
 
 if TYPE_CHECKING:
@@ -80,14 +80,15 @@ async def write_settings(queue: Queue[Any], settings: QueueSettings, named: Name
 
 def sections_in(settings: QueueSettings) -> dict[str, Declared]:
     """Return settings by section."""
-    return {
-        "limits": settings.limits,
-        "groups": settings.groups,
-        "history": History(settings.history),
-        "size": Size(settings.max_size),
-        "letters": settings.dead_letters,
-        "results": ResultTtl(settings.results_ttl),
-    }
+    every: tuple[Declared, ...] = (
+        settings.limits,
+        settings.groups,
+        History(settings.history),
+        Size(settings.max_size),
+        settings.dead_letters,
+        ResultTtl(settings.results_ttl),
+    )
+    return {SECTIONS[type(each)].name: each for each in every}
 
 
 def as_value(settings: QueueSettings) -> dict[str, object]:

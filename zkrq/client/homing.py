@@ -8,7 +8,7 @@ so what is queued there comes home, under its id, with all that is known of it. 
 3. Home admits those that have moved.
 
 The second step decides.  So an item is never handed out on both shards, and what was cancelled before it is handed out
-on none.  Whoever dies in between, the next client goes on: what was adopted names its shard by its id, and that shard
+on none.  If a client dies in between, the next one goes on: what was adopted names its shard by its id, and that shard
 says whether it has moved, has ended, or is claimed there and may be queued again.
 
 What is claimed or dead on another shard stays there until it is queued again, and what the queue has no room for until
@@ -88,7 +88,7 @@ class Homing:
 
     async def _all_queues(self) -> Sequence[str]:
         names = set(self._shards.map.homed)
-        for shard in self._here():
+        for shard in here(self._shards):
             try:
                 names.update(await shard.replicas.names(calls.Queues()))
             except Closed:
@@ -96,9 +96,6 @@ class Homing:
             except ZkrqError as error:
                 _log.info("shard %s could not be asked for its queues: %s", shard.name, error)
         return sorted(names)
-
-    def _here(self) -> Sequence[Shard]:
-        return here(self._shards)
 
 
 def here(shards: Shards) -> Sequence[Shard]:

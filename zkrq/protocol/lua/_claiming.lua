@@ -46,20 +46,12 @@ do
     return not lacks_payloads(r, r.whole)
   end
 
-  -- Have an item that was pushed before its queue kept an order keep that, too: at the place of its producer's clock, and
-  -- without holding its group before it has failed.
-  local function take_into_order(r)
-    touch(r)
-    places.put_in_order(r, -math.min(r.pushed_at, now_us / 1000))
-    r.begun, r.standing = true, nil -- it may stand elsewhere now (place)
-  end
-
   -- Claim the items of a run.  True: that was all that fits.
   local function claim_run(request, r, from, to)
     if not hand(request, r, from, to) then return true end
     assert(request.handed_count <= request.most, 'mistake of zkrq: more items are handed out than the request may have')
     touch(r)
-    if request.keeps_order and not places.is_ordered(r) then take_into_order(r) end
+    if request.keeps_order and not places.is_ordered(r) then places.take_into_order(r) end
     if not r.row then
       local deadline = now_us + request.lease_ms * 1000
       assert(deadline > now_us, 'mistake of zkrq: a claim is over when it begins')
@@ -178,7 +170,8 @@ do
   local function take_aside(request, r)
     request.is_cut = request.is_cut or request.removed_count >= REMOVED_MAX
     if request.is_cut then return true end
-    take_into_order(r)
+    touch(r)
+    places.take_into_order(r)
     request.removed_count, request.has_groups, request.joined = request.removed_count + 1, true, true
     return false
   end

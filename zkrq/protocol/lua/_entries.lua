@@ -64,6 +64,13 @@ do
     if not places.is_ordered(r) then r.order, r.claim_n, r.marks = order, 0, r.marks + ORDERED end
   end
 
+  -- Have an item that was pushed before its queue kept an order keep that, too: at the place of its producer's clock, and
+  -- without holding its group before it has failed.  The caller decides about it (touch).
+  function places.take_into_order(r)
+    places.put_in_order(r, -math.min(r.pushed_at, now_us / 1000))
+    r.begun, r.standing = true, nil -- it may stand elsewhere now (place)
+  end
+
   -- Tell whether such an item holds its group while it waits.  The sign of its order says otherwise after a failure whose
   -- policy lets the group go on.
   function places.holds_group(r)

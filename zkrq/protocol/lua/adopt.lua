@@ -1,7 +1,7 @@
 #!lua
 -- purpose: adopt items that another shard has queued, under their ids, so that they can come home: each is here from now on,
 -- scheduled for a moment that never comes.  Then that shard decides: what it removes as moved (cancel.lua) is admitted here
--- (admit.lua), and what has ended there is not.  So an item is never handed out on both, whoever dies in between, and what an
+-- (admit.lua), and what has ended there is not.  So an item is never handed out on both, even if clients die in between, and what an
 -- operator removes there meanwhile is not handed out here.
 -- as_of_ms: when the items were read there, by the client's clock.  A late call could bring back what has come and ended here
 -- since, and is forgotten; so it is refused as late pushes are.
@@ -21,10 +21,7 @@ local function operation(queue, put_window_ms, as_of_ms)
   -- Write what is known of an item into its bundle here.
   local function write_item(r, position, attempts, due_us, failures, text)
     touch(r)
-    if is_ordered and not places.is_ordered(r) then
-      places.put_in_order(r, -math.min(r.pushed_at, now_us / 1000))
-      r.begun, r.standing = true, nil -- it may stand elsewhere now (place)
-    end
+    if is_ordered and not places.is_ordered(r) then places.take_into_order(r) end
     set_own(r, position, due_us + places.NEVER_US, failures)
     count_attempts(r, position, position, attempts - attempts_at(r, position))
     set(r, position, position, REQUEUED, 0)
