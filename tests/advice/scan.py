@@ -29,7 +29,20 @@ VERBS = (
 _CLAUSE = re.compile(rf"(?:^|[:;,.(] |\b(?:or|then|and|first) )(?:first )?(?:{VERBS})\b", re.IGNORECASE)
 _NAMED = re.compile(r"`|\bzkrq [a-z]+ |ZKRQ_[A-Z]|redis-cli|=True|\(?--[a-z]|pip install|apt-get")
 
-_NOT_SAID = {"Command", "Flag", "setting", "Field", "count", "start", "create_task", "supervise", "Variable", "compile"}
+_NOT_SAID = {
+    "Command",
+    "Flag",
+    "setting",
+    "Field",
+    "count",
+    "start",
+    "create_task",
+    "supervise",
+    "Variable",
+    "compile",
+    "Operation",
+    "Parameter",
+}
 """Functions whose texts describe something, and are said in no trouble."""
 
 _LEFT_OUT = ("serve/bodies.py", "cli/demo/", "testing/redis/", "cli/trying.py", "outbox/rows.py")

@@ -103,15 +103,17 @@ def test_imports_have_no_cycle() -> None:
 FLOORS: Mapping[str, Collection[str]] = {
     "protocol": (),
     "base": ("protocol",),
+    "operations": ("protocol", "base"),
     "coordination": ("protocol", "base"),
     "replication": ("protocol", "base", "coordination"),
     "repair": ("protocol", "base", "coordination", "replication"),
     "consuming": ("protocol", "base", "coordination", "replication"),
-    "producing": ("protocol", "base", "coordination", "replication", "consuming"),
+    "producing": ("protocol", "base", "operations", "coordination", "replication", "consuming"),
     "working": ("protocol", "base", "consuming"),
     "local": ("base",),
     "client": (
-        "protocol", "base", "coordination", "replication", "repair", "consuming", "producing", "working", "local",
+        "protocol", "base", "operations", "coordination", "replication", "repair", "consuming", "producing", "working",
+        "local",
     ),
 }  # fmt: skip
 """Which rooms each room may import, besides itself, from the bottom up.

@@ -18,7 +18,7 @@ from zkrq.base.errors import ConfigError, OutcomeUnknown, QueueFull, Receipt, Un
 from zkrq.base.ids import Ids, new_ids_at
 from zkrq.producing import bundling
 from zkrq.producing.bundling import PUT_BYTES
-from zkrq.producing.options import Options, read_options
+from zkrq.producing.options import PLAIN, Options, read_options
 from zkrq.producing.pusher import (
     _receipt_of,  # pyright: ignore[reportPrivateUsage]
     _worst,  # pyright: ignore[reportPrivateUsage]
@@ -33,7 +33,7 @@ from zkrq.replication.batching import MAX_BATCH, MAX_BATCH_BYTES
 def options(
     delay: Any = None, at: Any = None, priority: Any = 0, key: Any = None, ttl: Any = None
 ) -> Options:  # of any type, as users give them
-    return read_options(delay, at, priority, key, ttl)
+    return read_options(delay=delay, at=at, priority=priority, key=key, ttl=ttl)
 
 
 def refused(**given: Any) -> str:
@@ -44,7 +44,8 @@ def refused(**given: Any) -> str:
 
 def test_plain_push_has_none() -> None:
     assert options() == Options()
-    assert options() is options(), "recognized by what it is"
+    every: dict[str, Any] = {"replace": False, "key_window": None, "headers": None, "group": None}
+    assert read_options(delay=None, at=None, priority=0, key=None, ttl=None, **every) is PLAIN, "by what it is"
 
 
 def test_options_are_in_the_units_of_the_wire() -> None:

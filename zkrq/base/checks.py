@@ -7,7 +7,7 @@ import os
 import re
 from collections.abc import Iterable, Mapping
 from datetime import datetime, timedelta
-from typing import TypeAlias, TypedDict
+from typing import TypeAlias
 
 from zkrq.base.errors import ConfigError
 from zkrq.protocol.levels import Feature, missing
@@ -29,21 +29,6 @@ MAX_GROUP = 200
 
 Headers: TypeAlias = Mapping[str, str]
 """Short texts beside an item, by name."""
-
-
-class PushOptions(TypedDict, total=False):
-    """The arguments of ``Queue.push`` beside the item."""
-
-    id: str | None
-    key: str | None
-    replace: bool
-    key_window: Duration | None
-    group: str | None
-    delay: Duration | None
-    at: datetime | None
-    priority: int
-    ttl: Duration | None
-    headers: Headers | None
 
 
 MAX_DURATION = 10 * 366 * 86400.0
@@ -148,21 +133,6 @@ def check_lease(what: str, value: Duration) -> float:
     if not MIN_LEASE <= seconds <= MAX_LEASE:
         raise ConfigError(f"{what} is {seconds} s: must be at least {MIN_LEASE} and at most {MAX_LEASE:.0f} s")
     return seconds
-
-
-MIN_KEY_WINDOW, MAX_KEY_WINDOW = 1.0, 30 * 86400.0
-"""Seconds for which a key may stay taken after a push.  The least one keeps the versions of its record below the clock,
-at which they begin again once it was dropped."""
-
-
-def check_key_window(value: Duration) -> int:
-    """Return the time for which a key stays taken, 1 second to 30 days, in milliseconds."""
-    seconds = _number_of_seconds("key_window", value)
-    if not MIN_KEY_WINDOW <= seconds <= MAX_KEY_WINDOW:
-        raise ConfigError(
-            f"key_window is {seconds:g} s: must be at least {MIN_KEY_WINDOW:g} s and at most {MAX_KEY_WINDOW:.0f} s"
-        )
-    return round(seconds * 1000)
 
 
 def check_moment(what: str, value: datetime) -> datetime:

@@ -39,7 +39,7 @@ class Receipt(NamedTuple):
     """Tell what a push did: the item ``id`` is on ``replicas`` servers.
 
     ``duplicate``: nothing was pushed, because another item with the same key is queued, scheduled or claimed, or its
-    ``key_window`` is not over; ``id`` is the id of that item.  ``done``: nothing was pushed, because an item with this
+    window is not over; ``id`` is the id of that item.  ``done``: nothing was pushed, because an item with this
     id was pushed before, by an earlier push or an earlier attempt of this one, and is already acked, cancelled, cleared
     or dropped.  ``duplicate`` and ``done``: that is so of the item that began the window.  ``new``: whether this
     push put the item into the queue; False also if an item with this id is there from an earlier push.  None: not

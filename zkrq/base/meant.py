@@ -48,15 +48,14 @@ OPTIONS: Mapping[str, str] = {
 }
 """Options in arq, Celery, RQ, SAQ, redis-py and kazoo -> the option that does the same here."""
 
-HOMES: Mapping[str, Collection[str]] = {
-    "push()": ("at", "delay", "group", "headers", "id", "key", "key_window", "priority", "replace", "ttl"),
+HOMES: dict[str, Collection[str]] = {
     "zkrq.Retry": ("backoff", "holds_group", "max_attempts"),
     "zkrq.Worker": ("concurrency", "grace"),
     "Worker.add()": ("batch", "time_limit", "weight", "within"),
     "Cluster.queue()": ("claim_timeout", "codec", "dead_letters", "groups", "history", "limits", "results", "retry"),
     "zkrq.connect()": ("namespace", "redis", "redis_auth", "redis_tls", "session_timeout", "zookeeper"),
 }
-"""Where options stand that are looked for elsewhere."""
+"""Where options stand that are looked for elsewhere; those of ``push()`` are added where they are described."""
 
 METHODS: Mapping[str, str] = {
     "abort": "cancel",

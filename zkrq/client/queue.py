@@ -15,12 +15,13 @@ from zkrq.consuming.batch import ack_together, check_batch, keep_results
 from zkrq.consuming.claims import lease_of
 from zkrq.consuming.deliveries import Batches, Deliveries
 from zkrq.consuming.lease import Verb
-from zkrq.producing.options import among_its_key, read_options
+from zkrq.producing.options import read_options
 from zkrq.working.worker import work
 
 if TYPE_CHECKING:
     from zkrq.client.parts import QueueParts
     from zkrq.consuming.claims import Claim
+    from zkrq.operations.push import PushOptions
     from zkrq.working.delivery import After, Before
     from zkrq.working.handlers import Handler
 
@@ -99,9 +100,17 @@ class Queue(Administration[T]):
             seen = self._observers.begin_push(self.name, item, id, headers)
             headers = seen.headers
         try:
-            options = read_options(delay, at, priority, key, ttl, headers, group)
-            if replace or key_window is not None:
-                options = among_its_key(options, replace, key_window)
+            options = read_options(
+                key=key,
+                replace=replace,
+                key_window=key_window,
+                delay=delay,
+                at=at,
+                priority=priority,
+                ttl=ttl,
+                headers=headers,
+                group=group,
+            )
             call, pushed = self._pusher.begin(item, id, options)
             try:
                 receipt = await pushed
@@ -154,7 +163,8 @@ class Queue(Administration[T]):
             seen = self._observers.begin_push(self.name, None, None, headers, is_many=True)
             headers = seen.headers
         try:
-            receipts = await self._pusher.push_many(items, read_options(delay, at, priority, None, ttl, headers, group))
+            options = read_options(delay=delay, at=at, priority=priority, ttl=ttl, headers=headers, group=group)
+            receipts = await self._pusher.push_many(items, options)
         except BaseException as error:
             if seen:
                 self._observers.end_push(seen, error)
@@ -266,22 +276,11 @@ def encode_with(queue: Queue[T], item: T) -> bytes:
     return parts_of(queue).pusher.encode(item)
 
 
-async def push_encoded(
-    queue: Queue[Any],
-    payload: bytes,
-    *,
-    id: str,
-    priority: int,
-    key: str | None = None,
-    key_window: Duration | None = None,
-) -> Receipt:
+async def push_encoded(queue: Queue[Any], payload: bytes, **options: Unpack[PushOptions]) -> Receipt:
     """Push an item that is encoded already, whatever codec this process has for the queue; otherwise as ``push``."""
     parts = parts_of(queue)
     parts.context.own_loop.check()
     if parts.context.declaration and not parts.context.declaration.is_done:
         await parts.context.declaration.done()
-    options = read_options(None, None, priority, key, None, None, None)
-    if key_window is not None:
-        options = among_its_key(options, False, key_window)
-    _, pushed = parts.pusher.begin(None, id, options, payload)
+    _, pushed = parts.pusher.begin(None, options.get("id"), read_options(**options), payload)
     return await pushed

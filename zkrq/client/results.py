@@ -9,7 +9,7 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, Unpack, cast
 
-from zkrq.base.checks import Duration, PushOptions, check_duration, check_feature, check_id
+from zkrq.base.checks import Duration, check_duration, check_feature, check_id
 from zkrq.base.errors import ConfigError, Receipt, Unavailable, split
 from zkrq.base.results import Result, ResultState
 from zkrq.client.queue import Queue, parts_of
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from zkrq.base.limits import Results
     from zkrq.client.parts import QueueParts
     from zkrq.client.shard import Shard
+    from zkrq.operations.push import PushOptions
     from zkrq.protocol.calls import Read, Told
     from zkrq.protocol.replies import Answer
 

@@ -14,11 +14,12 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from zkrq.base import clock
-from zkrq.base.checks import PushOptions, check_id, check_name, in_seconds
+from zkrq.base.checks import check_id, check_name
 from zkrq.base.codecs import JSON, Codec
 from zkrq.base.errors import CodecError, ConfigError, PayloadTooLarge, text_of
 from zkrq.base.ids import made_at_ms
-from zkrq.producing.options import among_its_key, read_options
+from zkrq.operations.push import PUSH, PushOptions
+from zkrq.producing.options import read_options
 
 Execute = Callable[[str, Mapping[str, object]], Sequence[Sequence[Any]]]
 """Executes a statement with parameters written as ``:name``, inside a transaction; returns its rows, if it has any."""
@@ -127,23 +128,17 @@ def write(execute: Execute, queue: str, item: Any, codec: Codec[Any] = JSON, **o
 
 def _kept_options(options: Mapping[str, Any]) -> dict[str, Any]:
     """Return the options as the row keeps them: with moments in place of durations, which count from now."""
-    given: dict[str, Any] = {name: value for name, value in options.items() if value is not None and name != "id"}
-    of_key: dict[str, Any] = {name: given.pop(name) for name in ("replace", "key_window") if given.get(name)}
-    every: dict[str, Any] = {"delay": None, "at": None, "priority": 0, "key": None, "ttl": None, **given}
-    checked = read_options(**every)
-    if of_key:
-        among_its_key(checked, of_key.get("replace", False), of_key.get("key_window"))
-    kept: dict[str, Any] = {name: given[name] for name in ("key", "priority", "headers", "group") if name in given}
+    given = {name: value for name, value in options.items() if name != "id"}
+    read_options(**given)
+    kept: dict[str, Any] = PUSH.check(given)
     now = clock.now_us()
-    if "at" in given:
-        kept["due_us"] = round(given["at"].timestamp() * 1e6)
-    elif "delay" in given:
-        kept["due_us"] = now + round(in_seconds(given["delay"]) * 1e6)
-    if "ttl" in given:
-        kept["ends_us"] = now + round(in_seconds(given["ttl"]) * 1e6)
-    if "key_window" in of_key:
-        of_key["key_window"] = in_seconds(of_key["key_window"])
-    return kept | of_key
+    if "at" in kept:
+        kept["due_us"] = round(kept.pop("at").timestamp() * 1e6)
+    elif "delay" in kept:
+        kept["due_us"] = now + round(kept.pop("delay") * 1e6)
+    if "ttl" in kept:
+        kept["ends_us"] = now + round(kept.pop("ttl") * 1e6)
+    return kept
 
 
 def lease(execute: Execute, by: str, count: int = BATCH) -> list[Row]:

@@ -144,7 +144,7 @@ def _bundle(calls: Sequence[Push], ending: str) -> Put:
 
 
 def _alone(id: str, made_ms: int, payload: bytes, options: Options) -> Put:
-    priority, delay_ms, key, ttl_ms, _, group, _, ordered, _ = options
+    priority, delay_ms, key, ttl_ms, _, group, _, ordered = options
     record = fresh(priority, made_ms, delay_ms=delay_ms, key=key, ttl_ms=ttl_ms, group=group)
     if ordered:
         record = in_order(record)

@@ -2,34 +2,22 @@
 
 from __future__ import annotations
 
-from datetime import datetime
 from types import MappingProxyType
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, Unpack
 
-from zkrq.base import clock
-from zkrq.base.checks import (
-    Duration,
-    Headers,
-    check_count,
-    check_duration,
-    check_group,
-    check_headers,
-    check_id,
-    check_key_window,
-    check_moment,
-)
-from zkrq.base.errors import ConfigError, ContradictsOrder
+from zkrq.base.errors import ContradictsOrder
+from zkrq.operations.push import PUSH, PushOptions, seconds_until
+from zkrq.protocol.calls import OfKey
 from zkrq.protocol.levels import Feature
-from zkrq.protocol.records import PRIORITIES
 
 if TYPE_CHECKING:
+    from zkrq.base.checks import Headers
     from zkrq.base.limits import Groups
 
 
 class Options(NamedTuple):
-    """Options of a push, checked, in the units of the wire; ``ttl_ms`` 0: no limit.  ``replaces``: in the place of
-    queued items with this key; ``ordered``: into a group that keeps the order; ``key_window_ms``: for how long it keeps
-    others of its key away, 0: while it is there."""
+    """Options of a push, checked, in the units of the wire; ``ttl_ms`` 0: no limit.  ``of_key``: what it does about
+    other items with its key; ``ordered``: into a group that keeps the order."""
 
     priority: int = 0
     delay_ms: int = 0
@@ -37,9 +25,8 @@ class Options(NamedTuple):
     ttl_ms: float = 0
     headers: Headers = MappingProxyType({})
     group: str | None = None
-    replaces: bool = False
+    of_key: OfKey = OfKey()
     ordered: bool = False
-    key_window_ms: int = 0
 
     @property
     def is_plain(self) -> bool:
@@ -47,11 +34,9 @@ class Options(NamedTuple):
         return not (self.delay_ms or self.key or self.ttl_ms or self.ordered)
 
     @property
-    def feature(self) -> Feature:
-        """What a push into a group, one that replaces others, or one with a window of its key needs."""
-        if self.key_window_ms:
-            return Feature.KEY_WINDOW
-        return Feature.GROUPS if self.group is not None else Feature.REPLACE
+    def feature(self) -> Feature | None:
+        """What a push into a group, one that replaces others, or one with a window of its key needs; None: nothing."""
+        return self.of_key.feature or (None if self.group is None else Feature.GROUPS)
 
     def among(self, groups: Groups) -> Options:
         """Return the options of an item that is pushed into a queue with groups: one without a group belongs to their
@@ -76,49 +61,22 @@ def out_of_order(given: str) -> ContradictsOrder:
 PLAIN = Options()
 """No options; recognized by its identity, without a call."""
 
+_NONE_GIVEN = {name: value for name, value in PUSH.defaults.items() if name != "id"}
+"""All of them, as they are without a caller's word: compared first, because most pushes have none."""
 
-def read_options(
-    delay: Duration | None,
-    at: datetime | None,
-    priority: int,
-    key: str | None,
-    ttl: Duration | None,
-    headers: Headers | None = None,
-    group: str | None = None,
-) -> Options:
+
+def read_options(**given: Unpack[PushOptions]) -> Options:
     """Check the options of a push.  Raises ``ConfigError``."""
-    if priority == 0 and delay is None and at is None and key is None and ttl is None and not headers and group is None:
+    if given == _NONE_GIVEN:
         return PLAIN
-    if group is not None:
-        check_group(group)
-    check_count("priority", priority, least=PRIORITIES.start, most=PRIORITIES.stop - 1)
-    if delay is not None and at is not None:
-        raise ConfigError("delay and at exclude each other")
-    seconds = 0.0
-    if at is not None:
-        seconds = check_duration("at", max(0.0, (check_moment("at", at) - clock.now()).total_seconds()))
-    elif delay is not None:
-        seconds = check_duration("delay", delay)
-    ttl_ms = 0.0 if ttl is None else max(1.0, check_duration("ttl", ttl, positive=True) * 1000)
-    if ttl_ms and ttl_ms <= seconds * 1000:
-        raise ConfigError(f"ttl is {ttl_ms / 1000:g} s, not longer than the delay of {seconds:g} s: never delivered")
-    checked_key = "" if key is None else check_id("key", key)
-    return Options(priority, round(seconds * 1000), checked_key, ttl_ms, check_headers(headers or {}), group)
-
-
-def among_its_key(options: Options, replace: bool, window: Duration | None) -> Options:
-    """Return the options of a push that says what it does about other items with its key: it takes the place of queued
-    ones, or keeps them away for a time in seconds.  Raises ``ConfigError``."""
-    if window is None:
-        if not options.key:
-            raise ConfigError("replace=True needs a key: key='user-42'")
-        return options._replace(replaces=replace)
-    window_ms = check_key_window(window)
-    if not options.key:
-        raise ConfigError("key_window needs a key: key='user-42'")
-    if replace:
-        raise ConfigError(
-            "key_window and replace=True exclude each other: the first item of a window is kept, or the last one; use "
-            "key_window alone, or replace=True with a delay"
-        )
-    return options._replace(key_window_ms=window_ms)
+    values = PUSH.check(given)
+    seconds = seconds_until(values["at"]) if "at" in values else values.get("delay", 0.0)
+    return Options(
+        values.get("priority", 0),
+        round(seconds * 1000),
+        values.get("key", ""),
+        max(1.0, values["ttl"] * 1000) if "ttl" in values else 0.0,
+        values.get("headers", {}),
+        values.get("group"),
+        OfKey(values.get("replace", False), round(values.get("key_window", 0.0) * 1000)),
+    )

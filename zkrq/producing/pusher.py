@@ -33,6 +33,7 @@ from zkrq.base.errors import (
 )
 from zkrq.base.ids import check_push_id
 from zkrq.producing.bundling import PUT_BYTES, Push, bundles_of, chunks, put_of, puts_of_many
+from zkrq.producing.options import PLAIN, Options
 from zkrq.producing.receipts import PackedReceipts, Results, results_of
 from zkrq.producing.sending import Named, Sender
 from zkrq.protocol.calls import Put, bundle_and_position
@@ -44,7 +45,6 @@ if TYPE_CHECKING:
     from zkrq.base.checks import Headers
     from zkrq.base.codecs import Codec
     from zkrq.consuming.context import QueueContext
-    from zkrq.producing.options import Options
     from zkrq.producing.placement import Placement
     from zkrq.protocol.pushing import Pushes
     from zkrq.replication.causes import Causes
@@ -106,8 +106,8 @@ class Pusher(Generic[T]):
         """
         if self._groups is not None:
             options = options.among(self._groups)
-        if options.group is not None or options.replaces or options.key_window_ms:
-            self._check(options.feature)
+        if options is not PLAIN and (feature := options.feature):
+            self._check(feature)
         payload = self._encode(item, options.headers, id) if encoded is None else NO_HEADERS + encoded
         if id is None:
             call = Push("", 0, payload, options)
@@ -132,9 +132,7 @@ class Pusher(Generic[T]):
 
     async def _send_home(self, calls: Sequence[Push], *, decided: bool) -> Sequence[Receipt | ZkrqError]:
         """Push items that have an identity, each to the shard that its id names, or to the queue's home."""
-        named = [
-            Named(put_of(call), call.made_ms > 0, call.options.replaces, call.options.key_window_ms) for call in calls
-        ]
+        named = [Named(put_of(call), call.made_ms > 0, call.options.of_key) for call in calls]
         results = await self._sender.at_home(named, decided=decided)
         return [_receipt(call, result) for call, result in zip(calls, results, strict=True)]
 
@@ -152,8 +150,8 @@ class Pusher(Generic[T]):
         """Push many items, in order; see ``Queue.push_many``."""
         if self._groups is not None:
             options = options.among(self._groups)
-        if options.group is not None:
-            self._check(options.feature)
+        if options is not PLAIN and (feature := options.feature):
+            self._check(feature)
         payloads: Iterable[bytes] = (self._encode(item, options.headers) for item in items)
         if isinstance(items, Sequence):
             payloads = list(payloads)  # finds a bad item before the first one is written

@@ -21,7 +21,7 @@ from zkrq.base.errors import NotEnoughReplicas, OutcomeUnknown, Unavailable, Zkr
 from zkrq.base.tasks import together
 from zkrq.producing.placement import Placement, Target
 from zkrq.producing.receipts import Results, results_of
-from zkrq.protocol.calls import PushDecided
+from zkrq.protocol.calls import OfKey, PushDecided
 from zkrq.protocol.replies import Why
 from zkrq.protocol.shards import ShardName
 from zkrq.replication.runner import MapChanged, PrimaryDecides
@@ -40,14 +40,12 @@ MAP_PAUSE = 0.1
 class Named(NamedTuple):
     """A put of one item that has an identity.
 
-    ``by_caller``: its id was given, so it may have been pushed before.  ``replaces``: it takes the place of queued
-    items with its key.  ``key_window_ms``: for how long it keeps others of its key away, 0: while it is there.
+    ``by_caller``: its id was given, so it may have been pushed before.
     """
 
     put: Put
     by_caller: bool
-    replaces: bool = False
-    key_window_ms: int = 0
+    of_key: OfKey = OfKey()
 
 
 class Sender:
@@ -143,9 +141,8 @@ class Sender:
                         self._queue,
                         self._max_size,
                         puts,
-                        replacing=first.replaces,
-                        key_window_ms=first.key_window_ms,
                         in_order=self.keeps_order,
+                        **first.of_key._asdict(),
                     )
                     pushes = await target.replicas.push_decided(call, map_number=map_number, confirm=confirm)
                     if pushes.why is not None:
@@ -170,16 +167,15 @@ class Sender:
 
         left: Sequence[int] = range(len(items))
         while left:
-            map_number, groups = self._placement.map.number, dict[tuple[Target, bool, int], list[int]]()
+            map_number, groups = self._placement.map.number, dict[tuple[Target, OfKey], list[int]]()
             for at in left:
                 try:
                     target = await self._placement.find(self._queue, items[at].put.id)
                 except ZkrqError as error:
                     results[at] = [error]
                 else:
-                    alike = target, items[at].replaces, items[at].key_window_ms
-                    groups.setdefault(alike, []).append(at)
-            again = await together(send(alike[0], group, map_number) for alike, group in groups.items())
+                    groups.setdefault((target, items[at].of_key), []).append(at)
+            again = await together(send(target, group, map_number) for (target, _), group in groups.items())
             left = [at for some in again for at in some]
             if map_number in changed:
                 await self._refresh(map_number)

@@ -31,10 +31,8 @@ from zkrq.base.checks import (
     MAX_GROUP,
     MAX_HEADERS,
     MAX_ID,
-    MAX_KEY_WINDOW,
     MAX_LEASE,
     MAX_NAME,
-    MIN_KEY_WINDOW,
     check_group,
     check_headers,
     check_id,
@@ -211,7 +209,7 @@ Group = Annotated[str, AfterValidator(check_group), Field(min_length=1, max_leng
 
 Lease = Annotated[float, Field(ge=LEAST_LEASE, le=MAX_LEASE, allow_inf_nan=False)]
 
-KeyWindow = Annotated[float, Field(ge=MIN_KEY_WINDOW, le=MAX_KEY_WINDOW, allow_inf_nan=False)]
+KeyWindow = Annotated[float, Field(ge=1.0, le=30 * 86400.0, allow_inf_nan=False)]
 
 Seconds = Annotated[float, Field(ge=0, le=MAX_DURATION, allow_inf_nan=False)]
 

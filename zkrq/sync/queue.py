@@ -16,10 +16,11 @@ from zkrq.sync.claims import Claim, claim_of
 from zkrq.sync.receipts import JoinedReceipts, join_errors
 
 if TYPE_CHECKING:
-    from zkrq.base.checks import Duration, Headers, PushOptions
+    from zkrq.base.checks import Duration, Headers
     from zkrq.base.results import Result
     from zkrq.client.cluster import Cluster
     from zkrq.client.items import Item, ItemState
+    from zkrq.operations.push import PushOptions
     from zkrq.sync.portal import Portal
 
 T = TypeVar("T")

@@ -87,7 +87,7 @@ from zkrq.protocol.calls.inspection import (
     Statistics,
     StatisticsReply,
 )
-from zkrq.protocol.calls.producing import DecidedReply, PlainReply, PushDecided, PushPlain
+from zkrq.protocol.calls.producing import DecidedReply, OfKey, PlainReply, PushDecided, PushPlain
 from zkrq.protocol.calls.reporting import Report, ToldReport, ToldReports
 from zkrq.protocol.calls.results import Results, ResultsReply, Store, Stored, StoredRow, StoreReply, Told
 from zkrq.protocol.calls.rows import (
@@ -192,6 +192,7 @@ __all__ = [
     "MovableReply",
     "Names",
     "NamesPage",
+    "OfKey",
     "Owners",
     "OwnersReply",
     "Page",

@@ -8,6 +8,7 @@ from typing import ClassVar, NamedTuple
 
 from zkrq.protocol.calls.call import Body, Carrying, Combining, Decision, Records, from_0
 from zkrq.protocol.calls.rows import Put
+from zkrq.protocol.levels import Feature
 
 
 class PlainReply(NamedTuple):
@@ -50,6 +51,24 @@ class DecidedReply(NamedTuple):
     why: bytes
 
 
+class OfKey(NamedTuple):
+    """What a push does about other items with its key.
+
+    ``replacing``: it takes the place of queued ones.  ``key_window_ms``: milliseconds for which it keeps others of its
+    key away, whatever becomes of it; 0: while it is queued or claimed.
+    """
+
+    replacing: bool = False
+    key_window_ms: int = 0
+
+    @property
+    def feature(self) -> Feature | None:
+        """What it needs beyond the first level; None: nothing."""
+        if self.key_window_ms:
+            return Feature.KEY_WINDOW
+        return Feature.REPLACE if self.replacing else None
+
+
 @dataclass(frozen=True, slots=True)
 class PushDecided(Decision[DecidedReply], Combining[DecidedReply]):
     """Decide pushes of items that have a key, whose queue keeps an order or has a limit of its size, or whose id is
@@ -58,9 +77,8 @@ class PushDecided(Decision[DecidedReply], Combining[DecidedReply]):
     ``max_size``: this limit, in place of the one that the settings of the queue say, 0: theirs.
     ``again``: another primary may have decided the same pushes before.  ``in_order``: the client knows that the queue
     may keep an order; without it such a queue refuses the call.  A call that may have been executed continues with it,
-    since it was in flight while the order was declared.  ``replacing``: they take the place of queued
-    items with their keys.  ``key_window_ms``: milliseconds for which each keeps others of its key away, whatever
-    becomes of it; 0: while it is queued or claimed.
+    since it was in flight while the order was declared.  ``replacing``, ``key_window_ms``: see
+    ``OfKey``.
     """
 
     script: ClassVar[str] = "push_decided"

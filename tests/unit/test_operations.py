@@ -1,0 +1,97 @@
+"""The table of operations: checks, rules, and the signatures that follow it."""
+
+from __future__ import annotations
+
+import inspect
+from datetime import UTC, datetime, timedelta
+from typing import Any, get_type_hints
+
+import pytest
+
+from zkrq import ConfigError, Queue, Receipt
+from zkrq.operations.kinds import Choice, Count, Flag, Many, Moment, Number, Seconds, Text, Texts
+from zkrq.operations.push import PUSH, RECEIPT, PushOptions
+
+
+def test_a_push_in_python_has_the_options_of_the_table() -> None:
+    signature = inspect.signature(Queue[Any].push).parameters
+    options = {name: each.default for name, each in signature.items() if each.kind is each.KEYWORD_ONLY}
+    assert options == PUSH.defaults
+    assert get_type_hints(PushOptions).keys() == PUSH.defaults.keys()
+    assert Queue.push.__doc__ is not None
+    assert not [name for name in options if f"``{name}``" not in Queue.push.__doc__ and name != "replace"]
+
+
+def test_a_receipt_has_the_fields_of_the_table() -> None:
+    assert RECEIPT.names == Receipt._fields
+
+
+def test_what_says_no_more_than_its_absence_is_left_out() -> None:
+    assert PUSH.check(dict(PUSH.defaults)) == {}
+    assert PUSH.check({"priority": 0, "delay": 0, "replace": False}) == {"delay": 0.0}
+    assert PUSH.check({"delay": timedelta(minutes=1), "key": "k", "replace": True}) == {
+        "delay": 60.0,
+        "key": "k",
+        "replace": True,
+    }
+
+
+@pytest.mark.parametrize(
+    ("given", "text"),
+    [
+        ({"delay": 1, "at": datetime(2040, 1, 1, tzinfo=UTC)}, "exclude each other"),
+        ({"ttl": 5, "delay": 5}, "not longer than the delay of 5 s"),
+        ({"replace": True}, "replace=True needs a key: key='user-42'"),
+        ({"key_window": 5.0}, "key_window needs a key: key='user-42'"),
+        ({"key_window": 5.0, "key": "k", "replace": True}, "exclude each other"),
+        ({"id": "zkrq-x"}, "only ids that zkrq makes"),
+        ({"priority": 10}, "at most 9"),
+        ({"priority": None}, "must be an int"),
+    ],
+)
+def test_what_contradicts_is_refused(given: dict[str, Any], text: str) -> None:
+    with pytest.raises(ConfigError, match=text):
+        PUSH.check(given)
+
+
+@pytest.mark.parametrize(
+    ("kind", "word", "value"),
+    [
+        (Seconds(), "1.5", 1.5),
+        (Count(), "7", 7),
+        (Number(0, 1), "0.5", 0.5),
+        (Flag(), "yes", True),
+        (Flag(), "False", False),
+        (Moment(), "2040-01-01T00:00:00+00:00", datetime(2040, 1, 1, tzinfo=UTC)),
+        (Texts(), "a=b=c", {"a": "b=c"}),
+        (Text(10), "k", "k"),
+        (Choice(("a", "b")), "b", "b"),
+        (Many(Count(), 3), "1,2", [1, 2]),
+    ],
+)
+def test_a_word_is_read_as_a_value(kind: Any, word: str, value: object) -> None:
+    assert kind.check("it", kind.parse(word)) == value
+
+
+@pytest.mark.parametrize(
+    ("kind", "value", "text"),
+    [
+        (Seconds(1, 5), 0.5, "at least 1 s and at most 5 s"),
+        (Seconds(1, 5), float("nan"), "it is nan"),
+        (Seconds(1, 5), "3", "must be seconds"),
+        (Seconds(positive=True), 0, "more than 0"),
+        (Number(0, 1), 2, "at most 1"),
+        (Number(0, 1), True, "must be a number"),
+        (Choice(("a", "b")), "c", "must be a or b"),
+        (Many(Count(), 1), [1, 2], "the number of it"),
+    ],
+)
+def test_a_value_of_another_kind_is_refused(kind: Any, value: object, text: str) -> None:
+    with pytest.raises(ConfigError, match=text):
+        kind.check("it", value)
+
+
+@pytest.mark.parametrize(("kind", "word"), [(Flag(), "perhaps"), (Texts(), "a"), (Texts(), "=b"), (Count(), "x")])
+def test_a_word_that_is_none_is_refused(kind: Any, word: str) -> None:
+    with pytest.raises(ValueError, match=r".+"):
+        kind.parse(word)

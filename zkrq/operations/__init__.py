@@ -1,0 +1,1 @@
+"""Describe every public operation as data: parameters, rules, results.  The faces are made from it."""

@@ -1,0 +1,205 @@
+"""Say what values a parameter of an operation takes: their check, how a word is read as one, and their bounds.
+
+A face that has a schema of its own (JSON, a database) makes it from the fields of these classes.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, ClassVar, Generic, TypeVar
+
+from zkrq.base.checks import (
+    MAX_DURATION,
+    MAX_HEADERS,
+    Duration,
+    check_count,
+    check_duration,
+    check_headers,
+    check_moment,
+    check_text,
+    in_seconds,
+)
+from zkrq.base.errors import ConfigError
+
+T = TypeVar("T")
+
+
+class Kind(ABC, Generic[T]):
+    """A kind of values."""
+
+    metavar: ClassVar[str]
+    """What stands for a value in the usage of a command."""
+
+    @abstractmethod
+    def check(self, name: str, value: Any) -> T:
+        """Return the value as the library uses it.  Raises ``ConfigError``, which names the parameter."""
+
+    def parse(self, text: str) -> Any:
+        """Read a word, of a command line or a label, as a value to be checked.  Raises ``ValueError``."""
+        return text
+
+
+@dataclass(frozen=True, slots=True)
+class Text(Kind[str]):
+    """A text of ``least`` to ``most`` bytes in UTF-8, by a check of its own: an id, a key, a name."""
+
+    metavar: ClassVar[str] = "TEXT"
+    most: int
+    least: int = 1
+    checked: Callable[[str, Any], str] = check_text
+    pattern: str | None = None
+
+    def check(self, name: str, value: Any) -> str:
+        return self.checked(name, value)
+
+
+@dataclass(frozen=True, slots=True)
+class Seconds(Kind[float]):
+    """A duration in seconds, or a ``timedelta``: ``least`` to ``most``, or more than 0 if it is ``positive``."""
+
+    metavar: ClassVar[str] = "SECONDS"
+    least: float = 0.0
+    most: float = MAX_DURATION
+    positive: bool = False
+
+    def check(self, name: str, value: Duration) -> float:
+        if not self.least and self.most == MAX_DURATION:
+            return check_duration(name, value, positive=self.positive)
+        seconds = in_seconds(value)
+        if isinstance(seconds, bool) or not isinstance(seconds, int | float):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise ConfigError(f"{name} must be seconds or a timedelta, not {type(seconds).__name__}")
+        if not self.least <= seconds <= self.most:  # NaN is outside
+            raise ConfigError(
+                f"{name} is {seconds:g} s: must be at least {self.least:g} s and at most {self.most:.0f} s"
+            )
+        return float(seconds)
+
+    def parse(self, text: str) -> float:
+        return float(text)
+
+
+@dataclass(frozen=True, slots=True)
+class Count(Kind[int]):
+    """An integer of ``least`` to ``most``, None: any."""
+
+    metavar: ClassVar[str] = "N"
+    least: int = 0
+    most: int | None = None
+
+    def check(self, name: str, value: Any) -> int:
+        return check_count(name, value, least=self.least, most=self.most)
+
+    def parse(self, text: str) -> int:
+        return int(text)
+
+
+@dataclass(frozen=True, slots=True)
+class Number(Kind[float]):
+    """A number of ``least`` to ``most``."""
+
+    metavar: ClassVar[str] = "NUMBER"
+    least: float
+    most: float
+
+    def check(self, name: str, value: Any) -> float:
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            raise ConfigError(f"{name} must be a number, not {type(value).__name__}")
+        if not self.least <= value <= self.most:
+            raise ConfigError(f"{name} is {value:g}: must be at least {self.least:g} and at most {self.most:g}")
+        return float(value)
+
+    def parse(self, text: str) -> float:
+        return float(text)
+
+
+@dataclass(frozen=True, slots=True)
+class Flag(Kind[bool]):
+    """Yes or no."""
+
+    metavar: ClassVar[str] = ""
+
+    def check(self, name: str, value: Any) -> bool:
+        return bool(value)
+
+    def parse(self, text: str) -> bool:
+        if (word := text.lower()) not in _FLAGS:
+            raise ValueError(f"{text!r:.50} is neither true nor false")
+        return _FLAGS[word]
+
+
+_FLAGS = {"1": True, "true": True, "yes": True, "0": False, "false": False, "no": False}
+
+
+@dataclass(frozen=True, slots=True)
+class Moment(Kind[datetime]):
+    """A moment with a time zone."""
+
+    metavar: ClassVar[str] = "TIME"
+
+    def check(self, name: str, value: Any) -> datetime:
+        return check_moment(name, value)
+
+    def parse(self, text: str) -> datetime:
+        return datetime.fromisoformat(text)
+
+
+@dataclass(frozen=True, slots=True)
+class Texts(Kind[Mapping[str, str]]):
+    """Texts by name, of ``most`` bytes together."""
+
+    metavar: ClassVar[str] = "NAME=TEXT"
+    most: int = MAX_HEADERS
+
+    def check(self, name: str, value: Any) -> Mapping[str, str]:
+        return check_headers(value)
+
+    def parse(self, text: str) -> Mapping[str, str]:
+        """Read one of them."""
+        name, equals, value = text.partition("=")
+        if not name or not equals:
+            raise ValueError(f"{text!r:.50} must be a name, '=' and a text")
+        return {name: value}
+
+
+@dataclass(frozen=True, slots=True)
+class Choice(Kind[str]):
+    """One of some words."""
+
+    metavar: ClassVar[str] = "WORD"
+    words: tuple[str, ...]
+
+    def check(self, name: str, value: Any) -> str:
+        if value not in self.words:
+            raise ConfigError(f"{name} is {value!r:.100}: must be {', '.join(self.words[:-1])} or {self.words[-1]}")
+        return value
+
+
+@dataclass(frozen=True, slots=True)
+class Many(Kind[list[T]]):
+    """``least`` to ``most`` values of one kind."""
+
+    metavar: ClassVar[str] = "TEXT"
+    each: Kind[T]
+    most: int
+    least: int = 0
+
+    def check(self, name: str, value: Any) -> list[T]:
+        values = list(value)
+        check_count(f"the number of {name}", len(values), least=self.least, most=self.most)
+        return [self.each.check(name, each) for each in values]
+
+    def parse(self, text: str) -> Any:
+        return [self.each.parse(each) for each in text.split(",")]
+
+
+@dataclass(frozen=True, slots=True)
+class Value(Kind[Any]):
+    """Any value that the queue's codec, or JSON, can encode."""
+
+    metavar: ClassVar[str] = "JSON"
+
+    def check(self, name: str, value: Any) -> Any:
+        return value

@@ -1,0 +1,159 @@
+"""The push of an item: its options, and what a receipt tells."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, TypedDict
+
+from zkrq.base import clock
+from zkrq.base.checks import MAX_GROUP, MAX_ID, Duration, Headers, check_duration, check_group, check_id
+from zkrq.base.errors import ConfigError
+from zkrq.base.ids import check_push_id
+from zkrq.base.meant import HOMES
+from zkrq.operations.kinds import Count, Flag, Moment, Seconds, Text, Texts
+from zkrq.operations.operation import Excludes, Field, Needs, Operation, Parameter, Record, Rule
+from zkrq.protocol.records import PRIORITIES
+
+
+class PushOptions(TypedDict, total=False):
+    """The arguments of ``Queue.push`` beside the item."""
+
+    id: str | None
+    key: str | None
+    replace: bool
+    key_window: Duration | None
+    group: str | None
+    delay: Duration | None
+    at: datetime | None
+    priority: int
+    ttl: Duration | None
+    headers: Headers | None
+
+
+def seconds_until(at: datetime) -> float:
+    """Return the seconds from now until a moment, 0 for one that has passed.  Raises ``ConfigError`` if it is too far
+    away."""
+    return check_duration("at", max(0.0, (at - clock.now()).total_seconds()))
+
+
+def _check_id(name: str, id: Any) -> str:
+    check_push_id(id)
+    return id
+
+
+def _check_group(name: str, group: Any) -> str:
+    return check_group(group)
+
+
+@dataclass(frozen=True, slots=True)
+class _OutlivesItsDelay(Rule):
+    """An item that ended before it is due would never be delivered."""
+
+    name: str = "ttl"
+
+    def check(self, given: Mapping[str, Any]) -> None:
+        wait = seconds_until(given["at"]) if "at" in given else given.get("delay", 0.0)
+        if given["ttl"] <= wait:
+            raise ConfigError(f"ttl is {given['ttl']:g} s, not longer than the delay of {wait:g} s: never delivered")
+
+
+RECEIPT = Record(
+    "Receipt",
+    "What a push did.",
+    (
+        Field("id", "The item's id; of a duplicate, of the item that has the key or began its window."),
+        Field("replicas", "Servers that hold the item."),
+        Field("duplicate", "Nothing was pushed: another item has the key, or its window is not over."),
+        Field(
+            "done",
+            "Nothing was pushed: an item with this id was pushed before and is already gone; with `duplicate`, the one "
+            "that began the window.",
+        ),
+        Field(
+            "new",
+            "Whether this push put the item into the queue; false also if an item with this id is there already. null: "
+            "not known, because a server died or a connection broke, and the push was repeated.",
+        ),
+        Field("replaced", "Ids of the queued items in whose place this one was pushed."),
+    ),
+)
+
+RULES: tuple[Rule, ...] = (
+    Excludes("delay", "at"),
+    _OutlivesItsDelay(),
+    Needs("replace", "key", "'user-42'", shown="replace=True"),
+    Needs("key_window", "key", "'user-42'"),
+    Excludes(
+        "key_window",
+        "replace",
+        "key_window and replace=True exclude each other: the first item of a window is kept, or the last one; use "
+        "key_window alone, or replace=True with a delay",
+    ),
+)
+"""Between the options; they hold wherever a push begins."""
+
+PUSH = Operation(
+    "push",
+    "Push one item. After the call it is on every server that is in sync.",
+    (
+        Parameter(
+            "id",
+            Text(MAX_ID, checked=_check_id),
+            "Makes the push repeatable: pushed several times within 300 seconds under one id, the item exists once.",
+        ),
+        Parameter(
+            "key",
+            Text(MAX_ID, checked=check_id),
+            "While another item with this key is queued, scheduled or claimed, nothing is pushed.",
+        ),
+        Parameter(
+            "replace",
+            Flag(),
+            "With `key`: the item is pushed in the place of queued and scheduled ones with this key. One that is "
+            "claimed goes on, and this one is delivered as well.",
+            "false",
+            default=False,
+        ),
+        Parameter(
+            "key_window",
+            # The least one keeps the versions of the key's record below the clock, at which they begin again once it
+            # was dropped.
+            Seconds(1.0, 30 * 86400.0),
+            "With `key`: seconds, 1 to 2592000, for which pushes with this key and a `key_window` push nothing either, "
+            "whatever becomes of this item. Not together with `replace`.",
+            "the key is free once the item is done or dead",
+        ),
+        Parameter(
+            "group",
+            Text(MAX_GROUP, checked=_check_group),
+            "The tenant, user or job that the item belongs to; groups take turns.",
+            "none",
+        ),
+        Parameter("delay", Seconds(), "Seconds until the item may first be delivered.", "0"),
+        Parameter("at", Moment(), "When the item may first be delivered, with a time zone; excludes `delay`."),
+        Parameter(
+            "priority",
+            Count(PRIORITIES.start, PRIORITIES.stop - 1),
+            f"{PRIORITIES.start} to {PRIORITIES.stop - 1}, higher is delivered first.",
+            "0",
+            default=0,
+        ),
+        Parameter(
+            "ttl",
+            Seconds(positive=True),
+            "Seconds from now after which the item is no longer delivered; must be longer than `delay`.",
+            "no limit",
+        ),
+        Parameter("headers", Texts(), "Short texts beside the item, by name: 4,096 bytes in all."),
+    ),
+    RULES,
+    RECEIPT,
+    "POST",
+    "/queues/{queue}/push",
+    repeatable=False,
+)
+"""``repeatable``: with an ``id``."""
+
+HOMES["push()"] = sorted(PUSH.by_name)
