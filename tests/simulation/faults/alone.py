@@ -71,6 +71,7 @@ async def closed(world: World, chance: random.Random) -> None:
         met = turned_away
     else:
         world.denies_all = True
+        met = [client for client in world.clients if client.is_alive]  # also those that are connecting just now
     for client in met:
         for wire in tuple(world.network.path(client.name, name).wires):
             wire.shut("connection reset")
