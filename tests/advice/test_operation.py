@@ -7,7 +7,6 @@ import asyncio
 import re
 from collections.abc import AsyncGenerator
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import replace
 from typing import Any, cast
 
 import pytest
@@ -25,7 +24,7 @@ from zkrq.client.connecting import read_given
 from zkrq.client.examining.facts import Facts, ServerFacts
 from zkrq.client.examining.rules import examine
 from zkrq.coordination.coordinator import VIEW
-from zkrq.protocol.view import ServerId, decode, encode
+from zkrq.protocol.view import ServerId
 
 pytestmark = pytest.mark.anyio
 
@@ -358,21 +357,6 @@ def test_a_server_that_is_far_away() -> None:
     assert say(0.01, 0.3) == []
     assert say(0.1, 2.0) == ["bring it nearer"]
     assert say(0.01, 2.0) == []
-
-
-@leads_out_of(RULES, "`zkrq upgrade --check`, then `zkrq upgrade`")
-@leads_out_of("protocol/levels.py", "run `zkrq upgrade`; nothing was written")
-async def test_an_upgrade_that_was_not_ended(operator: Operator) -> None:
-    given = {"redis": operator.servers.redis_urls, "zookeeper": operator.servers.zookeeper_hosts}
-    async with read_given({**given, "namespace": operator.namespace}).coordinator() as coordinator:
-        found = await coordinator.read(VIEW)
-        assert found.data
-        assert await coordinator.swap(VIEW, encode(replace(decode(found.data), level=1, raised_by="")), found.version)
-    refused = await operator.run("zkrq push emails 1 --group a")
-    assert (refused.code, "`zkrq upgrade --check` says which do not), run `zkrq upgrade`" in refused.err) == (2, True)
-    await operator.follow((await operator.doctor())["release"])
-    assert "release" not in await operator.doctor()
-    await operator.do("zkrq push emails 1 --group a")
 
 
 @leads_out_of("client/examining/reading.py", "restore ZooKeeper's data; without it")

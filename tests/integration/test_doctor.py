@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import AsyncGenerator, Callable, Mapping
+from collections.abc import AsyncGenerator, Callable, Iterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import replace
 from typing import Any
@@ -14,6 +14,7 @@ import pytest
 import zkrq
 from tests.harness import command, configured, new_namespace
 from tests.integration.shell import Shell
+from tests.levels import later_release
 from tests.proxy import Proxy
 from tests.security.rights import rule
 from zkrq import local
@@ -287,7 +288,7 @@ async def test_min_replicas_that_differs(own: local.Servers, namespace: str) -> 
 @pytest.mark.parametrize(
     ("old", "new", "told"),
     [
-        (b'"level":2', b'"level":9', "it is at level 9, that of another release, and this zkrq .*; install here"),
+        (b'"level":1', b'"level":9', "it is at level 9, that of another release, and this zkrq .*; install here"),
         (b'"epoch"', b'"spoilt"', "holds no view of zkrq.*; restore ZooKeeper's data"),
     ],
 )
@@ -305,7 +306,16 @@ async def test_a_view_that_this_release_cannot_read(
     assert re.search(told, finding.text)
 
 
-async def test_an_upgrade_that_was_not_ended_and_a_client_that_is_too_old(own: local.Servers, namespace: str) -> None:
+@pytest.fixture
+def later() -> Iterator[None]:
+    """Run the release after this one."""
+    with later_release():
+        yield
+
+
+async def test_an_upgrade_that_was_not_ended_and_a_client_that_is_too_old(
+    own: local.Servers, namespace: str, later: None
+) -> None:
     given = read_given({"redis": own.redis_urls, "zookeeper": own.zookeeper_hosts, "namespace": namespace})
     async with given.coordinator() as coordinator:
 
@@ -314,7 +324,6 @@ async def test_an_upgrade_that_was_not_ended_and_a_client_that_is_too_old(own: l
             view = replace(decode(found.data or b""), level=level, raised_by="")
             assert await coordinator.swap(VIEW, encode(view), found.version)
 
-        await make_active(1)
         finding = await only(own, namespace)
         assert (finding.kind, finding.gravity.value) == ("release", "warning")
         assert finding.text.endswith("needs level 2 is refused; `zkrq upgrade --check`, then `zkrq upgrade`")

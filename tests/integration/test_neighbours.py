@@ -116,18 +116,11 @@ async def test_every_channel_names_its_deployment(servers: local.Servers, deploy
         await asyncio.wait(waiting)
 
 
-async def test_until_level_2_a_wake_up_channel_is_that_of_the_release_before(
-    servers: local.Servers,
-) -> None:
-    """So that the two of them hear each other's cancellations."""
-    settings = Settings(namespace=new_namespace(), found=True, level=1)
+async def test_a_wake_up_channel_is_one_of_the_deployment(servers: local.Servers) -> None:
+    settings = Settings(namespace=new_namespace(), found=True)
     async with Cluster(servers.redis_urls, MemoryCoordinator(Hub()), settings) as cluster:
         wakeups = client_of(cluster).shard.wakeups
         claim = await waiting_claim(cluster, "one")
-        assert wakeups.channel == f"{{{cluster.namespace}}}:wake:{claim.owner}"
-        await cancelled(cluster, claim)
-        await cluster.upgrade()
-        claim = await waiting_claim(cluster, "two")
         assert wakeups.channel == f"{{{cluster.namespace}}}:wake:{cluster.view.deployment[:8]}:{claim.owner}"
         await cancelled(cluster, claim)
 

@@ -413,7 +413,7 @@ def test_removal_is_a_decision_under_the_present_epoch(server: OneServer) -> Non
 
 def channel(owner: str) -> str:
     """Where the client listens that has this owner id (wakeups.py)."""
-    return f"{{t}}:wake:{owner}"
+    return f"{{t}}:wake:{DEPLOYMENT}:{owner}"
 
 
 @pytest.mark.parametrize("owner", ["ann", "shop-1/2", "a%b", "größe"])
@@ -429,7 +429,7 @@ def test_holder_is_told(server: OneServer, owner: str) -> None:
 
 def test_holder_is_told_in_its_deployment_alone(server: OneServer) -> None:
     put_and_claim(server, "a")
-    with server.listen(f"{{t}}:wake:{DEPLOYMENT}:ann") as ann, server.listen(channel("ann")) as elsewhere:
+    with server.listen(channel("ann")) as ann, server.listen("{t}:wake:another:ann") as elsewhere:
         server.cancel("a")
         assert ann.heard() == f"{server.key('claimed')} ann/1 a"
         assert elsewhere.told_nothing()

@@ -8,6 +8,7 @@ from dataclasses import replace
 from functools import partial
 from typing import NamedTuple
 
+from tests.levels import LATER
 from tests.model.altered import NOW
 from tests.model.content import QUEUE, Item, Token, group_of, handed, place_of
 from tests.model.membership import PAUSE, Steps
@@ -34,7 +35,6 @@ from zkrq.protocol.calls import (
     runs,
 )
 from zkrq.protocol.deciding import Decided
-from zkrq.protocol.levels import SPOKEN
 from zkrq.protocol.payloads import join
 from zkrq.protocol.pushing import Done, InDoubt, Pushes
 from zkrq.protocol.records import VERSION_BYTES, fresh, in_order, is_alone, token_of
@@ -96,7 +96,7 @@ class Producer(Client):
         """The items of which the push has returned."""
         done = set[Item]()
         # Its form is chosen once: what may have been stored in one is not pushed again in another.
-        if self.world.levels and self.view.level >= SPOKEN.highest:
+        if self.world.levels and self.view.level >= LATER:
             self.world.ledger.later.add(put.id.encode())
         if self.world.ledger.clock.ordered:
             self.knows_order = not self.world.ledger.clock.declared
@@ -182,21 +182,21 @@ class Upgrader(Client):
 
     def __init__(self, world: World) -> None:
         super().__init__(world)
-        self.speaks = SPOKEN.highest
+        self.speaks = LATER
 
     def work(self) -> Steps[None]:
         for _ in range(self.world.below(self.WAITS)):
             yield PAUSE
-        raised = partial(raise_level, level=SPOKEN.highest, release="later")
+        raised = partial(raise_level, level=LATER, release="later")
         if Rule.LEVEL_RAISES_THE_EPOCH not in self.on:
             raised = partial(_in_this_epoch, raised)
-        while (yield from self.refresh()).level < SPOKEN.highest:
+        while (yield from self.refresh()).level < LATER:
             yield from self.change(self.view, raised)
         try:
             yield from self.run(self.operations.tell_all(Seal()))
         except Failure:
             return
-        self.world.log("level", SPOKEN.highest)
+        self.world.log("level", LATER)
 
 
 def _in_this_epoch(change: ViewChange, view: View, /, *, by: str) -> View:

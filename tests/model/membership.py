@@ -11,13 +11,14 @@ from collections.abc import Collection, Generator, Mapping, Sequence
 from functools import partial
 from typing import Any, TypeVar
 
+from tests.levels import LATER
 from tests.model.altered import NOW, AlteredEvicting, AlteredWitness
 from tests.model.promises import check_consistent
 from tests.model.rules import Rule
 from tests.model.server import Request
 from tests.model.world import World
 from zkrq.protocol.calls import Call
-from zkrq.protocol.levels import SPOKEN
+from zkrq.protocol.levels import FIRST_LEVEL
 from zkrq.protocol.replies import Answer, Status
 from zkrq.protocol.steps import Answers, NothingDone
 from zkrq.protocol.view import Life, ServerId, View, ViewChange, check_view
@@ -44,10 +45,10 @@ class Member:
         self.name = world.nonce()
         self.witness = AlteredWitness(self.name, world)
         self.evicting = AlteredEvicting(self.witness)
-        self.speaks = SPOKEN.highest
+        self.speaks = LATER
         """The latest level that it speaks."""
         if world.levels and world.chance(OLD):
-            self.speaks = SPOKEN.lowest
+            self.speaks = FIRST_LEVEL
         self.view = world.view
 
     @property

@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from typing import Protocol, TypedDict, TypeVar
 from unittest.mock import patch
 
+from tests.levels import LATER
 from tests.model.awaiting import steps_of
 from tests.model.bundle import put_together, taken_apart
 from tests.model.clients import Caller, Consumer, Cut, Declarer, Producer, Reaper, Upgrader, Watcher
@@ -24,7 +25,6 @@ from tests.model.spreading import SECONDS, Namer, Operator, Patient, Spreader, S
 from tests.model.world import Links, World
 from zkrq.base import clock
 from zkrq.protocol.calls import Enrol, Reserve, Wipe
-from zkrq.protocol.levels import SPOKEN
 from zkrq.protocol.replies import Answer, Status
 from zkrq.protocol.shards import ShardName
 from zkrq.protocol.view import ServerId
@@ -332,7 +332,7 @@ class Schedule:
         """Raise ``Broken`` if a client was let in at a server that holds what it cannot read."""
         client, call = message.sender.client, message.request.call
         # Those with which a server is enrolled and wiped read no record.
-        if client.speaks >= SPOKEN.highest or isinstance(call, Enrol | Reserve | Wipe):
+        if client.speaks >= LATER or isinstance(call, Enrol | Reserve | Wipe):
             return
         if held := self.world.ledger.later & server.held.records.keys():
             raise Broken(Promise.MISREAD, f"{message.sender.name}, {type(call).__name__} at {server.id}: {held}")

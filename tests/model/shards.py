@@ -272,7 +272,7 @@ class Pushing(Sender):
     """What places pushes, without what gathers them."""
 
     def __init__(self, shards: KnownShards) -> None:
-        super().__init__(QUEUE, 0, shards.placement)
+        super().__init__(QUEUE, shards.placement)
 
     async def spread(self, make: Callable[[str], Put], count: int) -> tuple[Put, Sequence[object]]:
         """Push a bundle without an identity, whose id gets the ending given; return what came of its items."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Final
 
+from tests.levels import LATER
 from tests.model.awaiting import pause, steps_of
 from tests.model.clients import BUNDLE_MOST, Consumer, bundle
 from tests.model.content import Token
@@ -20,7 +21,6 @@ from zkrq.base.errors import ZkrqError
 from zkrq.base.ids import MARK
 from zkrq.coordination.coordinator import Versioned
 from zkrq.protocol.calls import Put
-from zkrq.protocol.levels import SPOKEN
 from zkrq.protocol.shards import ShardName, ShardState
 
 SECONDS = ("d", "d", "d", "b")
@@ -41,7 +41,7 @@ class Spreading:
         self.ensemble: Final = ensemble
         self.world: Final = ensemble.first
         self.tokens: Final = list[Token]()
-        self.speaks = SPOKEN.highest
+        self.speaks = LATER
         self.shards = KnownShards(ensemble)
 
     def work(self) -> Steps[None]:

@@ -160,12 +160,4 @@ MUTANTS: tuple[Mutant, ...] = (
         "a client that could not name its release in a new session tries again",
         Suite("tests/integration/test_levels.py"),
     ),
-    Mutant(
-        "functions-that-stay-seem-loaded-again",
-        "zkrq/client/upgrading.py",
-        "elif id not in unknown and (left",
-        "elif (left",
-        "where functions could not be removed, it is not known whether a program uses them",
-        Suite("tests/integration/test_levels.py"),
-    ),
 )

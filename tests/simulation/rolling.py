@@ -9,11 +9,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from tests.simulation.code import PRESENT, Code
+from zkrq.protocol.levels import SPOKEN
 
 if TYPE_CHECKING:
     from tests.simulation.world import Client, World
 
-LEVEL_BEFORE = 1
+LEVEL_BEFORE = SPOKEN.lowest
 """The level of the release before."""
 
 TRIES = 8
@@ -67,7 +68,7 @@ class Rolling:
 
     def explains(self, error: BaseException | None) -> bool:
         """Whether an error is a refusal for the level, as either release says it."""
-        return (self.raising and "are stored in format 3" in str(error)) or "this needs level" in str(error)
+        return (self.raising and "it is at level" in str(error)) or "this needs level" in str(error)
 
 
 def draw(chance: random.Random, before: Code) -> Rolling:

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.levels import LATER, RELEASE, Later, later_release
 from tests.unit.views import view_of, views
 from zkrq.base.version import __version__
 from zkrq.protocol import shards
@@ -40,17 +41,12 @@ def test_this_release_speaks_its_level_and_the_one_before() -> None:
     assert all(feature.level in SPOKEN for feature in Feature)
 
 
-def test_the_first_level_is_written_as_releases_without_levels_wrote_it() -> None:
-    content = json.loads(encode(view_of("ab")))
-    assert content["format"] == 2
-    assert not content.keys() & {"level", "raised_by"}
-
-
-def test_releases_without_levels_refuse_every_other_level() -> None:
-    """They read a view only if its field ``format`` is 2."""
-    raised = raise_level(view_of("a", "b"), SPOKEN.highest, "0.2.0", by="w")
-    assert json.loads(encode(raised))["format"] != 2
-    assert decode(encode(raised)) == raised
+def test_a_raised_view_is_read_as_it_was_written() -> None:
+    with later_release():
+        raised = raise_level(view_of("a", "b"), LATER, RELEASE, by="w")
+        assert decode(encode(raised)) == raised
+    with pytest.raises(OtherLevel):
+        decode(encode(raised))
 
 
 def test_raising_a_level_is_a_new_epoch_and_is_never_undone() -> None:
@@ -106,12 +102,13 @@ def test_a_namespace_is_founded_at_the_latest_level_or_at_that_of_its_first_shar
     assert found(plan(lives, urls, min_replicas=1, by="w", level=1), by="x").level == 1
 
 
-@pytest.mark.parametrize("feature", Feature)
+@pytest.mark.parametrize("feature", [*Feature, *Later])
 def test_a_missing_feature_names_the_level_and_the_step(feature: Feature) -> None:
     assert missing(feature, feature.level) is None
-    text = missing(feature, feature.level - 1)
+    with later_release():
+        text = missing(feature, feature.level - 1)
     assert text
-    for part in (f"level {feature.level}", f"level {feature.level - 1}", RELEASES[feature.level], "`zkrq upgrade`"):
+    for part in (f"level {feature.level}", f"level {feature.level - 1}", RELEASE, "`zkrq upgrade`"):
         assert part in text
 
 

@@ -112,16 +112,10 @@ class ProgramOptions:
     """Policy after a failure; None: ``Retry()``."""
 
     dead_letters: DeadLetters | None = None
-    """How many dead letters are kept, and for how long, which this process declares; None: it declares nothing.
-
-    Below level 2 it holds for the claims of this process only.
-    """
+    """Which dead letters are kept, as this process declares it; None: it declares nothing."""
 
     max_size: int | None = None
-    """Greatest number of items queued, scheduled and claimed, which this process declares; None: it declares nothing.
-
-    Below level 2 it holds for the pushes of this process only.
-    """
+    """Most items queued, scheduled and claimed together, as this process declares it; None: it declares nothing."""
 
     max_payload_bytes: int = 1 << 20
     """Greatest size of one encoded item, in bytes."""

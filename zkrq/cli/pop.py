@@ -11,13 +11,11 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from zkrq.base.errors import ZkrqError
-from zkrq.base.limits import DeadLetters
 from zkrq.base.retry import Retry
 from zkrq.cli.command import QUEUE, Command, Flag, Incomplete, Line, Lines, count, open_cluster
 from zkrq.cli.forms import CODEC, Form, form_of, raw_queue
 from zkrq.consuming.claims import Claim
 from zkrq.process.exits import Exit
-from zkrq.protocol.levels import Feature
 
 if TYPE_CHECKING:
     from zkrq.client.queue import Queue
@@ -29,7 +27,6 @@ UNREAD_MAX = 100
 """Items that could not be read after which no more are taken; they are held until the end, so none is met twice."""
 
 _NO_LIMIT = Retry(max_attempts=None)
-_KEEP_ALL = DeadLetters(max_count=None, expired=True)
 
 
 class _Hands:
@@ -77,10 +74,8 @@ async def _pop(args: Namespace) -> Lines:
     deadline = asyncio.get_running_loop().time() + args.wait
     form = form_of(args.codec)
     async with open_cluster(args) as cluster:
-        # Items that have failed often elsewhere are not buried here.  Below the level at which the queue says it, no
-        # dead letter is dropped, and expired items become dead letters: its consumers may want to keep them.
-        letters = None if cluster.level >= Feature.DEAD_LETTERS.level else _KEEP_ALL
-        queue, left = raw_queue(cluster, args.queue, retry=_NO_LIMIT, dead_letters=letters), args.count
+        # Items that have failed often elsewhere are not buried here.
+        queue, left = raw_queue(cluster, args.queue, retry=_NO_LIMIT), args.count
         hands = _Hands(queue, form)
         try:
             while left > 0 and hands.unread < UNREAD_MAX:

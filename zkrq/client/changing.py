@@ -88,7 +88,7 @@ def sections_in(settings: QueueSettings) -> dict[str, Declared]:
         settings.dead_letters,
         ResultTtl(settings.results_ttl),
     )
-    return {SECTIONS[type(each)].name: each for each in every}
+    return {SECTIONS[type(each)]: each for each in every}
 
 
 def as_value(settings: QueueSettings) -> dict[str, object]:

@@ -20,18 +20,16 @@ import anyio
 from zkrq.base import clock
 from zkrq.base.errors import Closed, ConfigError, NotEnoughReplicas, Unavailable, ZkrqError
 from zkrq.base.events import DeclaredDead, Events, LoopBlocked, Recovered, SessionLost, SessionResumed, SessionSuspended
-from zkrq.base.limits import DeadLetters, Size
 from zkrq.base.loop import OwnLoop
 from zkrq.base.settings import QUEUE_DEFAULTS, ProgramOptions, Settings
 from zkrq.base.stalls import watch_for_stalls
 from zkrq.base.tasks import Once, Tasks, on_loop, see_through
-from zkrq.client.declaring import SECTIONS, declare
+from zkrq.client.declaring import declare
 from zkrq.client.everywhere import Everywhere
 from zkrq.client.health import Health, ServerHealth, lost_redundancy
 from zkrq.client.homing import Homing
 from zkrq.client.moment_reports import MomentReports
 from zkrq.client.moment_store import MomentStore
-from zkrq.client.moments import ID_CATCH_UP, check_catch_up
 from zkrq.client.parts import QueueParts, QueueShard
 from zkrq.client.resharding import Resharding
 from zkrq.client.results import make_queue
@@ -51,12 +49,10 @@ from zkrq.producing.placement import Here
 from zkrq.producing.pusher import Pusher
 from zkrq.producing.sending import Sender
 from zkrq.protocol import calls
-from zkrq.protocol.levels import Feature
 from zkrq.protocol.shards import ShardState, overtaken
 from zkrq.replication.batching import InFlightLimit
 
 if TYPE_CHECKING:
-    from zkrq.base.checks import Duration
     from zkrq.base.limits import Declared
     from zkrq.client.queue import Queue
     from zkrq.protocol.view import ServerId
@@ -326,15 +322,13 @@ class Client:
         change = partial(self._change_settings, everywhere, name)
         placement = self.shards.placement
         keeps_order = settings.groups is not None and settings.groups.ordered
-        sender = Sender(name, settings.max_size or 0, placement, keeps_order=keeps_order)
-        act = partial(self._declare, partial(change, at_start=True), settings, sender)
+        sender = Sender(name, placement, keeps_order=keeps_order, has_size=settings.max_size is not None)
+        act = partial(self._declare, partial(change, at_start=True), settings)
         declaration = Once(act) if settings.declared else None
         if declaration:
             sender.taken_away = declaration.again
         if declaration and name in self._limited:
             declaration.is_done = True
-            if placement.has(Feature.MAX_SIZE):
-                sender.size_declared()
         context = QueueContext(
             self.namespace,
             name,
@@ -368,18 +362,14 @@ class Client:
         if queue in self.shards.map.homed:
             self.homing.want(queue)
 
-    async def _declare(self, change: Declare, settings: ProgramOptions, sender: Sender) -> None:
+    async def _declare(self, change: Declare, settings: ProgramOptions) -> None:
         """Do what comes before the first push or claim in a queue with options that belong to the queue."""
         for each in settings.declared:
-            if isinstance(each, Size | DeadLetters) and not self.shards.placement.has(SECTIONS[type(each)].feature):
-                continue  # this program asks for it with each call
             await change(each)
-            if isinstance(each, Size):
-                sender.size_declared()
 
     def _declare_again(self) -> None:
         """Declare what the program says of its queues again, at the latest before it uses them: servers came back
-        without data, or the level was raised."""
+        without data."""
         self._limited.clear()
         used = dict[str, Once]()
         for name, opened in self.queues.items():
@@ -538,11 +528,6 @@ class Client:
                 self.consumers_changed()
             case SessionState.CONNECTING | SessionState.CLOSED:
                 pass
-
-    def check_lateness(self, catch_up: Duration) -> None:
-        """Raise ``ConfigError`` if a schedule may not have this ``catch_up``, which may be wrong or need a level."""
-        if check_catch_up(catch_up) > ID_CATCH_UP:
-            self.shards.placement.check(Feature.CATCH_UP)
 
     async def _check_own_clock(self) -> None:
         await self.shard.check_own_clock()

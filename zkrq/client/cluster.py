@@ -214,10 +214,9 @@ class Cluster:
         Moments that are not pushed are reported as ``MomentsLost``.
 
         Ends with the cluster, with ``cancel()``, or with ``async with``.
-        Raises ``ConfigError`` for bad arguments, and for a ``catch_up`` of more than 240 below level 2.
+        Raises ``ConfigError`` for bad arguments.
         """
         self._client.check_open()
-        self._client.check_lateness(catch_up)
         schedule = read_schedule(when, offset=offset, zone=zone)
         return self._client.schedules.declare(
             schedule, queue, item, name=name, catch_up=catch_up, missed=missed, priority=priority
@@ -297,7 +296,7 @@ class Cluster:
     async def clients(self) -> Mapping[str, ClientInfo]:
         """Return every live client by the id of its session: its host, its release, and the levels that it speaks.
 
-        A consumer of a release before 0.2.0 has no version; a producer of such a release is not here.
+        A consumer that has not named its release yet has no version.
         Raises ``Unavailable``.
         """
         self._client.check_open()

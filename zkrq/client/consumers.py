@@ -32,7 +32,7 @@ class Consumer(NamedTuple):
 
     @property
     def release(self) -> str:
-        """Its release for people to read: "before 0.2.0" for one that names none."""
+        """Its release for people to read: "of an unknown release" for one that names none."""
         return release_of(self.version)
 
 

@@ -43,7 +43,6 @@ from zkrq.base.limits import (
     sections_of,
 )
 from zkrq.protocol import calls
-from zkrq.protocol.levels import Feature
 from zkrq.protocol.records import State
 
 if TYPE_CHECKING:
@@ -59,22 +58,15 @@ HOME_TRIES = 10
 """Times that limits are declared while other clients remove them, or change the shards."""
 
 
-class Section(NamedTuple):
-    """A section of the settings: its name in the record, and what it needs."""
-
-    name: str
-    feature: Feature
-
-
-SECTIONS: Mapping[type[Declared], Section] = {
-    Limits: Section("limits", Feature.LIMITS),
-    Groups: Section("groups", Feature.GROUPS),
-    History: Section("history", Feature.HISTORY),
-    Size: Section("size", Feature.MAX_SIZE),
-    DeadLetters: Section("letters", Feature.DEAD_LETTERS),
-    ResultTtl: Section("results", Feature.RESULTS),
+SECTIONS: Mapping[type[Declared], str] = {
+    Limits: "limits",
+    Groups: "groups",
+    History: "history",
+    Size: "size",
+    DeadLetters: "letters",
+    ResultTtl: "results",
 }
-"""The section of each kind."""
+"""The name of each kind's section in the record."""
 
 
 class BadSettings(ConfigError):
@@ -161,7 +153,7 @@ class _Declaration:
         self._everywhere = everywhere
         self._shards = everywhere.shards
         self._queue = queue
-        self._section, self._feature = SECTIONS[type(declared)]
+        self._section = SECTIONS[type(declared)]
         self._settings = declared.settings
         self._read, self._replaced = read, ""
         self._mark = mark_of(declared.settings) if at_start else ""
@@ -178,7 +170,6 @@ class _Declaration:
             if self._mark and (now := await self._known()) is not None:
                 return _Change(now, now)
             raise
-        shards.placement.check(self._feature)
         if self._mark and len(shards.map.used) > 1 and await self._known() == "":
             return _Change("", "")  # taken away since, so the items of the queue need not go home
         with Changes() as changes:

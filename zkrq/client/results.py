@@ -9,13 +9,12 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, Unpack, cast
 
-from zkrq.base.checks import Duration, check_duration, check_feature, check_id
+from zkrq.base.checks import Duration, check_duration, check_id
 from zkrq.base.errors import ConfigError, Receipt, Unavailable, split
 from zkrq.base.results import Result, ResultState
 from zkrq.client.queue import Queue, parts_of
 from zkrq.client.reports import read_progress
 from zkrq.consuming.awaiting import Awaiting
-from zkrq.protocol.levels import Feature
 
 if TYPE_CHECKING:
     from zkrq.base.limits import Results
@@ -128,7 +127,6 @@ class ResultQueue(Queue[T], Generic[T, R]):
     async def _told(self, shard: Shard, id: str, until: float | None) -> Told | None:
         """Wait for an item of one shard until a moment of the event loop; return the reply, None if the item is
         unknown there."""
-        check_feature(Feature.RESULTS, shard.view.level)
         awaiting = self._awaiting(shard)
         loop = asyncio.get_running_loop()
         try:

@@ -13,7 +13,6 @@ from zkrq.base.checks import Duration, check_id, check_name
 from zkrq.base.clock import now
 from zkrq.base.errors import ConfigError
 from zkrq.base.tasks import wait_set
-from zkrq.client.moments import CATCH_UP
 from zkrq.client.queue import Queue, encode_with
 from zkrq.client.timetable import Key, ScheduleOptions, StoredSchedule, Timetable, checked, with_progress
 
@@ -96,7 +95,6 @@ class StoredSchedules:
         given: dict[str, Any] = {"when": when, **options}
         made = StoredSchedule(*key, **given, payload=encode_with(queue, item), since=at)
         entry = checked(made)
-        self._client.check_lateness(entry.catch_up)
         return await self._change(key, lambda table: table.added(entry, replacing=replace))
 
     async def change(
@@ -122,7 +120,6 @@ class StoredSchedules:
         if not changes:
             raise ConfigError(f"{key}: say what is to be changed; nothing was changed")
         at = now()
-        self._client.check_lateness(options.get("catch_up", CATCH_UP))
         return await self._change(key, lambda table: table.changed(key, changes, at))
 
     async def pause(self, queue: Queue[Any] | str, name: str) -> StoredSchedule:

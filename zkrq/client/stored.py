@@ -15,12 +15,11 @@ import struct
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
-from zkrq.base.checks import Duration, check_duration, check_feature
+from zkrq.base.checks import Duration, check_duration
 from zkrq.base.errors import Changes, ConfigError, PayloadTooLarge
 from zkrq.base.limits import RESULT_BYTES, RESULT_TTL_LEAST, RESULT_TTL_MAX
 from zkrq.consuming.awaiting import Awaiting
 from zkrq.protocol.calls import Store, Stored, StoredRow
-from zkrq.protocol.levels import Feature
 
 if TYPE_CHECKING:
     from zkrq.client.queue import Queue
@@ -154,7 +153,6 @@ class StoredResults:
 
     async def _decide(self, rows: Sequence[StoredRow]) -> Sequence[int]:
         self._parts.check_open()
-        check_feature(Feature.RESULTS, self._shard.replicas.level)
         return (await self._shard.replicas.decide(Store(self._queue.name, rows))).reply.counted
 
     async def _ask(self, ids: Sequence[str]) -> list[Told]:

@@ -1,8 +1,7 @@
 """Raise the active level when every client speaks a later one, and say which clients do not.
 
-Each client names its release and its levels in a znode that ends with its session, before its first write.  A consumer
-without one is of a release that knows no levels; a producer of such a release cannot be seen.  Either is safe, because
-it is not this list that keeps clients out, but the epoch in which the level is raised (``protocol/levels.py``).
+Each client names its release and its levels in a znode that ends with its session, before its first write.  It is not
+this list that keeps clients out, but the epoch in which the level is raised (``protocol/levels.py``).
 
 The leader looks at the list now and then: it reports when clients of several releases are there, and if its program
 asks for it (``auto_upgrade``), raises the level when none of an older release was seen for a day.
@@ -15,7 +14,7 @@ import logging
 import math
 import secrets
 import socket
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -27,7 +26,7 @@ from zkrq.coordination.coordinator import latest, session_of
 from zkrq.protocol import calls
 from zkrq.protocol.levels import RELEASES, SPOKEN, UNNAMED, ClientInfo, decode, encode, known, too_old
 from zkrq.protocol.scripts import LIBRARY
-from zkrq.protocol.view import ServerId, raise_level
+from zkrq.protocol.view import raise_level
 
 if TYPE_CHECKING:
     from zkrq.base.events import Events
@@ -61,16 +60,6 @@ class Late(NamedTuple):
     level: int
     release: str
     clients: Mapping[str, ClientInfo]
-
-
-class Unnamed(NamedTuple):
-    """Libraries of functions that no known client uses, by the servers that have them: they are left over, or a program
-    that names nothing uses them, of this namespace or of another one.  ``unknown``: why a server has not told.
-    ``release``: of programs that name nothing."""
-
-    libraries: Mapping[ServerId, Sequence[str]]
-    unknown: Mapping[ServerId, str]
-    release: str = UNNAMED.release
 
 
 class Upgrading:
@@ -176,27 +165,6 @@ class Upgrading:
     async def _used_libraries(self) -> set[str]:
         return {each.library for each in (await self.clients()).values()} | {LIBRARY.name}
 
-    async def find_unnamed(self, wait: float = 0.0) -> Unnamed:
-        """Look on the servers for functions of releases that no client has named.
-
-        A program of a release without levels that only pushes names nothing, but its functions are there once it has
-        called a server, and it loads them again where they are missing.  ``wait``: seconds, to remove them first and
-        see whether a program loads them again in this time; 0: change nothing.  Raises ``Unavailable``.
-        """
-        used, unknown = await self._used_libraries(), dict[ServerId, str]()
-        libraries: dict[ServerId, Sequence[str]] = {}
-        fleets = [shard.fleet for shard in self._shards.open.values()]
-        if wait:
-            for fleet in fleets:
-                unknown.update(await fleet.remove_libraries(used))
-            await asyncio.sleep(wait)
-        for id, found in [each for fleet in fleets for each in (await fleet.libraries()).items()]:
-            if isinstance(found, str):
-                unknown[id] = found
-            elif id not in unknown and (left := [name for name in found if name not in used]):
-                libraries[id] = left
-        return Unnamed(libraries, unknown)
-
     @property
     def _is_refused(self) -> bool:
         return any(shard.membership.refusal for shard in self._shards.open.values())
@@ -220,7 +188,7 @@ class Upgrading:
     async def look(self) -> None:
         """Report the releases of the clients if they are others than before; upgrade if that is asked for and due."""
         clients = await self.clients()
-        releases = tuple(sorted({each.version or "older" for each in clients.values()}))
+        releases = tuple(sorted({each.version or "unknown" for each in clients.values()}))
         if releases != self._releases:
             self._releases = releases
             if len(releases) > 1:

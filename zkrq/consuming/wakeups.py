@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING
 
 from zkrq.base.events import Events, SubscriptionSilent, WakeupsRefused
 from zkrq.protocol.keys import key, wake_channel
-from zkrq.protocol.levels import FIRST_LEVEL
 from zkrq.replication.subscriptions import Subscriptions
 
 if TYPE_CHECKING:
@@ -84,7 +83,7 @@ class Wakeups:
 
     def follow(self, view: View) -> None:
         """Listen only to the servers of this view, in its deployment, and make every queue send a request."""
-        self._deployment = view.deployment if view.level > FIRST_LEVEL else ""
+        self._deployment = view.deployment
         self._change_channel()
         self._subscriptions.listen_only_to(frozenset(view.receivers))
         self.wake_all()
@@ -121,7 +120,8 @@ class Wakeups:
         self._subscriptions.check_invariants()
 
     def _with_right(self, reason: str) -> str:
-        return f"{reason} (this client's user needs the right to the channels {wake_channel(self._namespace, '', '*')})"
+        channels = wake_channel(self._namespace, "", "").rstrip(":")
+        return f"{reason} (this client's user needs the right to the channels {channels}:*)"
 
     def _report(self, server: ServerId, reason: str, is_silent: bool) -> None:
         refused = WakeupsRefused(self._namespace, server, self._with_right(reason))

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, NamedTuple, Unpack
 from zkrq.base.errors import ContradictsOrder
 from zkrq.operations.push import PUSH, PushOptions, seconds_until
 from zkrq.protocol.calls import OfKey
-from zkrq.protocol.levels import Feature
 
 if TYPE_CHECKING:
     from zkrq.base.checks import Headers
@@ -32,11 +31,6 @@ class Options(NamedTuple):
     def is_plain(self) -> bool:
         """Whether the item may be in a bundle."""
         return not (self.delay_ms or self.key or self.ttl_ms or self.ordered)
-
-    @property
-    def feature(self) -> Feature | None:
-        """What a push into a group, one that replaces others, or one with a window of its key needs; None: nothing."""
-        return self.of_key.feature or (None if self.group is None else Feature.GROUPS)
 
     def among(self, groups: Groups) -> Options:
         """Return the options of an item that is pushed into a queue with groups: one without a group belongs to their

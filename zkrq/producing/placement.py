@@ -15,11 +15,11 @@ import anyio
 from zkrq.base.checks import check_feature
 from zkrq.base.errors import ConfigError, Unavailable
 from zkrq.protocol import shards
-from zkrq.protocol.levels import Feature, missing
 from zkrq.protocol.shards import FIRST, ShardMap, ShardName, ShardState
 
 if TYPE_CHECKING:
     from zkrq.coordination.coordinator import Coordinator
+    from zkrq.protocol.levels import Feature
     from zkrq.replication.replicas import Replicas
 
 AVOID_SECONDS = 1.0
@@ -91,10 +91,6 @@ class Placement:
         """Raise ``ConfigError`` if the active level of a shard lacks a feature; nothing was written."""
         for target in self.targets.values():
             check_feature(feature, target.replicas.level)
-
-    def has(self, feature: Feature) -> bool:
-        """Whether the active level of every shard has a feature."""
-        return all(missing(feature, target.replicas.level) is None for target in self.targets.values())
 
     async def plain(self, queue: str, tried: Collection[ShardName]) -> Target:
         """Return the shard for plain items of a queue: its home if every item goes there, else one that is not in

@@ -33,7 +33,6 @@ from zkrq.base.errors import (
 )
 from zkrq.base.ids import check_push_id
 from zkrq.producing.bundling import PUT_BYTES, Push, bundles_of, chunks, put_of, puts_of_many
-from zkrq.producing.options import PLAIN, Options
 from zkrq.producing.receipts import PackedReceipts, Results, results_of
 from zkrq.producing.sending import Named, Sender
 from zkrq.protocol.calls import Put, bundle_and_position
@@ -45,6 +44,7 @@ if TYPE_CHECKING:
     from zkrq.base.checks import Headers
     from zkrq.base.codecs import Codec
     from zkrq.consuming.context import QueueContext
+    from zkrq.producing.options import Options
     from zkrq.producing.placement import Placement
     from zkrq.protocol.pushing import Pushes
     from zkrq.replication.causes import Causes
@@ -81,7 +81,6 @@ class Pusher(Generic[T]):
         self._tasks = context.tasks
         self._max_payload = context.settings.max_payload_bytes
         self._groups = context.settings.groups
-        self._check = placement.check
         self._closed = False
         batcher = partial(
             Batcher[Push, Receipt],
@@ -106,8 +105,6 @@ class Pusher(Generic[T]):
         """
         if self._groups is not None:
             options = options.among(self._groups)
-        if options is not PLAIN and (feature := options.feature):
-            self._check(feature)
         payload = self._encode(item, options.headers, id) if encoded is None else NO_HEADERS + encoded
         if id is None:
             call = Push("", 0, payload, options)
@@ -150,8 +147,6 @@ class Pusher(Generic[T]):
         """Push many items, in order; see ``Queue.push_many``."""
         if self._groups is not None:
             options = options.among(self._groups)
-        if options is not PLAIN and (feature := options.feature):
-            self._check(feature)
         payloads: Iterable[bytes] = (self._encode(item, options.headers) for item in items)
         if isinstance(items, Sequence):
             payloads = list(payloads)  # finds a bad item before the first one is written

@@ -51,10 +51,10 @@ class Named(NamedTuple):
 class Sender:
     """Send the puts of one queue."""
 
-    def __init__(self, queue: str, max_size: int, placement: Placement, *, keeps_order: bool = False) -> None:
-        """``max_size``: limit of the queue's size that this program asks for, 0: none; where it cannot be declared, it
-        holds for this program.  ``keeps_order``: whether this program gives every item a place in an order."""
-        self.is_decided = keeps_order or max_size > 0
+    def __init__(self, queue: str, placement: Placement, *, keeps_order: bool = False, has_size: bool = False) -> None:
+        """``keeps_order``: whether this program gives every item a place in an order; ``has_size``: whether it declares
+        a limit of the queue's size."""
+        self.is_decided = keeps_order or has_size
         """Whether the primary decides about every push, as far as this client knows; the servers say so when they
         refuse a plain push."""
         self.taken_away: Callable[[], None] = lambda: None
@@ -64,7 +64,6 @@ class Sender:
         """What the servers have said last."""
         self._gives_order = keeps_order
         self._queue = queue
-        self._max_size = max_size
         self._placement = placement
 
     @property
@@ -72,16 +71,12 @@ class Sender:
         """Whether groups of the queue keep an order, as far as this client knows."""
         return self._gives_order or self._why.order
 
-    def size_declared(self) -> None:
-        """Leave the limit of the queue's size to its settings, which have it by now."""
-        self._max_size = 0
-
     def learn(self, why: Why) -> None:
         """Push as the settings of the queue say from now on."""
         before, self._why = self._why, why
         if (before.order and not why.order) or (before.size and not why.size):
             self.taken_away()
-        self.is_decided = self.keeps_order or self._max_size > 0 or why.size
+        self.is_decided = self.keeps_order or why.size
 
     async def anywhere(self, make: Callable[[str], tuple[Sequence[Put], M]], count: int) -> tuple[Pushes, M, Causes]:
         """Send ``count`` items without an identity to one shard; to another one, under new ids, if nothing was written
@@ -139,7 +134,7 @@ class Sender:
                 if decided or self.is_decided:
                     call = PushDecided(
                         self._queue,
-                        self._max_size,
+                        0,
                         puts,
                         in_order=self.keeps_order,
                         **first.of_key._asdict(),

@@ -63,10 +63,9 @@ def topic_channel(namespace: str, deployment: str, topic: str) -> str:
 def wake_channel(namespace: str, deployment: str, owner: str) -> str:
     """Return the channel of an owner id, as short as it can be because each claim request may name it.
 
-    ``deployment``: empty at level 1, where the channel is that of the release before.
+    ``deployment``: empty where there is no view yet.
     """
-    place = f"{deployment[:_WAKE_DIGITS]}:" if deployment else ""
-    return f"{{{namespace}}}:wake:{place}{owner}"
+    return f"{{{namespace}}}:wake:{deployment[:_WAKE_DIGITS]}:{owner}"
 
 
 def script_keys(namespace: str, queue: str, script: str) -> tuple[str, ...]:

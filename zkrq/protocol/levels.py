@@ -22,9 +22,9 @@ from typing import NamedTuple
 from zkrq.protocol import znodes
 
 FIRST_LEVEL = 1
-"""Level of a view that names none."""
+"""Level of the first release."""
 
-RELEASES = {1: "0.1.0", 2: "0.2.0"}
+RELEASES = {FIRST_LEVEL: "0.2.0"}
 """First release that speaks each level; the last one is of this release."""
 
 
@@ -41,25 +41,16 @@ class Levels(NamedTuple):
         return f"level {self.lowest}" if self.lowest == self.highest else f"levels {self.lowest} to {self.highest}"
 
 
-SPOKEN = Levels(1, 2)
+SPOKEN = Levels(FIRST_LEVEL, FIRST_LEVEL)
 """What this release speaks."""
 
 
 class Feature(enum.Enum):
     """What needs a level above the first: its name in errors, and the level at which it began.
 
-    Gate it where a client asks for it, before anything is written (``check_feature``).
+    Gate it where a client asks for it, before anything is written (``check_feature``).  Nothing does yet: the first
+    level is that of the first release.
     """
-
-    GROUPS = ("groups", 2)
-    LIMITS = ("limits of a queue", 2)
-    RESULTS = ("results", 2)
-    HISTORY = ("history", 2)
-    REPLACE = ("push(replace=True)", 2)
-    KEY_WINDOW = ("push(key_window=)", 2)
-    MAX_SIZE = ("max_size", 2)
-    DEAD_LETTERS = ("dead letters as settings of a queue", 2)
-    CATCH_UP = ("catch_up of more than 240 s", 2)
 
     @property
     def level(self) -> int:
@@ -104,8 +95,8 @@ def missing(feature: Feature, level: int) -> str | None:
 
 
 def release_of(version: str) -> str:
-    """Say a client's release to people; ``version``: as it has named it, empty: as no release before 0.2.0 did."""
-    return version or f"before {RELEASES[2]}"
+    """Say a client's release to people; ``version``: as it has named it, empty: it names none."""
+    return version or "of an unknown release"
 
 
 class ClientInfo(NamedTuple):
@@ -145,7 +136,7 @@ def too_old(clients: Mapping[str, ClientInfo], level: int) -> Mapping[str, Clien
 
 
 UNNAMED = ClientInfo("", "", "", Levels(FIRST_LEVEL, FIRST_LEVEL), "")
-"""What is known of a client that has no entry, or one that cannot be read: it may be of the release without levels."""
+"""What is known of a client that has no entry yet, or one that cannot be read."""
 
 
 STARTED_MAX = 250_000_000_000

@@ -130,7 +130,6 @@ def encode(view: View) -> bytes:
     """Encode the view for the register."""
     content: dict[str, object] = {
         **view.unknown,
-        "format": _LEVEL_1_FORMAT if view.level == FIRST_LEVEL else _NO_FORMAT,
         "epoch": view.epoch,
         "members": view.members,
         "learners": view.learners,
@@ -139,13 +138,14 @@ def encode(view: View) -> bytes:
         "min_replicas": view.min_replicas,
         "nonce": view.by,
         "deployment": view.deployment,
+        "level": view.level,
     }
+    if view.raised_by:
+        content["raised_by"] = view.raised_by
     if view.map_number:
         content["map"] = view.map_number
     if view.accusations:
         content["accusations"] = {id: _encode_accusation(each) for id, each in view.accusations.items()}
-    if view.level != FIRST_LEVEL:
-        content |= {"level": view.level, "raised_by": view.raised_by}
     if view.left_ms:
         content["left_ms"] = view.left_ms
     return json.dumps(content, separators=(",", ":")).encode()
@@ -159,7 +159,7 @@ def decode(data: bytes) -> View:
         if "removed" in content:
             raise NoView("this shard is being removed")
         if "epoch" in content:
-            _check(content)
+            check_level(count(content.get("level", FIRST_LEVEL)), text(content.get("raised_by", "")))
         return _whole(
             View(
                 epoch=count(content["epoch"]),
@@ -180,7 +180,7 @@ def decode(data: bytes) -> View:
                 unknown={name: value for name, value in content.items() if name not in _FIELDS},
             )
         )
-    except (NoView, OtherFormat, OtherLevel):
+    except (NoView, OtherLevel):
         raise
     except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise ValueError(f"the register holds no view of zkrq: {data[:80]!r}") from error
@@ -194,22 +194,10 @@ def _whole(view: View) -> View:
 
 
 _FIELDS = {
-    *("format", "epoch", "members", "learners", "eligible", "servers", "min_replicas", "nonce", "deployment", "map"),
+    *("epoch", "members", "learners", "eligible", "servers", "min_replicas", "nonce", "deployment", "map"),
     *("accusations", "level", "raised_by", "left_ms"),
 }
 """Fields of a view that this release knows."""
-
-_LEVEL_1_FORMAT, _NO_FORMAT = 2, 3
-"""Field ``format`` of a view: releases without levels read a view only if it has the first of these.  At any other
-level it has the second one for good, so that they are refused."""
-
-
-def _check(content: Mapping[str, Any]) -> None:
-    """Raise ``OtherLevel`` or ``OtherFormat`` for a view that this release does not speak."""
-    stored = content["format"] if "format" in content or "nonce" in content else 1  # which was not named at first
-    if "level" not in content and stored != _LEVEL_1_FORMAT:
-        raise OtherFormat(stored)
-    check_level(count(content.get("level", FIRST_LEVEL)), text(content.get("raised_by", "")))
 
 
 def encode_end(by: str) -> bytes:
@@ -221,23 +209,12 @@ class NoView(ValueError):
     """There is no view any more: the shard was removed."""
 
 
-class OtherFormat(ValueError):
-    """The items of the namespace are stored in a format of another version of zkrq."""
-
-    def __init__(self, stored: object) -> None:
-        super().__init__(
-            f"its items are stored in format {stored!r:.80}, this version of zkrq reads {_LEVEL_1_FORMAT}: let the "
-            "version that wrote them empty the queues, then found a new namespace, with other servers or after they "
-            "were flushed"
-        )
-
-
 def _lives(content: Mapping[str, list[Any]]) -> Mapping[ServerId, Life]:
     return {ServerId(text(server)): Life(*map(text, life)) for server, life in content.items()}
 
 
 def _encode_accusation(accusation: Accusation) -> tuple[object, ...]:
-    """Encode an accusation of silence as versions did that knew no other."""
+    """Encode an accusation; one of silence, the usual one, without its last field."""
     return accusation if accusation.kept_out else accusation[:3]
 
 

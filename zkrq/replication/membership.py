@@ -18,7 +18,7 @@ from zkrq.base.events import Events, LevelRaised, LevelRefused, NotWritable, Reg
 from zkrq.coordination.coordinator import VIEW, Coordinator
 from zkrq.protocol.levels import OtherLevel
 from zkrq.protocol.steps import Answers, Register
-from zkrq.protocol.view import NoView, OtherFormat, ServerId, View, ViewChange, check_view, decode, encode, encode_end
+from zkrq.protocol.view import NoView, ServerId, View, ViewChange, check_view, decode, encode, encode_end
 
 if TYPE_CHECKING:
     from zkrq.replication.fleet import Fleet
@@ -235,7 +235,7 @@ class Membership:
         except NoView as error:
             raise Unavailable(f"this shard of namespace {self._namespace!r} was removed") from error
         except ValueError as error:
-            if even_damaged and not isinstance(error, OtherLevel | OtherFormat):
+            if even_damaged and not isinstance(error, OtherLevel):
                 return Register(None, register.version)
             refusal = ConfigError(f"namespace {self._namespace!r} in ZooKeeper: {error}")
             if isinstance(error, OtherLevel) and not self.refusal:

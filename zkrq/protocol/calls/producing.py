@@ -8,7 +8,6 @@ from typing import ClassVar, NamedTuple
 
 from zkrq.protocol.calls.call import Body, Carrying, Combining, Decision, Records, from_0
 from zkrq.protocol.calls.rows import Put
-from zkrq.protocol.levels import Feature
 
 
 class PlainReply(NamedTuple):
@@ -60,13 +59,6 @@ class OfKey(NamedTuple):
 
     replacing: bool = False
     key_window_ms: int = 0
-
-    @property
-    def feature(self) -> Feature | None:
-        """What it needs beyond the first level; None: nothing."""
-        if self.key_window_ms:
-            return Feature.KEY_WINDOW
-        return Feature.REPLACE if self.replacing else None
 
 
 @dataclass(frozen=True, slots=True)

@@ -38,15 +38,13 @@ local function wake(items)
   end
 end
 
--- The channel of a client ends with its owner id (keys.py).  The second one is its channel at level 1.
-local function channels_of(owner)
+-- The channel of a client ends with its owner id (keys.py).
+local function channel_of(owner)
   local wake, known = string.gsub(server, 'server$', 'wake:'), redis.call('HMGET', server, 'deployment')
-  return wake .. string.sub(known[1] or '', 1, 8) .. ':' .. owner, wake .. owner
+  return wake .. string.sub(known[1] or '', 1, 8) .. ':' .. owner
 end
 
 -- Notify the holder of a claim that its item was cancelled.
 local function tell_cancelled(id, token)
-  local channel, at_level_1 = channels_of(string.match(token, '^(.*)/%d+$'))
-  local text = claimed .. ' ' .. token .. ' ' .. id
-  if publish(channel, text) == 0 then publish(at_level_1, text) end
+  publish(channel_of(string.match(token, '^(.*)/%d+$')), claimed .. ' ' .. token .. ' ' .. id)
 end

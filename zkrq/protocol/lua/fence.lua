@@ -10,7 +10,7 @@
 -- reply: STALE epoch
 local function operation(owner, cursor)
   fence_owner(owner)
-  redis.call('ZREM', waiting, channels_of(owner))
+  redis.call('ZREM', waiting, channel_of(owner))
   local next_cursor, held, stale = claims_page(owner, cursor)
   for _, r in ipairs(held) do
     touch(r)
