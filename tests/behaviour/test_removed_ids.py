@@ -199,15 +199,17 @@ def again(call: PushDecided, **_: bool) -> PushDecided:
 
 @pytest.mark.parametrize("refusing", ["primary", "every server"])
 async def test_tombstone_of_a_refused_push_does_not_swallow_a_later_one(refusing: str) -> None:
-    """``QueueFull``: retry later, also by a process that sets no limit."""
+    """``QueueFull``: retry later, also once there is no limit."""
     async with servers() as own, own.connect() as one:
         queue = one.queue("jobs")
         await queue.push("x")
+        await queue.set_max_size(1)
         put = Put("report", fresh(0, int(one.clock.now().timestamp() * 1000)), join([with_headers(b"{}", {})]))
         with patch.object(PushDecided, "under", again):
             replicas = one._client.shard.replicas  # pyright: ignore[reportPrivateUsage]
-            pushed = await replicas.push_decided(PushDecided("jobs", 1, [put]))
+            pushed = await replicas.push_decided(PushDecided("jobs", [put]))
         assert pushed.exceptional == {(0, 0): Full()}
+        await queue.set_max_size(None)
         if refusing == "primary":
             for name in set(own.names) - {primary_of(one, "jobs")}:
                 forget(own, name, "jobs", "report")

@@ -107,7 +107,7 @@ async def caller(servers: local.Servers) -> AsyncGenerator[tuple[Stage, Decide],
 
 
 def keyed_push(id: str) -> calls.PushDecided:
-    return calls.PushDecided("jobs", 0, [calls.Put(id, fresh(0, clock.now_ms(), key="k"), join([NO_HEADERS + b'"x"']))])
+    return calls.PushDecided("jobs", [calls.Put(id, fresh(0, clock.now_ms(), key="k"), join([NO_HEADERS + b'"x"']))])
 
 
 @pytest.mark.parametrize("operation", ["push", "cancel", "clear", "pause", "redrive", "discard"])

@@ -53,7 +53,7 @@ CALLS: dict[str, AnyCall] = {
         calls.Page("q", calls.START, 10),
         calls.Pause("q", "P", ""),
         calls.Peek("q", "ready", 10),
-        calls.PushDecided("q", 0, [PUSH]),
+        calls.PushDecided("q", [PUSH]),
         calls.PushPlain("q", [PUSH]),
         calls.Queues(),
         calls.Read("q", ["id"]),

@@ -65,6 +65,7 @@ class OneServer(Connection):
         """Whether what only reads is also called as clients do that only look: it fails if it writes."""
         self._known: set[str] = set()
         self._seq = 0
+        self._max_size: Argument = 0
 
     def reset(self) -> None:
         """Empty, and newly enrolled."""
@@ -175,10 +176,12 @@ class OneServer(Connection):
         return self._ask(calls.PushPlain(self.queue, items), options)
 
     def push(self, *puts: Put, **options: Argument) -> tuple[list[str], dict[str, Decided]]:
-        """Returns what became of each, and what was decided."""
-        outcomes, records, _ = self._ask(
-            calls.PushDecided(self.queue, 0, [put.call for put in puts], in_order=True), options
-        )
+        """Returns what became of each, and what was decided; ``max_size``: what the settings say from now on."""
+        if "max_size" in options and (most := options.pop("max_size")) != self._max_size:
+            self.declare(f"max={most}" if most else "", "size")
+            self._max_size = most
+        call = calls.PushDecided(self.queue, [put.call for put in puts], in_order=True)
+        outcomes, records, _ = self._ask(call, options)
         return [outcome.decode() for outcome in outcomes], read_decided(records.flat)
 
     def put_numbered(self, count: int) -> list[str]:

@@ -165,7 +165,7 @@ def test_a_redriven_letter_comes_before_all_that_are_queued(server: OneServer) -
 
 def test_a_key_takes_the_place_of_the_item_that_it_replaces(server: OneServer) -> None:
     server.push(ordered("a1", key="k"), ordered("a2"))
-    reply = server.ask(calls.PushDecided(server.queue, 0, [ordered("a3", key="k").call], replacing=True))
+    reply = server.ask(calls.PushDecided(server.queue, [ordered("a3", key="k").call], replacing=True))
     assert reply.outcomes == [b"+a1"]
     assert server.claim().ids == ["a3"]
     assert server.contents().faults == []

@@ -152,7 +152,7 @@ def test_item_that_waited_for_its_payload_is_ready(server: OneServer) -> None:
 
 
 def test_refused_push_leaves_nothing(server: OneServer) -> None:
-    server.push(keyed("a"))
+    server.push(keyed("a"), max_size=1)
     before = server.contents()
     outcomes, decided = server.push(keyed("b"), Put("c"), max_size=1)
     assert (outcomes, set(decided)) == (["=a", "F"], {"a"})

@@ -30,13 +30,6 @@ def test_the_primary_refuses_what_there_is_no_room_for(small: OneServer) -> None
     assert small.contents().faults == []
 
 
-def test_a_program_that_asks_for_a_size_itself_gets_that_one(small: OneServer) -> None:
-    """Below level 2 a program cannot declare it."""
-    assert small.push(Put("a"), max_size=1)[0] == ["+"]
-    assert small.push(Put("b"), max_size=1)[0] == ["F"]
-    assert small.push(Put("b"))[0] == ["+"]
-
-
 def test_what_is_refused_after_another_server_has_taken_it_is_removed_there(
     small: OneServer, follower: OneServer
 ) -> None:

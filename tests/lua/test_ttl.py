@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
 
 import pytest
 
@@ -88,7 +87,7 @@ def test_push_again_does_not_begin_anew(server: OneServer, add: Push) -> None:
     assert server.contents() == before
 
 
-@pytest.mark.parametrize("call", [calls.PushPlain, partial(calls.PushDecided, max_size=0)], ids=["put", "push"])
+@pytest.mark.parametrize("call", [calls.PushPlain, calls.PushDecided], ids=["put", "push"])
 def test_time_that_is_left_may_be_less_than_the_whole(
     server: OneServer, call: Callable[..., calls.Call[object]]
 ) -> None:

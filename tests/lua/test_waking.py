@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.lua.entries import Claimed, Put
-from tests.lua.one_server import OneServer, put_and_claim
+from tests.lua.one_server import DEPLOYMENT, OneServer, put_and_claim
 
 
 def next_ms(server: OneServer) -> int:
@@ -66,7 +66,7 @@ def test_fencing_passes_a_wake_up_on(server: OneServer) -> None:
 
 def test_fencing_does_not_wake_the_one_that_is_fenced(server: OneServer) -> None:
     """Its client closes, say, and still listens."""
-    channel = f"{server.key('server').removesuffix('server')}wake:ann"
+    channel = f"{server.key('server').removesuffix('server')}wake:{DEPLOYMENT}:ann"
     put_and_claim(server, "a", owner="ann")
     with server.listen(channel) as ann, server.listen("bob") as bob:
         server.claim("ann", waiter=channel)

@@ -14,7 +14,7 @@ import pytest
 
 from tests.lines import entries_in
 from tests.lua.connection import Refused
-from tests.lua.contents import PAUSE, Contents
+from tests.lua.contents import LIMITS, PAUSE, Contents
 from tests.lua.entries import Applied, Claimed, Decided, Put, Settlement, read_decided
 from tests.lua.one_server import OneServer
 from zkrq.protocol import calls
@@ -236,10 +236,16 @@ class Walk:
                 each.append(expected.setdefault(put.id, self.expect_push(put, limit, again)))
             else:
                 each.append("K" if expected[put.id] == "+" else expected[put.id])
-        outcomes, decided = self.server.push(*puts, max_size=limit, again=again)
+        self.limit(limit)
+        outcomes, decided = self.server.push(*puts, again=again)
+        self.limit(0)
         assert outcomes == each, puts
         self.decided += decided.values()
         return f"pushed {[(put.id, put.key) for put in puts]}, again {again}, limit {limit}: {outcomes}"
+
+    def limit(self, limit: int) -> None:
+        """Declare a limit of the size, 0: none."""
+        self.decided += self.server.declare(f"max={limit}" if limit else "", "size")[1].values()
 
     def expect_push(self, put: Put, limit: int, again: int) -> str:
         """What must become of it; the model is changed accordingly."""
@@ -454,7 +460,7 @@ class Walk:
 
     def compare(self, contents: Contents) -> None:
         assert contents.faults == []
-        items = {id: record for id, record in contents.records.items() if id != PAUSE}
+        items = {id: record for id, record in contents.records.items() if id not in (PAUSE, LIMITS)}
         for id in items.keys() - self.items.keys():  # others in its bundle are known
             self.items[id] = Item(State.GONE, refused=True)
         assert {id: self.seen(id, record, contents) for id, record in items.items()} == self.items

@@ -120,7 +120,7 @@ class Producer(Client):
 
     def decided(self, queue: str, puts: Sequence[Put]) -> Operation[Pushes]:
         """Push by a decision of the primary."""
-        return self.operations.push_decided(PushDecided(queue, 0, puts, in_order=self.knows_order))
+        return self.operations.push_decided(PushDecided(queue, puts, in_order=self.knows_order))
 
     def attempt(self, puts: list[Put], push: Callable[..., Operation[Pushes]]) -> Steps[set[Item]]:
         try:

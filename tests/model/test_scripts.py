@@ -288,7 +288,7 @@ class Load:
         rng = self._random
         puts = [put.above(rng.choice([1, 1, 4])) for put in self._puts()]
         singles = [put.single(position) for put in puts for position in range(put.size) if rng.random() < 0.7]
-        return calls.PushDecided(QUEUE, 0, singles or puts[:1], again=rng.random() < 0.5)
+        return calls.PushDecided(QUEUE, singles or puts[:1], again=rng.random() < 0.5)
 
     def _claim(self) -> calls.Claim:
         owner = self._owner()

@@ -196,9 +196,6 @@ class Load:
     def draw_dead_age_ms(self) -> Word:
         return self.rng.choice([0, 0, 30_000])
 
-    def draw_max_size(self) -> Word:
-        return self.rng.choice([0, 0, 3])
-
     def draw_again(self) -> Word:
         return self.rng.randint(0, 1)
 

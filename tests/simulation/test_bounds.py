@@ -317,10 +317,10 @@ CALLS: dict[str, dict[str, Callable[[Large], object]]] = {
         state: lambda s, state=state: s.peek(state, SMALL // 10) for state in ("ready", "scheduled", "claimed", "dead")
     },
     "push_decided": {
-        "": asking(calls.PushDecided("q", 10**6, new())),
-        "of bundles": asking(calls.PushDecided("q", 10**6, new_of_bundles())),
-        "in the place of others": asking(calls.PushDecided("q", 10**6, new(), replacing=True)),
-        "with windows": asking(calls.PushDecided("q", 10**6, new_keyed(), key_window_ms=60_000)),
+        "": asking(calls.PushDecided("q", new())),
+        "of bundles": asking(calls.PushDecided("q", new_of_bundles())),
+        "in the place of others": asking(calls.PushDecided("q", new(), replacing=True)),
+        "with windows": asking(calls.PushDecided("q", new_keyed(), key_window_ms=60_000)),
     },
     "push_plain": {
         "": asking(calls.PushPlain("q", [*new(), *new_bundles()])),

@@ -59,7 +59,7 @@ def test_reply_has_the_values_of_the_header(call: type[Call[Any]]) -> None:
 
 
 def test_booleans_are_sent_as_numbers() -> None:
-    assert calls.PushDecided("q", 0, [], again=True).words()[0] == 1
+    assert calls.PushDecided("q", [], again=True).words()[0] == 1
 
 
 class Example(NamedTuple):

@@ -70,7 +70,7 @@ DECIDED_OK = Answer(Status.OK, ([b"+"], [], b""))
 
 def _begin(*, decided: bool) -> Any:
     """A push that was placed by map 3, and is about to be written."""
-    push = OPERATIONS.push_decided(PushDecided("jobs", 0, [PUT]), map_number=3) if decided else None
+    push = OPERATIONS.push_decided(PushDecided("jobs", [PUT]), map_number=3) if decided else None
     operation: Any = push or OPERATIONS.push_plain("jobs", [PUT], map_number=3)
     assert isinstance(next(operation), Look)
     assert isinstance(operation.send(replace(VIEW, map_number=3)), Begin)
@@ -243,7 +243,7 @@ def test_servers_that_contradict_each_other_for_another_reason_are_asked_once_mo
 def test_another_primary_decides_what_one_with_a_wrong_clock_refused() -> None:
     primary = THREE.primary("jobs")
     servers = _Servers(primary, **{primary: HOUR})
-    assert servers.run(OPERATIONS.push_decided(PushDecided("jobs", 0, [PUT]))).exceptional == {}
+    assert servers.run(OPERATIONS.push_decided(PushDecided("jobs", [PUT]))).exceptional == {}
     assert primary not in servers.view.members
 
 
@@ -253,4 +253,4 @@ def test_a_primary_with_a_wrong_clock_that_is_needed_is_named() -> None:
     servers.view = replace(THREE, min_replicas=3)
     for _ in range(2):
         with pytest.raises(NothingDone, match=f"nothing was written: {primary}: its clock is 3600.0 s ahead"):
-            servers.run(OPERATIONS.push_decided(PushDecided("jobs", 0, [PUT])))
+            servers.run(OPERATIONS.push_decided(PushDecided("jobs", [PUT])))

@@ -134,7 +134,6 @@ class Sender:
                 if decided or self.is_decided:
                     call = PushDecided(
                         self._queue,
-                        0,
                         puts,
                         in_order=self.keeps_order,
                         **first.of_key._asdict(),

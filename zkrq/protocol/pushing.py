@@ -277,7 +277,7 @@ class Pushing(Deciding):
         singles = [puts[at].single(position) for at, position in places]
         try:
             pushed = yield from self.push_decided(
-                PushDecided(queue, 0, singles, in_order=True), map_number=map_number, effort=effort
+                PushDecided(queue, singles, in_order=True), map_number=map_number, effort=effort
             )
         except Failure as failure:
             return Pushes(0, dict.fromkeys(places, InDoubt(effort.why(failure), failure)))
@@ -311,7 +311,7 @@ class Pushing(Deciding):
         }
         results: dict[Place, Exceptional] = {}
         try:
-            call = PushDecided(queue, 0, list(again.values()), in_order=True)
+            call = PushDecided(queue, list(again.values()), in_order=True)
             pushed = yield from self.push_decided(call, map_number=map_number, may_leave=False)
         except Failure as failure:
             pushed = Pushes(0, {(at, 0): NotPushed(failure) for at in range(len(again))})

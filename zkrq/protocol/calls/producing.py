@@ -66,7 +66,6 @@ class PushDecided(Decision[DecidedReply], Combining[DecidedReply]):
     """Decide pushes of items that have a key, whose queue keeps an order or has a limit of its size, or whose id is
     gone.
 
-    ``max_size``: this limit, in place of the one that the settings of the queue say, 0: theirs.
     ``again``: another primary may have decided the same pushes before.  ``in_order``: the client knows that the queue
     may keep an order; without it such a queue refuses the call.  A call that may have been executed continues with it,
     since it was in flight while the order was declared.  ``replacing``, ``key_window_ms``: see
@@ -75,7 +74,6 @@ class PushDecided(Decision[DecidedReply], Combining[DecidedReply]):
 
     script: ClassVar[str] = "push_decided"
     queue: str
-    max_size: int
     items: Sequence[Put]
     again: bool = False
     replacing: bool = False

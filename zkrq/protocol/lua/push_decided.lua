@@ -8,7 +8,6 @@
 -- deleted between the removal of the item and this push: the item begins a new life, above every tombstone of the
 -- former one.
 -- record: of this item alone; its n is at least that of every tombstone of this id that a server has named.
--- max_size: how many items may be queued or claimed, 0: as many as the settings of the queue say.
 -- One that another shard has adopted meanwhile counts as there.
 -- replacing: 1 if each takes the place of the queued items with its key; claimed ones are left alone.  Both are one
 -- decision, so no crash loses the old item without the new one.
@@ -19,7 +18,7 @@
 -- in_order: 1 if the client knows that the queue may keep an order.  Where it does, and the client does not know, nothing is
 -- decided: pushes that have to follow one another may be in flight together.
 -- KEYS: server queues records payloads ready scheduled members groups claimed holdings dead recent tombstones keys expiring notes lead waiting
--- ARGV: epoch generation again queue put_window_ms max_size replacing key_window_ms in_order / id record payload
+-- ARGV: epoch generation again queue put_window_ms replacing key_window_ms in_order / id record payload
 -- reply: OK [outcome; by position: + new, K known: it was there before, D done: pushed before and gone, each followed by the ids of those in whose place it was put; = and the id of the item that has the key, W and the id of the one that began its window and is gone, F full, L late, O it has a delay or a priority, which contradicts the order that the queue keeps] [id record notes since; of all that is there] why
 -- reply: DECIDE why
 -- reply: NOTINSYNC generation
@@ -156,11 +155,10 @@ do
   end
 end
 
-local function operation(again, queue, put_window_ms, max_size, replacing, key_window_ms, in_order)
+local function operation(again, queue, put_window_ms, replacing, key_window_ms, in_order)
   local why, most = limits.decide()
   local keeps_order = string.find(why, 'o', 1, true) ~= nil
   if keeps_order and in_order == '0' then return {'DECIDE', why} end
-  if max_size ~= '0' then most = tonumber(max_size) end
   local floor_ms, size = math.max(now_ms - put_window_ms, number('floor_ms')), number('queued') + number('claimed')
   local outcomes, outcome_of, window_ms = {}, {}, tonumber(key_window_ms)
 
