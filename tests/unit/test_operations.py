@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import re
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from typing import Any, get_type_hints
@@ -11,6 +12,7 @@ import pytest
 
 from zkrq import ConfigError, Queue, Receipt
 from zkrq.operations.kinds import Choice, Count, Flag, Many, Moment, Number, Seconds, Text, Texts
+from zkrq.operations.labels import Labels
 from zkrq.operations.push import PUSH, RECEIPT, PushOptions
 
 
@@ -90,6 +92,41 @@ def test_a_word_is_read_as_a_value(kind: Any, word: str, value: object) -> None:
 def test_a_value_of_another_kind_is_refused(kind: Any, value: object, text: str) -> None:
     with pytest.raises(ConfigError, match=text):
         kind.check("it", value)
+
+
+LABELS = Labels(PUSH, "label", {"id": "the framework has ids of its own"}, prefix="zkrq_")
+
+
+def test_labels_are_read_as_values_or_as_texts() -> None:
+    told = {"zkrq_key": "k", "zkrq_delay": "1.5", "zkrq_priority": 7, "zkrq_ttl": None, "zkrq_headers": "{'a': 'b'}"}
+    assert LABELS.read({**told, "zkrq_id": "x", "key": "y"}) == {
+        "key": "k",
+        "delay": 1.5,
+        "priority": 7,
+        "headers": {"a": "b"},
+    }
+
+
+@pytest.mark.parametrize(
+    ("label", "told", "text"),
+    [
+        ("delay", "1h", "the label zkrq_delay is '1h', must be seconds"),
+        ("priority", "x", "the label zkrq_priority is 'x', "),
+        ("replace", "perhaps", "neither true nor false"),
+        ("headers", "{1", "the label zkrq_headers is '{1', "),
+        ("headers", "[1]", "must be a dict of texts"),
+        ("headers", 1, "must be a dict of texts"),
+        ("at", "tomorrow", "the label zkrq_at is 'tomorrow', "),
+    ],
+)
+def test_a_label_that_cannot_be_read_is_refused(label: str, told: object, text: str) -> None:
+    with pytest.raises(ConfigError, match=re.escape(text)):
+        LABELS.read({f"zkrq_{label}": told})
+
+
+def test_the_parameters_that_need_another_are_known() -> None:
+    assert PUSH.needing("key") == {"replace", "key_window"}
+    assert PUSH.needing("group") == frozenset()
 
 
 @pytest.mark.parametrize(("kind", "word"), [(Flag(), "perhaps"), (Texts(), "a"), (Texts(), "=b"), (Count(), "x")])

@@ -5,11 +5,12 @@ A face that has a schema of its own (JSON, a database) makes it from the fields 
 
 from __future__ import annotations
 
+import ast
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, ClassVar, Generic, TypeVar
+from typing import Any, ClassVar, Generic, TypeVar, cast
 
 from zkrq.base.checks import (
     MAX_DURATION,
@@ -40,6 +41,10 @@ class Kind(ABC, Generic[T]):
     def parse(self, text: str) -> Any:
         """Read a word, of a command line or a label, as a value to be checked.  Raises ``ValueError``."""
         return text
+
+    def read(self, told: Any) -> Any:
+        """Take a value as it is, or read the text that a framework has made of it.  Raises ``ValueError``."""
+        return self.parse(told) if isinstance(told, str) else told
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +83,10 @@ class Seconds(Kind[float]):
         return float(seconds)
 
     def parse(self, text: str) -> float:
-        return float(text)
+        try:
+            return float(text)
+        except ValueError as error:
+            raise ValueError("must be seconds, such as 3600") from error
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,6 +170,13 @@ class Texts(Kind[Mapping[str, str]]):
         if not name or not equals:
             raise ValueError(f"{text!r:.50} must be a name, '=' and a text")
         return {name: value}
+
+    def read(self, told: Any) -> Any:
+        """Take a dict, or read the text of one, as Python writes it.  Raises ``TypeError``, too."""
+        texts = ast.literal_eval(told) if isinstance(told, str) else told
+        if not isinstance(texts, Mapping):
+            raise TypeError("must be a dict of texts")
+        return cast("Mapping[str, str]", texts)
 
 
 @dataclass(frozen=True, slots=True)

@@ -137,6 +137,10 @@ class Operation:
                 rule.check(values)
         return values
 
+    def needing(self, name: str) -> frozenset[str]:
+        """Return the names of the parameters that mean nothing without this one."""
+        return frozenset(each.name for each in self.rules if isinstance(each, Needs) and each.other == name)
+
     def without(self, names: Collection[str]) -> tuple[Parameter, ...]:
         """Return the parameters but these."""
         return tuple(each for each in self.parameters if each.name not in names)

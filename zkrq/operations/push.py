@@ -17,19 +17,29 @@ from zkrq.operations.operation import Excludes, Field, Needs, Operation, Paramet
 from zkrq.protocol.records import PRIORITIES
 
 
-class PushOptions(TypedDict, total=False):
-    """The arguments of ``Queue.push`` beside the item."""
+class RepeatedOptions(TypedDict, total=False):
+    """The options of a push that each push of a schedule may have."""
 
-    id: str | None
     key: str | None
-    replace: bool
     key_window: Duration | None
     group: str | None
-    delay: Duration | None
-    at: datetime | None
     priority: int
     ttl: Duration | None
     headers: Headers | None
+
+
+class PushOptions(RepeatedOptions, total=False):
+    """The arguments of ``Queue.push`` beside the item."""
+
+    id: str | None
+    replace: bool
+    delay: Duration | None
+    at: datetime | None
+
+
+def once(key: str, seconds: float) -> PushOptions:
+    """Return the options of a push after which no other one with this key is accepted for these seconds."""
+    return {"key": key, "key_window": seconds}
 
 
 def seconds_until(at: datetime) -> float:
