@@ -42,6 +42,10 @@ _NOT_SAID = {
     "compile",
     "Operation",
     "Parameter",
+    "Section",
+    "Record",
+    "Failure",
+    "_kept",
 }
 """Functions whose texts describe something, and are said in no trouble."""
 

@@ -3,17 +3,31 @@
 from __future__ import annotations
 
 import inspect
+import json
 import re
 from collections.abc import Callable
+from dataclasses import fields
 from datetime import UTC, datetime, timedelta
-from typing import Any, get_type_hints
+from typing import Any, get_args, get_type_hints
 
 import pytest
 
-from zkrq import ConfigError, Queue, Receipt
+from zkrq import Claim, ConfigError, Queue, Receipt
+from zkrq.base.limits import DeadLetters, Limits, QueueSettings
+from zkrq.base.progress import WorkProgress
+from zkrq.base.results import Result, ResultState
+from zkrq.client.consumers import Consumer
+from zkrq.client.groups import Group
+from zkrq.client.inspection import Sizes, Statistics
+from zkrq.client.items import EndedItem, EndState, Item, ItemState
+from zkrq.operations.claims import CLAIMED
+from zkrq.operations.items import ENDED, ENDS, FATES, ITEM, RESULT_OF_ITEM, STATES, WORK_PROGRESS
 from zkrq.operations.kinds import Choice, Count, Flag, Many, Moment, Number, Seconds, Text, Texts
 from zkrq.operations.labels import Labels
 from zkrq.operations.push import PUSH, RECEIPT, PushOptions
+from zkrq.operations.queues import CONSUMER, FIGURES, GROUP_FIGURES
+from zkrq.operations.settings import CHANGE_SETTINGS, CHANGED_LIMITS, STORED
+from zkrq.operations.table import OPERATIONS, PLACES
 
 
 def test_a_push_in_python_has_the_options_of_the_table() -> None:
@@ -133,3 +147,56 @@ def test_the_parameters_that_need_another_are_known() -> None:
 def test_a_word_that_is_none_is_refused(kind: Any, word: str) -> None:
     with pytest.raises(ValueError, match=r".+"):
         kind.parse(word)
+
+
+def test_what_a_result_is_in_python_is_in_the_table() -> None:
+    assert set(ITEM.names) == {each.name for each in fields(Item)} - {"payload"}, "which is its content"
+    assert ENDED.names == tuple(each.name for each in fields(EndedItem))
+    assert set(CONSUMER.names) == set(Consumer._fields)
+    assert GROUP_FIGURES.names == Group._fields
+    assert set(FIGURES.names) == (set(Statistics._fields) | set(Sizes._fields) | {"limited"}) - {"sizes"}
+    assert set(STORED.names) == set(QueueSettings._fields)
+    assert set(WORK_PROGRESS.names) == {each.name for each in fields(WorkProgress)}
+    renamed = {"has_value": "has_result", "value": "result"}
+    assert set(RESULT_OF_ITEM.names) == {renamed.get(each.name, each.name) for each in fields(Result)}
+    told = {name for name, each in vars(Claim).items() if isinstance(each, property)}
+    assert set(CLAIMED.names) == (told - {"settled", "holds", "lost", "token"}) | {"item", "fencing"}
+
+
+def test_words_of_states_are_those_of_python() -> None:
+    assert get_args(ItemState) == STATES
+    assert get_args(EndState) == ENDS
+    assert {each.value for each in ResultState} == set(FATES)
+
+
+def test_a_result_is_told_as_json_has_it() -> None:
+    letter = DeadLetters(5, timedelta(minutes=1))
+    figures = Statistics(Sizes(1, 2, 3, 4), False, None, 0, 0, 0, 0, limits=Limits(3, (50, 2.0)), dead_letters=letter)
+    told = FIGURES.tell(figures)
+    assert json.loads(json.dumps(told)) == told
+    assert (told["ready"], told["dead"], told["limits"]) == (1, 4, {"concurrency": 3, "rate": 50, "seconds": 2.0})
+    assert told["dead_letters"] == {"max_count": 5, "max_age": 60.0, "expired": False}
+    ended = ENDED.tell(EndedItem("a", "done", datetime(2040, 1, 1, tzinfo=UTC), 1.5, None, 1, "k", None, None))
+    assert (ended["ended_at"], ended["took"], ended["owner"]) == ("2040-01-01T00:00:00+00:00", 1.5, None)
+
+
+def test_what_says_nothing_differs_from_what_is_left_out() -> None:
+    """Null takes a setting away."""
+    limits = {"concurrency": None, "rate": None}
+    assert CHANGE_SETTINGS.check({"limits": limits, "history": 0, "max_size": None}) == {
+        "limits": limits,
+        "history": 0,
+        "max_size": None,
+    }
+    assert CHANGE_SETTINGS.check({"limits": None}) == {"limits": None}
+    with pytest.raises(ConfigError, match="seconds is the time of a rate"):
+        CHANGE_SETTINGS.check({"limits": {"seconds": 5}})
+    assert CHANGED_LIMITS.by_name["rate"].help.endswith("null: no limit. Left out: as it is.")
+
+
+def test_every_sentence_is_one() -> None:
+    for operation in OPERATIONS.values():
+        told = [operation.sentence, *(each.sentence for each in operation.parameters)]
+        told += [] if operation.result is None else [operation.result.sentence]
+        assert not [each for each in told if not each.endswith(".")], operation.name
+        assert set(operation.places) <= {*PLACES, *operation.by_name}

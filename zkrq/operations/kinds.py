@@ -6,6 +6,7 @@ A face that has a schema of its own (JSON, a database) makes it from the fields 
 from __future__ import annotations
 
 import ast
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -46,19 +47,29 @@ class Kind(ABC, Generic[T]):
         """Take a value as it is, or read the text that a framework has made of it.  Raises ``ValueError``."""
         return self.parse(told) if isinstance(told, str) else told
 
+    def tell(self, value: Any) -> Any:
+        """Return a value as JSON has it."""
+        return value
+
 
 @dataclass(frozen=True, slots=True)
 class Text(Kind[str]):
-    """A text of ``least`` to ``most`` bytes in UTF-8, by a check of its own: an id, a key, a name."""
+    """A text of ``least`` to ``most`` bytes in UTF-8 (None: any), by a check of its own: an id, a key, a name."""
 
     metavar: ClassVar[str] = "TEXT"
-    most: int
+    most: int | None = None
     least: int = 1
-    checked: Callable[[str, Any], str] = check_text
+    checked: Callable[[str, Any], str] | None = None
     pattern: str | None = None
 
     def check(self, name: str, value: Any) -> str:
-        return self.checked(name, value)
+        if self.checked:
+            return self.checked(name, value)
+        size = len(check_text(name, value).encode(errors="replace"))
+        if size < self.least or (self.most is not None and size > self.most):
+            most = "" if self.most is None else f", at most {self.most}"
+            raise ConfigError(f"{name} has {size} bytes: must have at least {self.least}{most}")
+        return value
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,8 +120,8 @@ class Number(Kind[float]):
     """A number of ``least`` to ``most``."""
 
     metavar: ClassVar[str] = "NUMBER"
-    least: float
-    most: float
+    least: float = -math.inf
+    most: float = math.inf
 
     def check(self, name: str, value: Any) -> float:
         if isinstance(value, bool) or not isinstance(value, int | float):
@@ -153,6 +164,9 @@ class Moment(Kind[datetime]):
     def parse(self, text: str) -> datetime:
         return datetime.fromisoformat(text)
 
+    def tell(self, value: datetime) -> str:
+        return value.isoformat()
+
 
 @dataclass(frozen=True, slots=True)
 class Texts(Kind[Mapping[str, str]]):
@@ -178,6 +192,26 @@ class Texts(Kind[Mapping[str, str]]):
             raise TypeError("must be a dict of texts")
         return cast("Mapping[str, str]", texts)
 
+    def tell(self, value: Mapping[str, str]) -> dict[str, str]:
+        return dict(value)
+
+
+@dataclass(frozen=True, slots=True)
+class Header(Kind[tuple[str, str]]):
+    """The name of a header and its value."""
+
+    metavar: ClassVar[str] = "NAME=TEXT"
+
+    def check(self, name: str, value: Any) -> tuple[str, str]:
+        header, text = value
+        return check_text(f"the name of {name}", header), check_text(name, text)
+
+    def parse(self, text: str) -> tuple[str, str]:
+        header, equals, value = text.partition("=")
+        if not header or not equals:
+            raise ValueError(f"{text!r:.50} must be a name, '=' and a text")
+        return header, value
+
 
 @dataclass(frozen=True, slots=True)
 class Choice(Kind[str]):
@@ -194,20 +228,53 @@ class Choice(Kind[str]):
 
 @dataclass(frozen=True, slots=True)
 class Many(Kind[list[T]]):
-    """``least`` to ``most`` values of one kind."""
+    """``least`` to ``most`` values of one kind, None: any number."""
 
     metavar: ClassVar[str] = "TEXT"
     each: Kind[T]
-    most: int
+    most: int | None = None
     least: int = 0
 
     def check(self, name: str, value: Any) -> list[T]:
         values = list(value)
-        check_count(f"the number of {name}", len(values), least=self.least, most=self.most)
+        self.check_number(name, len(values))
         return [self.each.check(name, each) for each in values]
+
+    def check_number(self, name: str, number: int) -> None:
+        """Raise ``ConfigError`` for too many values, or too few."""
+        check_count(f"the number of {name}", number, least=self.least, most=self.most)
 
     def parse(self, text: str) -> Any:
         return [self.each.parse(each) for each in text.split(",")]
+
+    def tell(self, value: Any) -> list[Any]:
+        return [self.each.tell(each) for each in value]
+
+
+@dataclass(frozen=True, slots=True)
+class ByName(Kind[Mapping[str, T]]):
+    """Values of one kind by name."""
+
+    metavar: ClassVar[str] = "NAME=TEXT"
+    each: Kind[T]
+
+    def check(self, name: str, value: Any) -> Mapping[str, T]:
+        return {key: self.each.check(name, each) for key, each in value.items()}
+
+    def tell(self, value: Mapping[str, Any]) -> dict[str, Any]:
+        return {key: self.each.tell(each) for key, each in value.items()}
+
+
+@dataclass(frozen=True, slots=True)
+class Pair(Kind[tuple[T, T]]):
+    """Two values of one kind."""
+
+    metavar: ClassVar[str] = "N,N"
+    each: Kind[T]
+
+    def check(self, name: str, value: Any) -> tuple[T, T]:
+        one, other = value
+        return self.each.check(name, one), self.each.check(name, other)
 
 
 @dataclass(frozen=True, slots=True)
@@ -218,3 +285,8 @@ class Value(Kind[Any]):
 
     def check(self, name: str, value: Any) -> Any:
         return value
+
+
+@dataclass(frozen=True, slots=True)
+class Content(Value):
+    """What an item, or a result, consists of: each face writes its bytes in its own way."""

@@ -6,15 +6,22 @@ here, so that what an option is stands in one place.
 
 from __future__ import annotations
 
+import enum
+import re
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from operator import attrgetter
+from typing import Any, ClassVar, Literal
 
 from zkrq.base.errors import ConfigError
+from zkrq.operations.kinds import Content, Kind
 
-if TYPE_CHECKING:
-    from zkrq.operations.kinds import Kind
+
+class Absent(enum.Enum):
+    """Stand for a parameter that is left out where None is a value of it."""
+
+    KEEP = "as it is"
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,6 +29,7 @@ class Parameter:
     """One parameter.
 
     ``sentence``: what it does, for people, with its unit and its bounds; ``absent``: what holds without it.
+    ``null``: what None says that is more than its absence; empty: None is no value of it.  ``example``: a value.
     ``metavar``: what stands for its value in the usage of a command, empty: as of its kind.
     """
 
@@ -31,11 +39,20 @@ class Parameter:
     absent: str = ""
     default: Any = None
     metavar: str = ""
+    required: bool = False
+    null: str = ""
+    example: Any = None
 
     @property
     def help(self) -> str:
         """The sentence and what holds without it."""
-        return f"{self.sentence} Left out: {self.absent}." if self.absent else self.sentence
+        return self.explained("null")
+
+    def explained(self, none: str) -> str:
+        """Return the sentence, what None says (``none``: how that is written), and what holds without it."""
+        without = [f"{none}: {self.null}."] if self.null else []
+        without += [f"Left out: {self.absent}."] if self.absent else []
+        return " ".join([self.sentence, *without])
 
 
 class Rule(ABC):
@@ -78,43 +95,75 @@ class Excludes(Rule):
 
 @dataclass(frozen=True, slots=True)
 class Field:
-    """One field of a result; ``sentence`` is empty where the name says all."""
+    """One field of a result; ``sentence`` is empty where the name says all.
+
+    ``nullable``: whether it may be None.  ``optional``: whether it may be left out, then no value has it.
+    ``source``: where a value has it: the name of its attribute, that of an attribute of an attribute, or a function;
+    empty: under the name of the field.
+    """
 
     name: str
+    kind: Kind[Any]
     sentence: str = ""
+    nullable: bool = False
+    optional: bool = False
+    source: str | Callable[[Any], Any] = ""
 
 
 @dataclass(frozen=True, slots=True)
-class Record:
-    """A result with named fields."""
+class Record(Kind[Any]):
+    """A result with named fields, which may be a field of another one."""
 
+    metavar: ClassVar[str] = "JSON"
     name: str
     sentence: str
     fields: tuple[Field, ...]
+    told: tuple[tuple[str, Callable[[Any], Any], Callable[[Any], Any] | None], ...] = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "told", tuple(map(_teller, filter(_is_told, self.fields))))
 
     @property
     def names(self) -> tuple[str, ...]:
         return tuple(each.name for each in self.fields)
 
+    def check(self, name: str, value: Any) -> Any:
+        return value
+
+    def tell(self, value: Any) -> dict[str, Any]:
+        """Return the fields of a value as JSON has them, but for contents, which each face writes in its own way."""
+        told: dict[str, Any] = {}
+        for name, get, tell in self.told:
+            found = get(value)
+            told[name] = found if tell is None or found is None else tell(found)
+        return told
+
+    def __add__(self, more: tuple[Field, ...]) -> Record:
+        """Return a record of these fields, too."""
+        return Record(self.name, self.sentence, self.fields + more)
+
+
+def _is_told(field: Field) -> bool:
+    return not field.optional and not isinstance(field.kind, Content)
+
+
+def _teller(field: Field) -> tuple[str, Callable[[Any], Any], Callable[[Any], Any] | None]:
+    """Return the name of a field, how a value is asked for it, and how that is told, None: as it is."""
+    get = attrgetter(field.source or field.name) if isinstance(field.source, str) else field.source
+    kind: type[Any] = type(field.kind)
+    return field.name, get, None if kind.tell is Kind[Any].tell else field.kind.tell
+
 
 @dataclass(frozen=True, slots=True)
-class Operation:
-    """One public operation.
-
-    ``sentence``: what it does; ``method`` and ``path``: of HTTP, empty if HTTP does not have it.  ``result``: None if
-    there is none.  ``repeatable``: whether a call of which nobody knows whether it happened may be repeated as it is.
-    """
+class Section:
+    """Parameters that are given together, with the rules between them."""
 
     name: str
     sentence: str
     parameters: tuple[Parameter, ...] = ()
     rules: tuple[Rule, ...] = ()
-    result: Record | None = None
-    method: str = ""
-    path: str = ""
-    repeatable: bool = True
-    by_name: Mapping[str, Parameter] = field(init=False)
-    defaults: Mapping[str, Any] = field(init=False)
+    by_name: Mapping[str, Parameter] = field(init=False, repr=False)
+    defaults: Mapping[str, Any] = field(init=False, repr=False)
     """What holds without each parameter."""
 
     def __post_init__(self) -> None:
@@ -130,7 +179,9 @@ class Operation:
         values: dict[str, Any] = {}
         for name, value in given.items():
             parameter = self.by_name[name]
-            if value != parameter.default and (checked := parameter.kind.check(name, value)) != parameter.default:
+            if value is None and parameter.null:
+                values[name] = None
+            elif value != parameter.default and (checked := parameter.kind.check(name, value)) != parameter.default:
                 values[name] = checked
         for rule in self.rules:
             if rule.name in values:
@@ -144,3 +195,50 @@ class Operation:
     def without(self, names: Collection[str]) -> tuple[Parameter, ...]:
         """Return the parameters but these."""
         return tuple(each for each in self.parameters if each.name not in names)
+
+
+@dataclass(frozen=True, slots=True)
+class Arguments(Kind[Mapping[str, Any]]):
+    """Parameters with a name of their own, as one value."""
+
+    metavar: ClassVar[str] = "JSON"
+    of: Section
+
+    def check(self, name: str, value: Any) -> Mapping[str, Any]:
+        return self.of.check(value)
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """An error that an operation has and others have not: its name, and what it says."""
+
+    error: str
+    sentence: str
+
+
+@dataclass(frozen=True, slots=True)
+class Operation(Section):
+    """One public operation.
+
+    ``sentence``: what it does, and ``more``: what else its callers know.  ``result``: None if there is none.
+    ``method`` and ``path``: of HTTP, empty if HTTP does not have it.  ``repeatable``: whether a call of which nobody
+    knows whether it happened may be repeated as it is.  ``on``: what it is asked of.  ``has_item``: whether it
+    carries the content of an item, which each face writes in its own way.  ``command``: its words on the command line,
+    empty if there is none.  ``subject``: under what it is listed.
+    """
+
+    result: Record | None = None
+    method: str = ""
+    path: str = ""
+    repeatable: bool = True
+    more: str = ""
+    on: Literal["queue", "claim", "namespace"] = "queue"
+    failures: tuple[Failure, ...] = ()
+    has_item: bool = False
+    command: str = ""
+    subject: str = ""
+
+    @property
+    def places(self) -> tuple[str, ...]:
+        """Names in its path for which values stand."""
+        return tuple(re.findall(r"\{(\w+)\}", self.path))

@@ -12,8 +12,8 @@ from zkrq.base.checks import MAX_GROUP, MAX_ID, Duration, Headers, check_duratio
 from zkrq.base.errors import ConfigError
 from zkrq.base.ids import check_push_id
 from zkrq.base.meant import HOMES
-from zkrq.operations.kinds import Count, Flag, Moment, Seconds, Text, Texts
-from zkrq.operations.operation import Excludes, Field, Needs, Operation, Parameter, Record, Rule
+from zkrq.operations.kinds import Count, Flag, Many, Moment, Seconds, Text, Texts
+from zkrq.operations.operation import Arguments, Excludes, Field, Needs, Operation, Parameter, Record, Rule
 from zkrq.protocol.records import PRIORITIES
 
 
@@ -58,6 +58,16 @@ def _check_group(name: str, group: Any) -> str:
 
 
 @dataclass(frozen=True, slots=True)
+class _IsNear(Rule):
+    """A moment is bounded like the delay until it."""
+
+    name: str = "at"
+
+    def check(self, given: Mapping[str, Any]) -> None:
+        seconds_until(given["at"])
+
+
+@dataclass(frozen=True, slots=True)
 class _OutlivesItsDelay(Rule):
     """An item that ended before it is due would never be delivered."""
 
@@ -73,25 +83,29 @@ RECEIPT = Record(
     "Receipt",
     "What a push did.",
     (
-        Field("id", "The item's id; of a duplicate, of the item that has the key or began its window."),
-        Field("replicas", "Servers that hold the item."),
-        Field("duplicate", "Nothing was pushed: another item has the key, or its window is not over."),
+        Field("id", Text(), "The item's id; of a duplicate, of the item that has the key or began its window."),
+        Field("replicas", Count(), "Servers that hold the item."),
+        Field("duplicate", Flag(), "Nothing was pushed: another item has the key, or its window is not over."),
         Field(
             "done",
+            Flag(),
             "Nothing was pushed: an item with this id was pushed before and is already gone; with `duplicate`, the one "
             "that began the window.",
         ),
         Field(
             "new",
+            Flag(),
             "Whether this push put the item into the queue; false also if an item with this id is there already. null: "
             "not known, because a server died or a connection broke, and the push was repeated.",
+            nullable=True,
         ),
-        Field("replaced", "Ids of the queued items in whose place this one was pushed."),
+        Field("replaced", Many(Text()), "Ids of the queued items in whose place this one was pushed."),
     ),
 )
 
 RULES: tuple[Rule, ...] = (
     Excludes("delay", "at"),
+    _IsNear(),
     _OutlivesItsDelay(),
     Needs("replace", "key", "'user-42'", shown="replace=True"),
     Needs("key_window", "key", "'user-42'"),
@@ -163,7 +177,35 @@ PUSH = Operation(
     "POST",
     "/queues/{queue}/push",
     repeatable=False,
+    has_item=True,
+    command="push",
+    subject="push",
 )
 """``repeatable``: with an ``id``."""
+
+PUSH_MAX = 1_000
+"""Items of one request to push many."""
+
+OUTCOMES = Record(
+    "PushedMany",
+    "What a push of many did, if it did all: an outcome for each item, in order.",
+    (Field("outcomes", Many(RECEIPT)),),
+)
+
+PUSH_MANY = Operation(
+    "push_many",
+    "Push many items. If some cannot be pushed, the others still are.",
+    (
+        Parameter(
+            "items", Many(Arguments(PUSH), PUSH_MAX, 1), "Items to push, each as in a push of one.", required=True
+        ),
+    ),
+    result=OUTCOMES,
+    method="POST",
+    path="/queues/{queue}/push-many",
+    repeatable=False,
+    more="Then the error is the worst one, unknown if any outcome is unknown, and its `outcomes` tell of each item.",
+    subject="push",
+)
 
 HOMES["push()"] = sorted(PUSH.by_name)

@@ -1,0 +1,192 @@
+"""Queues and the namespace: figures, consumers, groups, pauses."""
+
+from __future__ import annotations
+
+from zkrq.base.checks import MAX_NAME, check_name
+from zkrq.operations.kinds import ByName, Choice, Count, Flag, Many, Moment, Seconds, Text
+from zkrq.operations.operation import Field, Operation, Parameter, Record
+from zkrq.operations.settings import IN_FIGURES
+
+GROUPS_MAX = 100
+"""Groups that one call returns."""
+
+
+def _check_queue(name: str, queue: str) -> str:
+    return check_name("the queue's name", queue)
+
+
+QUEUE_PLACE = Parameter(
+    "queue",
+    Text(MAX_NAME, checked=_check_queue, pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.:\-]*$"),
+    "Letters, digits and `_ . : -`, beginning with a letter, a digit or `_`.",
+    required=True,
+)
+
+FLOW = Record(
+    "Flow",
+    "What ever came to a queue and left it, as far as its primary knows; two looks tell what passed between them.",
+    (
+        Field("pushed", Count(), "Items that came."),
+        Field("removed", Count(), "Items that were acked, cancelled, cleared, discarded, dropped or expired."),
+        Field("server", Text(), "The primary, which counts since it has had the queue."),
+    ),
+)
+
+FIGURES = Record(
+    "QueueStatistics",
+    "A queue in figures.",
+    (
+        Field("ready", Count(), "Items that can be claimed.", source="sizes.ready"),
+        Field("scheduled", Count(), "Items that are due later.", source="sizes.scheduled"),
+        Field("claimed", Count(), "Items that consumers hold.", source="sizes.claimed"),
+        Field("dead", Count(), "Dead letters.", source="sizes.dead"),
+        Field("paused", Flag(), "Whether no item is claimed until `resume`."),
+        Field("oldest_ready", Seconds(), "Seconds since the oldest ready item became due.", nullable=True),
+        Field("keyed", Count(), "Items that have a key."),
+        Field("expiring", Count(), "Items that have a time to live, over or not."),
+        Field("tombstones", Count(), "Bundles of items that are removed and still remembered, for ten minutes each."),
+        Field("held", Count(), "Claims of the process that tells this, those claimed ahead among them."),
+        Field("flow", FLOW, "Items that came and left."),
+        Field("away", Many(Text()), "Shards that could not be asked; their items are not in these figures."),
+        Field("deleted", Flag(), "Whether the queue was deleted, and no item has come since."),
+        Field("groups", Count(), "Groups with items that are ready or claimed."),
+        Field("groups_in_line", Count(), "Groups that wait for their turn."),
+        Field("groups_blocked", Count(), "Groups that wait for the end of a claim, or for their rate."),
+        Field(
+            "claimable_in",
+            Seconds(),
+            "Seconds until the limits let another claim begin: 0: now; null: when a claim ends.",
+            nullable=True,
+        ),
+        Field("limited", Text(), "Which limit keeps items from being claimed now; null: none does.", nullable=True),
+        Field("damaged", Count(), "Entries that no server could read and that are set aside."),
+        *IN_FIGURES,
+    ),
+)
+
+SHARD = Record(
+    "ShardFigures",
+    "A shard: one set of servers of the namespace.",
+    (
+        Field("state", Text(), "joining, open, draining or closed."),
+        Field("away", Text(), "Why nothing can be had of it now; null if it can.", nullable=True),
+    ),
+)
+
+CONSUMER = Record(
+    "ConsumerFigures",
+    "A live consumer.",
+    (
+        Field("description", Text(), "What it calls itself."),
+        Field("version", Text(), "Its release of zkrq; empty: older than 0.2.0."),
+        Field("host", Text(), "Its machine."),
+        Field("since", Moment(), "When its client connected, by the clock of its machine.", nullable=True),
+        Field("slots", Count(), "Handlers that its workers run at the same time; 0: it has no worker."),
+        Field("claims", ByName(Count()), "Number of its claims, by queue."),
+    ),
+)
+
+GROUP_FIGURES = Record(
+    "GroupFigures",
+    "A group of a queue.",
+    (
+        Field("name", Text(), "The group's name."),
+        Field("waiting", Count(), "Items that are due; an estimate of large groups."),
+        Field("claimed", Count(), "Items that consumers hold."),
+        Field(
+            "standing",
+            Choice(("in line", "blocked", "failed", "idle")),
+            "`blocked`: by its own claims, or by its rate; `failed`: its first item waits for its next attempt; "
+            "`idle`: none waits.",
+        ),
+        Field("oldest", Seconds(), "Seconds since the push of the item that comes next.", nullable=True),
+    ),
+)
+
+STATISTICS = Operation(
+    "statistics",
+    "Count the items of every queue, and name the servers.",
+    result=Record(
+        "NamespaceStatistics",
+        "The namespace in figures.",
+        (
+            Field("namespace", Text(), "Its name."),
+            Field("epoch", Count(), "The number of the view, which grows when a server comes or goes."),
+            Field("writable", Flag(), "Whether enough servers of a shard are in sync for a push."),
+            Field("warnings", Many(Text()), "Servers that are not in sync, and what one more failure would do."),
+            Field("servers", ByName(Text()), "Each server's place: member, learner, eligible or out."),
+            Field("shards", ByName(SHARD), "The shards by name; one of them is `main`."),
+            Field("queues", ByName(FIGURES), "The queues by name."),
+        ),
+    ),
+    method="GET",
+    path="/queues",
+    on="namespace",
+    command="stats",
+    subject="figures",
+)
+
+CONSUMERS = Operation(
+    "consumers",
+    "List the live consumers, and count what they hold; reads all claims.",
+    result=Record(
+        "Consumers",
+        "All live consumers.",
+        (Field("consumers", ByName(CONSUMER), "By the owner id that claimed items name."),),
+    ),
+    method="GET",
+    path="/consumers",
+    on="namespace",
+    command="consumers",
+    subject="figures",
+)
+
+QUEUE_STATISTICS = Operation(
+    "queue_statistics",
+    "Count the items of one queue. One that never had an item has none.",
+    result=FIGURES,
+    method="GET",
+    path="/queues/{queue}",
+    subject="figures",
+)
+
+PAUSED = Record("Paused", "Whether items are claimed from a queue.", (Field("paused", Flag()),))
+
+PAUSE = Operation(
+    "pause",
+    "Stop new claims from the queue, in every process, until `resume`. Pushes continue.",
+    result=PAUSED,
+    method="POST",
+    path="/queues/{queue}/pause",
+    command="pause",
+    subject="manage",
+)
+
+RESUME = Operation(
+    "resume",
+    "Allow claims again.",
+    result=PAUSED,
+    method="POST",
+    path="/queues/{queue}/resume",
+    command="resume",
+    subject="manage",
+)
+
+GROUPS = Operation(
+    "groups",
+    "List the groups with the most items, the largest first.",
+    (Parameter("limit", Count(1, GROUPS_MAX), "At most this many groups.", "10", default=10, example=10),),
+    result=Record(
+        "LargestGroups",
+        "The largest groups of a queue.",
+        (
+            Field("groups", Many(GROUP_FIGURES), "The largest first."),
+            Field("looked", Count(), "Groups that were looked at."),
+            Field("whole", Flag(), "Whether these were all."),
+        ),
+    ),
+    method="GET",
+    path="/queues/{queue}/groups",
+    command="groups",
+    subject="manage",
+)

@@ -1,0 +1,49 @@
+"""All operations, by name."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from zkrq.operations.claims import ACK, ACK_MANY, BURY, CLAIM, CLAIM_PLACE, EXTEND, NACK, PROGRESS, RELEASE
+from zkrq.operations.items import CANCEL, DEAD_LETTERS, FIND, GET, HISTORY, REDRIVE, RESULT
+from zkrq.operations.push import PUSH, PUSH_MANY
+from zkrq.operations.queues import CONSUMERS, GROUPS, PAUSE, QUEUE_PLACE, QUEUE_STATISTICS, RESUME, STATISTICS
+from zkrq.operations.settings import CHANGE_SETTINGS, SETTINGS
+
+if TYPE_CHECKING:
+    from zkrq.operations.operation import Operation, Parameter
+
+OPERATIONS: Mapping[str, Operation] = {
+    each.name: each
+    for each in (
+        PUSH,
+        PUSH_MANY,
+        CLAIM,
+        ACK_MANY,
+        ACK,
+        NACK,
+        RELEASE,
+        BURY,
+        PROGRESS,
+        EXTEND,
+        STATISTICS,
+        CONSUMERS,
+        QUEUE_STATISTICS,
+        PAUSE,
+        RESUME,
+        FIND,
+        HISTORY,
+        GROUPS,
+        SETTINGS,
+        CHANGE_SETTINGS,
+        RESULT,
+        GET,
+        CANCEL,
+        DEAD_LETTERS,
+        REDRIVE,
+    )
+}
+
+PLACES: Mapping[str, Parameter] = {each.name: each for each in (QUEUE_PLACE, CLAIM_PLACE)}
+"""What a path names that is no parameter: of what the operation is asked."""
