@@ -15,16 +15,15 @@ retry the id of the task that failed, and as the item's id it would make the ret
 
 from __future__ import annotations
 
-import ast
 import hashlib
 import logging
-from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractAsyncContextManager
 from contextvars import ContextVar
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypeVar, Unpack, cast
+from typing import TYPE_CHECKING, Any, TypeVar, Unpack
 from weakref import WeakKeyDictionary, WeakValueDictionary
 
 from zkrq.base.checks import Duration, check_name
@@ -38,6 +37,8 @@ from zkrq.client.queue import Queue, check_pop
 from zkrq.client.scheduling import keep
 from zkrq.client.stored import StoredResult, StoredResults
 from zkrq.client.timetable import StoredSchedule
+from zkrq.operations.labels import Labels
+from zkrq.operations.push import PUSH
 from zkrq.working.delivery import ack_while_held, settle_while_held
 
 if TYPE_CHECKING:
@@ -81,6 +82,9 @@ TASK_NAME = "taskiq-name"
 MARK = "taskiq"
 """Mark of a stored schedule that taskiq's schedulers push."""
 
+LABELS = Labels(PUSH, "label", {"id": "a retry has the labels of the task that failed, and is no repeated push"})
+"""Labels that are options of the push."""
+
 _RETRIES = "_retries"
 """Label by which taskiq's middlewares count retries."""
 
@@ -106,10 +110,9 @@ _appointment: ContextVar[_Appointment | None] = ContextVar("appointment", defaul
 class ZkrqBroker(AsyncBroker):
     """A broker of taskiq whose tasks survive the loss of servers, and come back within seconds from killed workers.
 
-    Labels of a task, or of one call by ``with_labels``: ``queue_name``; ``delay`` in seconds; ``priority`` from 0 to 9,
-    higher first; ``ttl`` in seconds, after which a task that has not started is dropped; ``key``: while another task
-    with this key is queued, scheduled or running, the new one is not queued; ``key_window`` in seconds, for which that
-    holds after the push, too, whatever becomes of the task; ``headers``, a dict of texts.
+    Labels of a task, or of one call by ``with_labels``: ``queue_name``, and the options of ``Queue.push`` except
+    ``id``. A retry has the labels of the task that failed, but takes the place of no other task (``replace``), and no
+    window of its key keeps it away.
     """
 
     def __init__(
@@ -190,37 +193,26 @@ class ZkrqBroker(AsyncBroker):
         """
         labels = message.labels
         queue = self.queue(labels.get("queue_name") or None)
-        push = partial(
-            queue.push,
-            message.message,
-            priority=_read(labels, "priority", int) or 0,
-            ttl=_read(labels, "ttl", float),
-            group=_read(labels, "group", str),
-            headers={
-                **(_read(labels, "headers", _read_headers) or {}),
-                TASK_ID: message.task_id,
-                TASK_NAME: message.task_name,
-            },
-        )
+        push: dict[str, Any] = LABELS.read(labels)
+        if str(labels.get(_RETRIES) or 0) != "0":
+            # A retry is no other task of its key: no window keeps it away, and it takes the place of no newer task.
+            push = _without(push, *PUSH.needing("key"))
         appointment = _appointment.get()
         if appointment and appointment.schedule == labels.get("schedule_id"):
-            push = partial(push, id=appointment.id, at=appointment.at)
-        else:
-            push = partial(push, delay=_read(labels, "delay", float))
-        key = _read(labels, "key", str)
-        # A retry is no other task of its key, so the window of the first try is not asked.
-        window = None if _read(labels, _RETRIES, int) else _read(labels, "key_window", float)
-        receipt = await push(key=key, key_window=window)
+            push = {**_without(push, "delay"), "id": appointment.id, "at": appointment.at}
+        push["headers"] = {**push.get("headers", {}), TASK_ID: message.task_id, TASK_NAME: message.task_name}
+        receipt = await queue.push(message.message, **push)
         if receipt.duplicate:
             former = self._held.get(receipt.id)
             if former is not None and former.headers.get(TASK_ID) == message.task_id:
-                await push()  # the retry of a task that fails just now and still has the key
+                # The retry of a task that fails just now and still has the key.
+                await queue.push(message.message, **_without(push, "key", *PUSH.needing("key")))
             else:
                 _log.info(
                     "task %s was not queued: item %s has its key %r",
                     message.task_id,
                     receipt.id,
-                    key,
+                    push["key"],
                     extra=self._extra(queue.name),
                 )
 
@@ -535,19 +527,5 @@ def _aware(moment: datetime) -> datetime:
     return moment if moment.tzinfo else moment.replace(tzinfo=UTC)
 
 
-def _read(labels: Mapping[str, Any], name: str, read: Callable[[Any], T]) -> T | None:
-    """Read a label, which taskiq has made a text.  Raises ``ConfigError``."""
-    value = labels.get(name)
-    if value is None:
-        return None
-    try:
-        return read(value)
-    except (TypeError, ValueError, SyntaxError) as error:
-        raise ConfigError(f"the label {name!r} is {value!r:.100}: {error}") from error
-
-
-def _read_headers(value: Any) -> Mapping[str, str]:
-    headers = ast.literal_eval(value) if isinstance(value, str) else value
-    if not isinstance(headers, Mapping):
-        raise TypeError("must be a dict of texts")
-    return cast("Mapping[str, str]", headers)
+def _without(options: dict[str, Any], *names: str) -> dict[str, Any]:
+    return {name: value for name, value in options.items() if name not in names}

@@ -7,6 +7,7 @@ import logging
 import random
 from collections import Counter
 from collections.abc import AsyncGenerator, Callable
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from itertools import pairwise
 from typing import Any
@@ -35,7 +36,10 @@ import zkrq
 from tests import odd
 from tests.frameworks.receiving import working
 from tests.harness import HANG, settled, until
-from zkrq.taskiq import AHEAD_SECONDS, TASK_ID, TASK_NAME, ZkrqBroker, ZkrqRetryMiddleware, ZkrqScheduleSource
+from zkrq.operations.kinds import Text
+from zkrq.operations.operation import Parameter
+from zkrq.operations.push import PUSH
+from zkrq.taskiq import AHEAD_SECONDS, LABELS, TASK_ID, TASK_NAME, ZkrqBroker, ZkrqRetryMiddleware, ZkrqScheduleSource
 
 pytestmark = pytest.mark.anyio
 
@@ -176,9 +180,31 @@ async def test_labels_are_options_of_the_push(broker: ZkrqBroker) -> None:
     again = await task.kicker().with_labels(key="k").kiq()
     assert again.task_id != "the-id"
     assert sum(await broker.queue().size()) == 1, "the key is taken"
+    await task.kicker().with_labels(key="k", replace=True).with_task_id("another").kiq()
+    (item,) = [item async for item in broker.queue().scan()]
+    assert item.headers[TASK_ID] == "another", "it took the place of the first"
 
 
-@pytest.mark.parametrize("labels", [{"delay": "soon"}, {"priority": 10}, {"headers": "{1"}, {"queue_name": "*"}])
+async def test_every_option_of_a_push_is_a_label(broker: ZkrqBroker, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert LABELS.without.keys() == {"id"}
+    colour = Parameter("colour", Text(10), "Of the item.")
+    added = replace(PUSH, parameters=(*PUSH.parameters, colour))
+    monkeypatch.setattr("zkrq.taskiq.LABELS", replace(LABELS, operation=added))
+    with pytest.raises(TypeError, match="push\\(\\) has no option 'colour'"):
+        await broker.kick(message(colour="red"))
+
+
+async def test_a_retry_does_not_replace_a_newer_task(broker: ZkrqBroker) -> None:
+    await broker.kick(message(b"newer", key="k", replace="True"))
+    await broker.kick(message(b"retried", key="k", replace="True", _retries="1"))
+    assert [item.item async for item in broker.queue().scan()] == [b"newer"]
+    await broker.kick(message(b"newest", key="k", replace="True"))
+    assert [item.item async for item in broker.queue().scan()] == [b"newest"]
+
+
+@pytest.mark.parametrize(
+    "labels", [{"delay": "soon"}, {"priority": 10}, {"headers": "{1"}, {"queue_name": "*"}, {"replace": "True"}]
+)
 async def test_bad_labels_are_errors(broker: ZkrqBroker, labels: dict[str, Any]) -> None:
     with pytest.raises(zkrq.ConfigError):
         await broker.kick(message(**labels))
