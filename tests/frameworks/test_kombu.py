@@ -9,6 +9,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Generator
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta, timezone
 from typing import Any
 
@@ -22,7 +23,10 @@ from tests import odd
 from tests.frameworks.kombu_consumers import Consumer, publish, until
 from tests.harness import HANG
 from zkrq import local, sync
-from zkrq.kombu import BROKER_URL, TASK_ID
+from zkrq.kombu import BROKER_URL, HEADERS, TASK_ID
+from zkrq.operations.kinds import Text
+from zkrq.operations.operation import Parameter
+from zkrq.operations.push import PUSH
 
 
 def test_what_is_put_is_got_and_acked(connection: Connection, jobs: sync.Queue[bytes]) -> None:
@@ -316,6 +320,19 @@ def test_celery_sends_one_of_a_key_in_a_window(
     digest.apply_async(headers={"zkrq_key": "bob"})
     assert [each.key for each in jobs.scan()].count("bob") == 1
     assert jobs.size().ready == 2, "a retry is sent, whatever its key"
+    digest.apply_async(headers={"zkrq_key": "bob", "zkrq_replace": True, "zkrq_headers": {"trace": "ab"}})
+    assert [(each.key, each.headers.get("trace")) for each in jobs.scan() if each.key] == [("bob", "ab")]
+    app.pool.force_close_all()
+
+
+def test_every_option_of_a_push_is_a_header(options: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    assert HEADERS.without.keys() == {"id", "delay", "at", "priority", "ttl"}
+    colour = Parameter("colour", Text(10), "Of the item.")
+    added = replace(PUSH, parameters=(*PUSH.parameters, colour))
+    monkeypatch.setattr("zkrq.kombu.HEADERS", replace(HEADERS, operation=added))
+    app = Celery("shop", broker=BROKER_URL, broker_transport_options=options, task_default_queue="jobs")
+    with pytest.raises(TypeError, match="push\\(\\) has no option 'colour'"):
+        app.send_task("digest", headers={"zkrq_colour": "red"})
     app.pool.force_close_all()
 
 

@@ -30,6 +30,8 @@ from zkrq.base.errors import Closed, ConfigError, NotEnoughReplicas, Receipt, Un
 from zkrq.base.version import __version__
 from zkrq.client.queue import Queue, parts_of
 from zkrq.consuming.claims import Claim
+from zkrq.operations.labels import Labels
+from zkrq.operations.push import PUSH
 from zkrq.sync.portal import Opened, Portal
 from zkrq.working.delivery import settle_while_held
 
@@ -60,11 +62,20 @@ EVENTS = "celeryev"
 TASK_ID = "celery-id"
 """Header with the id of the task."""
 
-GROUP = "zkrq_group"
-"""Header of a task that names its group in the queue; Celery's own header ``group`` names a canvas group."""
-
-KEY, KEY_WINDOW = "zkrq_key", "zkrq_key_window"
-"""Headers of a task: a key, and seconds for which others of the key are not queued, whatever becomes of this one."""
+_CELERYS = "Celery has it itself"
+HEADERS = Labels(
+    PUSH,
+    "header",
+    {
+        "id": "a retry has the id of the task that failed, and is no repeated push",
+        "delay": f"{_CELERYS}: countdown",
+        "at": f"{_CELERYS}: eta",
+        "priority": f"{_CELERYS}: priority",
+        "ttl": f"{_CELERYS}: expires",
+    },
+    prefix="zkrq_",
+)
+"""Headers of a task that are options of the push.  Celery's own header ``group`` names a canvas group."""
 
 WINDOW = 100
 """Messages claimed for a consumer without a prefetch count that it has not been given yet."""
@@ -134,13 +145,6 @@ class Clients:
                 self._used[key] = client, uses - 1
         if uses == 1:
             client.portal.close()
-
-
-def _window_of(header: object) -> float | None:
-    try:
-        return None if header is None else float(str(header))
-    except ValueError as error:
-        raise ConfigError(f"the header {KEY_WINDOW} is {header!r:.99}, must be seconds, such as 3600") from error
 
 
 def _key(options: Mapping[str, Any]) -> str:
@@ -336,22 +340,15 @@ class Channel(virtual.Channel):
         ttl = float(expiration) / 1000 if expiration else None
         if ttl is not None and headers.get("expires") and not self._drops(ttl, at):
             ttl = None  # a worker revokes it, so that its result says so
-        push = partial(
-            Queue[Message].push,
-            item=message,
-            at=at,
-            priority=self._get_message_priority(message),
-            ttl=ttl,
-            headers={TASK_ID: str(id)} if id else None,
-            group=headers.get(GROUP),
-        )
-        # The task that is retried still has its key.
-        key = None if headers.get("retries") else headers.get(KEY)
-        if key is not None:
-            push = partial(push, key=key, key_window=_window_of(headers.get(KEY_WINDOW)))
-        receipt: Receipt = self._client.call(queue, push)
+        options = HEADERS.read(headers)
+        if headers.get("retries"):  # the task that is retried still has its key
+            options = {name: each for name, each in options.items() if name not in {"key", *PUSH.needing("key")}}
+        if id:
+            options["headers"] = {**options.get("headers", {}), TASK_ID: str(id)}
+        options |= {"at": at, "ttl": ttl, "priority": self._get_message_priority(message)}
+        receipt: Receipt = self._client.call(queue, partial(Queue[Message].push, item=message, **options))
         if receipt.duplicate:
-            _log.info("task %s was not queued: item %s has its key %r", id, receipt.id, key)
+            _log.info("task %s was not queued: item %s has its key %r", id, receipt.id, options["key"])
 
     def _drops(self, ttl: float, at: datetime | None) -> bool:
         """Tell whether servers are to drop a task when its time is over: not one that could never begin in time."""
