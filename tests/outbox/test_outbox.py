@@ -6,9 +6,10 @@ import asyncio
 import random
 import sqlite3
 from collections.abc import AsyncGenerator
-from datetime import timedelta
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, get_type_hints
 
 import pytest
 import sqlalchemy as sa
@@ -21,6 +22,10 @@ import zkrq
 from tests import odd
 from tests.harness import drain, in_process, new_namespace, settled, take, until
 from zkrq import local
+from zkrq.base import clock
+from zkrq.operations.kinds import Text
+from zkrq.operations.operation import Parameter
+from zkrq.operations.push import PUSH
 from zkrq.outbox import rows
 from zkrq.outbox.forwarding import Forwarded
 from zkrq.outbox.sqlalchemy import Forwarder, Inbox, define_tables, push, push_async
@@ -105,6 +110,10 @@ async def test_bad_input_is_refused_where_it_is_written(engine: sa.Engine) -> No
         ):
             with pytest.raises(zkrq.ConfigError):
                 push(connection, "jobs", 1, **bad)  # pyright: ignore[reportArgumentType]
+        with pytest.raises(TypeError, match="'countdown': use 'delay'"):
+            push(connection, "jobs", 1, countdown=9)  # pyright: ignore[reportCallIssue]
+        with pytest.raises(zkrq.ConfigError, match="at is"):
+            push(connection, "jobs", 1, at=datetime(9000, 1, 1, tzinfo=UTC))
         with pytest.raises(zkrq.ConfigError):
             push(connection, "no queue\n", 1)
         with pytest.raises(zkrq.ConfigError, match="use another one in an outbox"):
@@ -114,6 +123,40 @@ async def test_bad_input_is_refused_where_it_is_written(engine: sa.Engine) -> No
         with pytest.raises(zkrq.PayloadTooLarge):
             push(connection, "jobs", "x" * rows.MAX_PAYLOAD)
     assert left(engine) == []
+
+
+def test_both_outboxes_take_the_options_of_a_push() -> None:
+    assert get_type_hints(rows.OutboxOptions).keys() == PUSH.defaults.keys()
+
+
+async def test_what_a_row_keeps_are_options_of_a_push(engine: sa.Engine, cluster: zkrq.Cluster) -> None:
+    given: dict[str, Any] = {
+        "id": "own",
+        "key": "k",
+        "replace": True,
+        "group": "tenant",
+        "at": clock.now() + timedelta(hours=1),
+        "priority": 7,
+        "ttl": 7200,
+        "headers": {"a": "b"},
+    }
+    assert PUSH.defaults.keys() - given.keys() == {"delay", "key_window"}, "which exclude `at` and `replace`"
+    with engine.begin() as connection:
+        push(connection, "jobs", 1, **given)
+        (options,) = connection.execute(sa.text("SELECT options FROM zkrq_outbox")).scalars()
+    arguments = rows.Row("own", "jobs", "", options).arguments()
+    assert set(arguments) - {"delay"} == set(given) - {"at"}
+    assert await Forwarder(engine, cluster).forward() == Forwarded(pushed=1)
+
+
+async def test_an_option_that_is_added_to_the_table_is_kept(engine: sa.Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    colour = Parameter("colour", Text(10), "Of the item.")
+    monkeypatch.setattr(rows, "PUSH", replace(PUSH, parameters=(*PUSH.parameters, colour)))
+    with engine.begin() as connection:
+        push(connection, "jobs", 1, colour="red")  # pyright: ignore[reportCallIssue]
+        (options,) = connection.execute(sa.text("SELECT options FROM zkrq_outbox")).scalars()
+        connection.execute(sa.text("DELETE FROM zkrq_outbox"))
+    assert rows.Row("x", "jobs", "", options).arguments() == {"id": "x", "colour": "red"}
 
 
 async def test_a_row_may_wait_for_longer_than_an_id_of_zkrqs_own_is_taken(

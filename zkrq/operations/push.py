@@ -48,6 +48,11 @@ def seconds_until(at: datetime) -> float:
     return check_duration("at", max(0.0, (at - clock.now()).total_seconds()))
 
 
+def wait_of(options: Mapping[str, Any]) -> float:
+    """Return the seconds until an item with these options, which are checked, may first be delivered."""
+    return seconds_until(options["at"]) if "at" in options else options.get("delay", 0.0)
+
+
 def _check_id(name: str, id: Any) -> str:
     check_push_id(id)
     return id
@@ -74,7 +79,7 @@ class _OutlivesItsDelay(Rule):
     name: str = "ttl"
 
     def check(self, given: Mapping[str, Any]) -> None:
-        wait = seconds_until(given["at"]) if "at" in given else given.get("delay", 0.0)
+        wait = wait_of(given)
         if given["ttl"] <= wait:
             raise ConfigError(f"ttl is {given['ttl']:g} s, not longer than the delay of {wait:g} s: never delivered")
 

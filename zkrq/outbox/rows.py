@@ -18,8 +18,8 @@ from zkrq.base.checks import check_id, check_name
 from zkrq.base.codecs import JSON, Codec
 from zkrq.base.errors import CodecError, ConfigError, PayloadTooLarge, text_of
 from zkrq.base.ids import made_at_ms
-from zkrq.operations.push import PUSH, PushOptions
-from zkrq.producing.options import read_options
+from zkrq.base.meant import unknown_option
+from zkrq.operations.push import PUSH, PushOptions, wait_of
 
 Execute = Callable[[str, Mapping[str, object]], Sequence[Sequence[Any]]]
 """Executes a statement with parameters written as ``:name``, inside a transaction; returns its rows, if it has any."""
@@ -129,13 +129,14 @@ def write(execute: Execute, queue: str, item: Any, codec: Codec[Any] = JSON, **o
 def _kept_options(options: Mapping[str, Any]) -> dict[str, Any]:
     """Return the options as the row keeps them: with moments in place of durations, which count from now."""
     given = {name: value for name, value in options.items() if name != "id"}
-    read_options(**given)
+    if unknown := given.keys() - PUSH.by_name.keys():
+        raise unknown_option("push()", min(unknown), PUSH.by_name)
     kept: dict[str, Any] = PUSH.check(given)
     now = clock.now_us()
-    if "at" in kept:
-        kept["due_us"] = round(kept.pop("at").timestamp() * 1e6)
-    elif "delay" in kept:
-        kept["due_us"] = now + round(kept.pop("delay") * 1e6)
+    if wait := wait_of(kept):
+        kept["due_us"] = now + round(wait * 1e6)
+    for replaced in ("at", "delay"):
+        kept.pop(replaced, None)
     if "ttl" in kept:
         kept["ends_us"] = now + round(kept.pop("ttl") * 1e6)
     return kept

@@ -6,7 +6,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, NamedTuple, Unpack
 
 from zkrq.base.errors import ContradictsOrder
-from zkrq.operations.push import PUSH, PushOptions, seconds_until
+from zkrq.operations.push import PUSH, PushOptions, wait_of
 from zkrq.protocol.calls import OfKey
 
 if TYPE_CHECKING:
@@ -64,10 +64,9 @@ def read_options(**given: Unpack[PushOptions]) -> Options:
     if given == _NONE_GIVEN:
         return PLAIN
     values = PUSH.check(given)
-    seconds = seconds_until(values["at"]) if "at" in values else values.get("delay", 0.0)
     return Options(
         values.get("priority", 0),
-        round(seconds * 1000),
+        round(wait_of(values) * 1000),
         values.get("key", ""),
         max(1.0, values["ttl"] * 1000) if "ttl" in values else 0.0,
         values.get("headers", {}),
