@@ -55,7 +55,7 @@ async def _nothing(item: object) -> None:
 
 @leads_out_of("base/checks.py", "give it a time zone", "give push_many([item]), or push(item)")
 @leads_out_of("base/ids.py", "To repeat a push, give its whole id; or put something before yours")
-@leads_out_of("operations/push.py", "use key_window alone, or replace=True")
+@leads_out_of("operations/push.py", "use {name} alone, or {other} with a delay")
 @leads_out_of("producing/options.py", "push without it, or into another queue")
 async def test_pushes(cluster: zkrq.testing.TestCluster) -> None:
     jobs: zkrq.Queue[Any] = cluster.queue("jobs")

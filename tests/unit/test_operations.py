@@ -24,6 +24,7 @@ from zkrq.operations.claims import CLAIMED
 from zkrq.operations.items import ENDED, ENDS, FATES, ITEM, RESULT_OF_ITEM, STATES, WORK_PROGRESS
 from zkrq.operations.kinds import Choice, Count, Flag, Many, Moment, Number, Seconds, Text, Texts
 from zkrq.operations.labels import Labels
+from zkrq.operations.operation import Wording
 from zkrq.operations.push import PUSH, RECEIPT, PushOptions
 from zkrq.operations.queues import CONSUMER, FIGURES, GROUP_FIGURES
 from zkrq.operations.settings import CHANGE_SETTINGS, CHANGED_LIMITS, STORED
@@ -69,6 +70,32 @@ def test_what_says_no_more_than_its_absence_is_left_out() -> None:
 def test_what_contradicts_is_refused(given: dict[str, Any], text: str) -> None:
     with pytest.raises(ConfigError, match=text):
         PUSH.check(given)
+
+
+class _Flags(Wording):
+    def name(self, name: str) -> str:
+        return f"--{name}"
+
+    def given(self, name: str, value: Any) -> str:
+        return f"--{name}" if value is True else f"--{name} {value}"
+
+
+@pytest.mark.parametrize(
+    ("given", "text"),
+    [
+        ({"replace": True}, "--replace needs a key: --key user-42"),
+        ({"key_window": 5.0, "key": "k", "replace": True}, "use --key_window alone, or --replace with a delay"),
+        ({"delay": 1, "at": datetime(2040, 1, 1, tzinfo=UTC)}, "--delay and --at exclude each other"),
+        ({"at": datetime(9040, 1, 1, tzinfo=UTC)}, "--at is "),
+        ({"ttl": 5, "delay": 5}, "--ttl is 5 s"),
+        ({"id": "zkrq-x"}, "--id is 'zkrq-x'"),
+        ({"group": ""}, "--group is ''"),
+        ({"priority": 10}, "--priority is 10"),
+    ],
+)
+def test_a_face_words_what_is_refused(given: dict[str, Any], text: str) -> None:
+    with pytest.raises(ConfigError, match=re.escape(text)):
+        PUSH.check(given, _Flags())
 
 
 @pytest.mark.parametrize(
@@ -126,7 +153,7 @@ def test_labels_are_read_as_values_or_as_texts() -> None:
     [
         ("delay", "1h", "the label zkrq_delay is '1h', must be seconds"),
         ("priority", "x", "the label zkrq_priority is 'x', "),
-        ("replace", "perhaps", "neither true nor false"),
+        ("replace", "perhaps", "must be true or false"),
         ("headers", "{1", "the label zkrq_headers is '{1', "),
         ("headers", "[1]", "must be a dict of texts"),
         ("headers", 1, "must be a dict of texts"),

@@ -67,18 +67,18 @@ def check_feature(feature: Feature, level: int) -> None:
         raise ConfigError(f"{feature.value[0]}: {why}")
 
 
-def check_group(group: str) -> str:
+def check_group(group: str, what: str = "group") -> str:
     """Return the name of a group: any text of 1 to 200 bytes in UTF-8 without a zero byte.  Raises ``ConfigError``."""
     if not isinstance(group, str):  # pyright: ignore[reportUnnecessaryIsInstance]
-        raise ConfigError(f"group must be a str, not {type(group).__name__}")
+        raise ConfigError(f"{what} must be a str, not {type(group).__name__}")
     try:
         size = len(group.encode())
     except UnicodeEncodeError as error:
-        raise ConfigError(f"group cannot be encoded as UTF-8: {error}") from error
+        raise ConfigError(f"{what} cannot be encoded as UTF-8: {error}") from error
     if not group or "\0" in group:
-        raise ConfigError(f"group is {group!r:.100}: must not be empty, nor have a zero byte")
+        raise ConfigError(f"{what} is {group!r:.100}: must not be empty, nor have a zero byte")
     if size > MAX_GROUP:
-        raise ConfigError(f"group has {size} bytes, at most {MAX_GROUP} are allowed")
+        raise ConfigError(f"{what} has {size} bytes, at most {MAX_GROUP} are allowed")
     return group
 
 

@@ -118,15 +118,15 @@ def id_of_copy(reason: str, *named: str) -> str:
     return f"{reason}:{hashlib.blake2b(id.encode(), digest_size=20).hexdigest()}"
 
 
-def check_push_id(id: str) -> int | None:
+def check_push_id(id: str, what: str = "id") -> int | None:
     """Check an id under which the caller pushes; return the time that it carries, as ``made_at_ms``.
 
     Raises ``ConfigError``.
     """
-    made_ms = made_at_ms(check_id("id", id))
+    made_ms = made_at_ms(check_id(what, id))
     if made_ms is None and id.startswith(MARK):
         raise ConfigError(
-            f"id is {id!r}: only ids that zkrq makes begin with {MARK!r}. To repeat a push, give its whole id; or put "
-            f"something before yours, as in {'id:' + id!r}"
+            f"{what} is {id!r}: only ids that zkrq makes begin with {MARK!r}. To repeat a push, give its whole id; or "
+            f"put something before yours, as in {'id:' + id!r}"
         )
     return made_ms

@@ -27,7 +27,7 @@ FATES = (*ENDS, "queued", "claimed", "unknown")
 
 
 def _check_group(name: str, group: Any) -> str:
-    return check_group(group)
+    return check_group(group, name)
 
 
 ID = Parameter("id", Text(MAX_ID, checked=check_id), "The item's id.", required=True)

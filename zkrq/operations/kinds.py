@@ -40,7 +40,10 @@ class Kind(ABC, Generic[T]):
         """Return the value as the library uses it.  Raises ``ConfigError``, which names the parameter."""
 
     def parse(self, text: str) -> Any:
-        """Read a word, of a command line or a label, as a value to be checked.  Raises ``ValueError``."""
+        """Read a word, of a command line or a label, as a value to be checked.
+
+        Raises ``ValueError``, which says what the word must be.
+        """
         return text
 
     def read(self, told: Any) -> Any:
@@ -112,7 +115,10 @@ class Count(Kind[int]):
         return check_count(name, value, least=self.least, most=self.most)
 
     def parse(self, text: str) -> int:
-        return int(text)
+        try:
+            return int(text)
+        except ValueError as error:
+            raise ValueError("must be an integer") from error
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,7 +137,10 @@ class Number(Kind[float]):
         return float(value)
 
     def parse(self, text: str) -> float:
-        return float(text)
+        try:
+            return float(text)
+        except ValueError as error:
+            raise ValueError("must be a number") from error
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,7 +154,7 @@ class Flag(Kind[bool]):
 
     def parse(self, text: str) -> bool:
         if (word := text.lower()) not in _FLAGS:
-            raise ValueError(f"{text!r:.50} is neither true nor false")
+            raise ValueError("must be true or false")
         return _FLAGS[word]
 
 
@@ -162,7 +171,10 @@ class Moment(Kind[datetime]):
         return check_moment(name, value)
 
     def parse(self, text: str) -> datetime:
-        return datetime.fromisoformat(text)
+        try:
+            return datetime.fromisoformat(text)
+        except ValueError as error:
+            raise ValueError("must be a moment, such as 2040-01-31T08:00:00+01:00") from error
 
     def tell(self, value: datetime) -> str:
         return value.isoformat()
@@ -182,7 +194,7 @@ class Texts(Kind[Mapping[str, str]]):
         """Read one of them."""
         name, equals, value = text.partition("=")
         if not name or not equals:
-            raise ValueError(f"{text!r:.50} must be a name, '=' and a text")
+            raise ValueError("must be a name, '=' and a text, such as campaign=spring")
         return {name: value}
 
     def read(self, told: Any) -> Any:
@@ -209,7 +221,7 @@ class Header(Kind[tuple[str, str]]):
     def parse(self, text: str) -> tuple[str, str]:
         header, equals, value = text.partition("=")
         if not header or not equals:
-            raise ValueError(f"{text!r:.50} must be a name, '=' and a text")
+            raise ValueError("must be a name, '=' and a text, such as campaign=spring")
         return header, value
 
 

@@ -55,13 +55,32 @@ class Parameter:
         return " ".join([self.sentence, *without])
 
 
+class Wording:
+    """Write parameters in errors, as Python does; a face in which they look otherwise has its own."""
+
+    def name(self, name: str) -> str:
+        """Write the name of a parameter."""
+        return name
+
+    def given(self, name: str, value: Any) -> str:
+        """Write a parameter with a value."""
+        return f"{name}={value!r}"
+
+    def shown(self, name: str, given: Mapping[str, Any]) -> str:
+        """Write a parameter that is given: one that is yes or no with its value, which says more than the name."""
+        return self.given(name, True) if given[name] is True else self.name(name)
+
+
+PYTHON = Wording()
+
+
 class Rule(ABC):
     """What must hold where the parameter ``name`` is given, each value being right by itself."""
 
     name: str
 
     @abstractmethod
-    def check(self, given: Mapping[str, Any]) -> None:
+    def check(self, given: Mapping[str, Any], wording: Wording = PYTHON) -> None:
         """Raise ``ConfigError`` if ``name`` contradicts the others that are given."""
 
 
@@ -72,25 +91,25 @@ class Needs(Rule):
     name: str
     other: str
     example: str
-    shown: str = ""
-    """How errors show the first one, empty: by its name."""
 
-    def check(self, given: Mapping[str, Any]) -> None:
+    def check(self, given: Mapping[str, Any], wording: Wording = PYTHON) -> None:
         if self.other not in given:
-            raise ConfigError(f"{self.shown or self.name} needs a {self.other}: {self.other}={self.example}")
+            example = wording.given(self.other, self.example)
+            raise ConfigError(f"{wording.shown(self.name, given)} needs a {self.other}: {example}")
 
 
 @dataclass(frozen=True, slots=True)
 class Excludes(Rule):
-    """Two parameters contradict each other; ``why`` says it, and what to do."""
+    """Two parameters, ``{name}`` and ``{other}``, contradict each other; ``why`` says it, and what to do."""
 
     name: str
     other: str
-    why: str = ""
+    why: str = "{name} and {other} exclude each other"
 
-    def check(self, given: Mapping[str, Any]) -> None:
+    def check(self, given: Mapping[str, Any], wording: Wording = PYTHON) -> None:
         if self.other in given:
-            raise ConfigError(self.why or f"{self.name} and {self.other} exclude each other")
+            name, other = wording.shown(self.name, given), wording.shown(self.other, given)
+            raise ConfigError(self.why.format(name=name, other=other))
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,22 +189,24 @@ class Section:
         object.__setattr__(self, "by_name", {each.name: each for each in self.parameters})
         object.__setattr__(self, "defaults", {each.name: each.default for each in self.parameters})
 
-    def check(self, given: Mapping[str, Any]) -> dict[str, Any]:
+    def check(self, given: Mapping[str, Any], wording: Wording = PYTHON) -> dict[str, Any]:
         """Return what is given and says more than its absence, checked.
 
-        Raises ``ConfigError`` for the first value that is wrong by itself, and then for those that contradict each
-        other; ``KeyError`` for a name that is not in the table.
+        ``wording``: how errors write parameters.  Raises ``ConfigError`` for the first value that is wrong by itself,
+        and then for those that contradict each other; ``KeyError`` for a name that is not in the table.
         """
         values: dict[str, Any] = {}
         for name, value in given.items():
             parameter = self.by_name[name]
             if value is None and parameter.null:
                 values[name] = None
-            elif value != parameter.default and (checked := parameter.kind.check(name, value)) != parameter.default:
+                continue
+            checked = value if value == parameter.default else parameter.kind.check(wording.name(name), value)
+            if checked != parameter.default:
                 values[name] = checked
         for rule in self.rules:
             if rule.name in values:
-                rule.check(values)
+                rule.check(values, wording)
         return values
 
     def needing(self, name: str) -> frozenset[str]:

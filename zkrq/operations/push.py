@@ -13,7 +13,18 @@ from zkrq.base.errors import ConfigError
 from zkrq.base.ids import check_push_id
 from zkrq.base.meant import HOMES
 from zkrq.operations.kinds import Count, Flag, Many, Moment, Seconds, Text, Texts
-from zkrq.operations.operation import Arguments, Excludes, Field, Needs, Operation, Parameter, Record, Rule
+from zkrq.operations.operation import (
+    PYTHON,
+    Arguments,
+    Excludes,
+    Field,
+    Needs,
+    Operation,
+    Parameter,
+    Record,
+    Rule,
+    Wording,
+)
 from zkrq.protocol.records import PRIORITIES
 
 
@@ -42,10 +53,10 @@ def once(key: str, seconds: float) -> PushOptions:
     return {"key": key, "key_window": seconds}
 
 
-def seconds_until(at: datetime) -> float:
+def seconds_until(at: datetime, name: str = "at") -> float:
     """Return the seconds from now until a moment, 0 for one that has passed.  Raises ``ConfigError`` if it is too far
     away."""
-    return check_duration("at", max(0.0, (at - clock.now()).total_seconds()))
+    return check_duration(name, max(0.0, (at - clock.now()).total_seconds()))
 
 
 def wait_of(options: Mapping[str, Any]) -> float:
@@ -54,12 +65,12 @@ def wait_of(options: Mapping[str, Any]) -> float:
 
 
 def _check_id(name: str, id: Any) -> str:
-    check_push_id(id)
+    check_push_id(id, name)
     return id
 
 
 def _check_group(name: str, group: Any) -> str:
-    return check_group(group)
+    return check_group(group, name)
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,8 +79,8 @@ class _IsNear(Rule):
 
     name: str = "at"
 
-    def check(self, given: Mapping[str, Any]) -> None:
-        seconds_until(given["at"])
+    def check(self, given: Mapping[str, Any], wording: Wording = PYTHON) -> None:
+        seconds_until(given["at"], wording.name("at"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,10 +89,11 @@ class _OutlivesItsDelay(Rule):
 
     name: str = "ttl"
 
-    def check(self, given: Mapping[str, Any]) -> None:
+    def check(self, given: Mapping[str, Any], wording: Wording = PYTHON) -> None:
         wait = wait_of(given)
         if given["ttl"] <= wait:
-            raise ConfigError(f"ttl is {given['ttl']:g} s, not longer than the delay of {wait:g} s: never delivered")
+            ttl = f"{wording.name('ttl')} is {given['ttl']:g} s"
+            raise ConfigError(f"{ttl}, not longer than the delay of {wait:g} s: never delivered")
 
 
 RECEIPT = Record(
@@ -112,13 +124,13 @@ RULES: tuple[Rule, ...] = (
     Excludes("delay", "at"),
     _IsNear(),
     _OutlivesItsDelay(),
-    Needs("replace", "key", "'user-42'", shown="replace=True"),
-    Needs("key_window", "key", "'user-42'"),
+    Needs("replace", "key", "user-42"),
+    Needs("key_window", "key", "user-42"),
     Excludes(
         "key_window",
         "replace",
-        "key_window and replace=True exclude each other: the first item of a window is kept, or the last one; use "
-        "key_window alone, or replace=True with a delay",
+        "{name} and {other} exclude each other: the first item of a window is kept, or the last one; use {name} alone, "
+        "or {other} with a delay",
     ),
 )
 """Between the options; they hold wherever a push begins."""

@@ -19,7 +19,18 @@ from zkrq.base.limits import (
     Limits,
 )
 from zkrq.operations.kinds import Count, Flag, Seconds
-from zkrq.operations.operation import Absent, Arguments, Field, Operation, Parameter, Record, Rule, Section
+from zkrq.operations.operation import (
+    PYTHON,
+    Absent,
+    Arguments,
+    Field,
+    Operation,
+    Parameter,
+    Record,
+    Rule,
+    Section,
+    Wording,
+)
 
 SIZE_MAX = (1 << 53) - 1
 """Greatest limit of a queue's size: what every client reads exactly."""
@@ -111,7 +122,7 @@ class _OfARate(Rule):
 
     name: str = "seconds"
 
-    def check(self, given: Mapping[str, Any]) -> None:
+    def check(self, given: Mapping[str, Any], wording: Wording = PYTHON) -> None:
         if given.get("rate") is None:
             raise ConfigError("seconds is the time of a rate: give rate too, or null to remove it")
 
