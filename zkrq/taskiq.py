@@ -32,13 +32,14 @@ from zkrq.base.errors import ClaimLost, Closed, ConfigError, NoResult, ZkrqError
 from zkrq.base.limits import Results
 from zkrq.base.settings import QUEUE_DEFAULTS, QueueOptions
 from zkrq.client.connecting import connect
-from zkrq.client.moments import ID_CATCH_UP, Period, id_of, latest
+from zkrq.client.moments import Period, id_of, latest
 from zkrq.client.queue import Queue, check_pop
 from zkrq.client.scheduling import keep
 from zkrq.client.stored import StoredResult, StoredResults
 from zkrq.client.timetable import StoredSchedule
 from zkrq.operations.labels import Labels
 from zkrq.operations.push import PUSH
+from zkrq.operations.schedules import ID_CATCH_UP
 from zkrq.working.delivery import ack_while_held, settle_while_held
 
 if TYPE_CHECKING:

@@ -283,10 +283,9 @@ async def test_schedules(shell: Shell, servers: local.Servers) -> None:
         "catch_up": 240.0,
         "missed": "last",
         "priority": 2,
-        "paused": False,
-        "declared": False,
-        "last": None,
-        "last_loss": None,
+        **dict.fromkeys(("group", "headers", "key", "key_window", "ttl")),
+        **dict.fromkeys(("paused", "declared"), False),
+        **dict.fromkeys(("last", "last_loss")),
         "losses": 0,
         "item": {"kind": "daily"},
     }
@@ -317,12 +316,21 @@ async def test_schedules(shell: Shell, servers: local.Servers) -> None:
     assert (code, f"; last {value['last']}; " in out) == (0, True)
     (value,) = await shell.value("schedules", "change", "jobs", "nightly", "--catch-up", "1200", "--missed", "all")
     assert (value["catch_up"], value["missed"]) == (1200, "all")
+    options = ["--group", "tenant", "--ttl", "60", "--catch-up", "240", "--key", "k", "--key-window", "600"]
+    (value,) = await shell.value("schedules", "change", "jobs", "nightly", *options)
+    assert (value["group"], value["ttl"], value["priority"]) == ("tenant", 60, 2)
+    assert (value["key"], value["key_window"]) == ("k", 600)
     assert await shell.run("schedules", "remove", "jobs", "nightly") == (0, "removed\n", "")
     assert await shell.run("schedules", "list") == (0, "", "")
     for wrong, says in (
         (("pause", "jobs", "nightly"), "there is no schedule 'nightly' of queue 'jobs'"),
         (("add", "jobs", "nightly", "0.01", "1"), "the period is 0.01 s"),
         (("add", "jobs", "nightly", "60", "{"), "the item is not JSON"),
+        (("add", "jobs", "nightly", "60", "1", "--key-window", "60"), "key_window needs a key"),
+        (
+            ("add", "jobs", "nightly", "60", "1", "--key", "k", "--catch-up", "241"),
+            "key excludes catch_up of more than 240 s",
+        ),
         (("add", "jobs", "nightly", "60", "1", "--missed", "some"), "must be one of 'all', 'last', 'none'"),
     ):
         code, out, err = await shell.run("schedules", *wrong)

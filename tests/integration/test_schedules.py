@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import AsyncGenerator
 from contextlib import AsyncExitStack
 from datetime import datetime, timedelta
+from typing import Any
 
 import pytest
 
@@ -17,6 +18,8 @@ from zkrq.base.ids import made_at_ms
 from zkrq.client.cluster import Cluster
 from zkrq.client.schedule_store import SCHEDULES
 from zkrq.coordination.memory import Hub
+from zkrq.operations.push import PUSH
+from zkrq.operations.schedules import LEFT_OUT, OPTIONS, SCHEDULE
 
 pytestmark = pytest.mark.anyio
 
@@ -95,6 +98,68 @@ async def test_changed_it_pushes_what_it_says_now(pair: Pair, cluster: Cluster) 
         assert (changed.when, changed.offset, changed.priority) == (0.2, 0, 2)
         claim = await take(queue)
         assert (claim.item, claim.priority) == ("new", 2)
+
+
+OPTIONS_GIVEN: dict[str, Any] = {
+    "key": "k",
+    "key_window": 60.0,
+    "group": "tenant",
+    "priority": 4,
+    "ttl": 3600.0,
+    "headers": {"by": "schedule"},
+}
+"""A value of each option of a push that pushes of a schedule have."""
+
+
+async def test_a_schedule_pushes_with_the_options_of_a_push(pair: Pair, cluster: Cluster) -> None:
+    """The first item of a key keeps those of later moments away, which count as pushed."""
+    assert OPTIONS_GIVEN.keys() == OPTIONS.by_name.keys() == PUSH.by_name.keys() - LEFT_OUT.keys()
+    queue, schedules = cluster.queue("reports"), cluster.schedules()
+    async with pair.client() as other, other.schedules().run():
+        added = await schedules.add(queue, "nightly", 0.2, 1, **OPTIONS_GIVEN)
+        assert added.options == OPTIONS_GIVEN
+        assert OPTIONS_GIVEN.items() <= SCHEDULE.tell(added).items()
+        claim = await take(queue)
+        assert (claim.key, claim.group, claim.priority, claim.headers) == ("k", "tenant", 4, {"by": "schedule"})
+        await claim.ack()
+        last = (await schedules.list())[0].last
+        await settled(lambda: _has_pushed_after(schedules, last))
+        assert await queue.pop_one(timeout=0) is None, "the window of its key is not over"
+        changed = await schedules.change(queue, "nightly", key=None, key_window=None, headers=None, priority=0)
+        assert changed.options == {"group": "tenant", "ttl": 3600.0}
+        claim = await take(queue)
+        assert (claim.key, claim.group, claim.priority, claim.headers) == (None, "tenant", 0, {})
+    assert not [event for event in pair.told if isinstance(event, zkrq.MomentsLost)]
+
+
+async def _has_pushed_after(schedules: zkrq.StoredSchedules, moment: datetime | None) -> bool:
+    last = (await schedules.list())[0].last
+    return last is not None and (moment is None or last > moment)
+
+
+async def test_code_declares_the_options_of_each_push(cluster: Cluster) -> None:
+    queue = cluster.queue("reports")
+    async with cluster.every(0.2, queue, "x", name="nightly", **OPTIONS_GIVEN):
+        claim = await take(queue)
+        assert (claim.key, claim.group, claim.priority, claim.headers) == ("k", "tenant", 4, {"by": "schedule"})
+        (entry,) = await cluster.schedules().list()
+        assert entry.options == OPTIONS_GIVEN
+    with pytest.raises(TypeError, match=r"every\(\) has no option 'delay'"):
+        cluster.every(60, queue, "x", delay=1)  # type: ignore[call-arg]
+
+
+async def test_an_item_has_one_key(cluster: Cluster) -> None:
+    """Beyond 240 seconds each item has the key of its moment, so a schedule has none."""
+    queue, schedules = cluster.queue("reports"), cluster.schedules()
+    with pytest.raises(zkrq.ConfigError, match="key excludes catch_up of more than 240 s"):
+        cluster.every(3600, queue, "x", name="nightly", catch_up=241, key="k")
+    await schedules.add(queue, "late", 3600, 1, catch_up=241, group="tenant")
+    with pytest.raises(zkrq.ConfigError, match="key excludes catch_up of more than 240 s"):
+        await schedules.change(queue, "late", key="k")
+    await schedules.add(queue, "keyed", 3600, 1, key="k")
+    with pytest.raises(zkrq.ConfigError, match="key excludes catch_up of more than 240 s"):
+        await schedules.change(queue, "keyed", catch_up=241)
+    assert (await schedules.change(queue, "keyed", catch_up=241, key=None)).options == {}
 
 
 async def test_an_operator_pauses_what_code_declares(pair: Pair, cluster: Cluster) -> None:

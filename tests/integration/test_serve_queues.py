@@ -259,6 +259,11 @@ async def test_schedules(stage: Stage) -> None:
         "zone": None,
         "catch_up": 240.0,
         "missed": "last",
+        "group": None,
+        "headers": None,
+        "key": None,
+        "key_window": None,
+        "ttl": None,
         "paused": False,
         "declared": False,
         "last": None,
@@ -267,8 +272,9 @@ async def test_schedules(stage: Stage) -> None:
     }
     paused = (await client.post(f"{path}/pause")).json()
     assert (paused["paused"], paused["next"]) == (True, None)
-    changed = (await client.put(path, json={"when": 0.2, "base64": "/wA="})).json()
-    assert (changed["paused"], changed["base64"]) == (True, "/wA=")
+    changed = (await client.put(path, json={"when": 0.2, "base64": "/wA=", "group": "a", "headers": {"b": "c"}})).json()
+    assert (changed["paused"], changed["base64"], changed["priority"]) == (True, "/wA=", 0)
+    assert (changed["group"], changed["headers"]) == ("a", {"b": "c"})
     assert [each["name"] for each in (await client.get("/v1/schedules")).json()["schedules"]] == ["every night"]
     assert not (await client.post(f"{path}/resume")).json()["paused"]
     assert (await stage.http.claim(stage.name))["base64"] == "/wA=", "this server pushes what is due"
@@ -283,6 +289,9 @@ async def test_schedules(stage: Stage) -> None:
         {"when": 0, "item": 1},
         {"when": "x", "item": 1},
         {"when": 60, "zone": "UTC", "item": 1},
+        {"when": 60, "item": 1, "key_window": 60},
+        {"when": 60, "item": 1, "key": "k", "catch_up": 241},
+        {"when": 60, "item": 1, "delay": 1},
     ):
         refused = await client.put(path, json=wrong)
         assert (refused.status_code, refused.json()["happened"]) == (400, "nothing")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from importlib.util import find_spec
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
@@ -16,9 +17,13 @@ from tests.every import every
 from zkrq.base.checks import Duration
 from zkrq.base.errors import ConfigError
 from zkrq.base.ids import made_at_ms, new_id_at
+from zkrq.client import timetable, timetable_form
 from zkrq.client.moments import EPOCH, id_of, latest, next_moments, read_schedule
-from zkrq.client.timetable import Key, StoredSchedule, Timetable
+from zkrq.client.timetable import Key, StoredSchedule, Timetable, checked, divided, mark_of
 from zkrq.client.timetable_form import decode, encode
+from zkrq.operations.kinds import Text
+from zkrq.operations.operation import Parameter
+from zkrq.operations.schedules import OPTIONS, PUT_SCHEDULE, SCHEDULE, of_push
 
 HOUR = timedelta(hours=1)
 
@@ -176,6 +181,35 @@ def test_an_id_carries_its_moment_and_its_schedule() -> None:
 
 
 # -- what is stored --------------------------------------------------------------------------------------------------
+
+
+def test_options_of_each_push_are_stored() -> None:
+    """Those that are given; another one makes another declaration."""
+    given = {"key": "k", "key_window": 60.0, "group": "a", "priority": 4, "ttl": 9.0, "headers": {"a": "b"}}
+    entry = StoredSchedule("q", "n", 60.0, options=given)
+    (stored,) = json.loads(encode(Timetable({entry.key: entry}), "n"))["schedules"]
+    assert given.items() <= stored.items()
+    assert decode(encode(Timetable({entry.key: entry}), "n")).entries == {entry.key: entry}
+    assert hash(entry) == hash(replace(entry, options={})), "a mapping has no hash"
+    marks = {mark_of(replace(entry, options={name: given[name]})) for name in given}
+    assert len(marks | {mark_of(entry), mark_of(replace(entry, options={}))}) == len(given) + 2
+    for bad in ({"priority": 10}, {"group": ""}, {"key_window": 60.0}, {"headers": {"a": 1}}):
+        table = decode(json.dumps({"format": 1, "nonce": "", "schedules": [{**stored, "key": None, **bad}]}).encode())
+        assert not table.entries
+        assert len(table.unreadable) == 1
+
+
+def test_an_option_that_is_added_to_the_table_is_stored_and_shown(monkeypatch: pytest.MonkeyPatch) -> None:
+    colour = Parameter("colour", Text(10), "Of the item.")
+    added = replace(OPTIONS, parameters=(*OPTIONS.parameters, colour))
+    for module in (timetable, timetable_form):
+        monkeypatch.setattr(module, "OPTIONS", added)
+    put = replace(PUT_SCHEDULE, parameters=(*PUT_SCHEDULE.parameters, colour))
+    monkeypatch.setattr(timetable, "PUT_SCHEDULE", put)
+    entry = checked(StoredSchedule("q", "n", **divided("add()", {"when": 60.0, "colour": "red"})))
+    assert decode(encode(Timetable({entry.key: entry}), "n")).entries == {entry.key: entry}
+    shown = replace(SCHEDULE, fields=(*SCHEDULE.fields, of_push(colour)))
+    assert shown.tell(entry)["colour"] == "red"
 
 
 def test_what_a_later_release_has_added_is_kept() -> None:

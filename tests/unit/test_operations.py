@@ -126,7 +126,7 @@ def test_a_word_is_read_as_a_value(kind: Any, word: str, value: object) -> None:
         (Seconds(positive=True), 0, "more than 0"),
         (Number(0, 1), 2, "at most 1"),
         (Number(0, 1), True, "must be a number"),
-        (Choice(("a", "b")), "c", "must be a or b"),
+        (Choice(("a", "b")), "c", "must be one of 'a', 'b'"),
         (Many(Count(), 1), [1, 2], "the number of it"),
     ],
 )

@@ -13,7 +13,7 @@ import anyio
 from zkrq.base.errors import ConfigError
 from zkrq.cli.command import QUEUE, Command, Flag, Line, Lines, look_at, open_cluster
 from zkrq.cli.forms import CODEC, form_of, raw_queue
-from zkrq.client.timetable import as_told
+from zkrq.operations.schedules import PUT_SCHEDULE, SCHEDULE
 from zkrq.process.program import run_until_signal
 
 if TYPE_CHECKING:
@@ -21,17 +21,12 @@ if TYPE_CHECKING:
     from zkrq.client.timetable import StoredSchedule
 
 
-def read_when(text: str) -> float | str:
-    """Read seconds, or else a cron expression."""
-    try:
-        return float(text)
-    except ValueError:
-        return text
+_WHEN = PUT_SCHEDULE.by_name["when"]
 
 
 def schedule_value(entry: StoredSchedule) -> dict[str, object]:
     """Return a schedule as a value for ``--json``."""
-    return as_told(entry) | {"item": _item(entry.payload)}
+    return SCHEDULE.tell(entry) | {"item": _item(entry.payload)}
 
 
 def _item(payload: bytes | None) -> object:
@@ -61,7 +56,7 @@ async def _list(args: Namespace) -> Lines:
 
 
 def _options(args: Namespace) -> dict[str, Any]:
-    options = {name: getattr(args, name) for name in ("offset", "zone", "catch_up", "missed", "priority")}
+    options = {each.name: getattr(args, each.name) for each in _GIVEN}
     return {name: value for name, value in options.items() if value is not None}
 
 
@@ -78,7 +73,7 @@ async def _add(args: Namespace) -> Lines:
         queue = raw_queue(cluster, args.queue)
         yield _line(
             await cluster.schedules().add(
-                queue, args.name, read_when(args.when), payload, replace=args.replace, **_options(args)
+                queue, args.name, _WHEN.kind.parse(args.when), payload, replace=args.replace, **_options(args)
             )
         )
 
@@ -134,12 +129,9 @@ def _run(args: Namespace) -> int:
     return run_until_signal(_start(open_cluster(args)))
 
 
+_GIVEN = PUT_SCHEDULE.without({"when", "headers"})
 _OPTIONS = (
-    Flag("offset", "after each multiple of the period", float, None, "SECONDS"),
-    Flag("zone", "the time zone of a cron expression, such as Europe/Berlin; default: UTC", str, None, "NAME"),
-    Flag("catch-up", "by which a moment may be pushed late, 1 to 604800; default: 240", float, None, "SECONDS"),
-    Flag("missed", "of several that are due: all, last or none; default: last", str, None, "WHICH"),
-    Flag("priority", "0 to 9, higher first", int, None, "N"),
+    *(Flag(each.name.replace("_", "-"), each.help, each.kind.parse, None, each.kind.metavar) for each in _GIVEN),
     CODEC,
 )
 _NAMED = {**QUEUE, "name": "the schedule's name"}
@@ -151,14 +143,14 @@ COMMANDS = (
         "push an item at every moment of a schedule",
         _add,
         (Flag("replace", "in the place of one of that name, if there is one", bool, False), *_OPTIONS),
-        {**_NAMED, "when": "seconds between two moments, or a cron expression", "item": "the item as JSON"},
+        {**_NAMED, "when": _WHEN.help, "item": "the item as JSON"},
     ),
     Command(
         "schedules change",
         "change when a schedule pushes, or what",
         _change,
         (
-            Flag("when", "seconds between two moments, or a cron expression", read_when, None, "WHEN"),
+            Flag("when", _WHEN.help, _WHEN.kind.parse, None, _WHEN.kind.metavar),
             Flag("item", "the item as JSON", str, None, "ITEM"),
             *_OPTIONS,
         ),

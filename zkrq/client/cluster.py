@@ -19,11 +19,12 @@ from zkrq.client.addresses import RedisServers, check_shard, choose_name, name_s
 from zkrq.client.client import Client
 from zkrq.client.consumers import Consumer, count_claims, describe_consumer
 from zkrq.client.inspection import Sizes, Statistics, read_all_statistics, read_statistics
-from zkrq.client.moments import CATCH_UP, read_schedule
+from zkrq.client.moments import read_schedule
 from zkrq.client.queue import Queue, check_pop
 from zkrq.client.scheduling import StoredSchedules
 from zkrq.client.topics import Listener, broadcast
 from zkrq.consuming.deliveries import Deliveries
+from zkrq.operations.schedules import CATCH_UP
 from zkrq.protocol import calls
 from zkrq.protocol.shards import FIRST, ShardName
 from zkrq.protocol.view import ServerId, View
@@ -39,6 +40,7 @@ if TYPE_CHECKING:
     from zkrq.client.shards import ShardStatus
     from zkrq.consuming.observing import Observer
     from zkrq.coordination.coordinator import Coordinator
+    from zkrq.operations.push import RepeatedOptions
     from zkrq.protocol.levels import ClientInfo
     from zkrq.protocol.recurring import Missed
     from zkrq.replication.replicas import Replicas
@@ -196,7 +198,7 @@ class Cluster:
         zone: tzinfo | str | None = None,
         catch_up: Duration = CATCH_UP,
         missed: Missed = "last",
-        priority: int = 0,
+        **options: Unpack[RepeatedOptions],
     ) -> Recurring[T]:
         """Push ``item``, or the result of ``item(moment)``, at every moment: once, no matter how many processes declare
         it.
@@ -213,13 +215,17 @@ class Cluster:
         asleep, "all" are pushed, the "last" one, or with "none" only those that are less than 10 seconds late.
         Moments that are not pushed are reported as ``MomentsLost``.
 
+        ``options``: those of each push, with the meanings of ``Queue.push``: all but ``id``, ``delay``, ``at`` and
+        ``replace``.  With a ``key`` a moment pushes nothing while another item has it, the one of the moment before for
+        instance; it excludes a ``catch_up`` of more than 240, with which each item has the key of its moment.
+
         Ends with the cluster, with ``cancel()``, or with ``async with``.
         Raises ``ConfigError`` for bad arguments.
         """
         self._client.check_open()
         schedule = read_schedule(when, offset=offset, zone=zone)
         return self._client.schedules.declare(
-            schedule, queue, item, name=name, catch_up=catch_up, missed=missed, priority=priority
+            schedule, queue, item, name=name, catch_up=catch_up, missed=missed, **options
         )
 
     def schedules(self) -> StoredSchedules:

@@ -23,17 +23,9 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 from zkrq.base.checks import Duration, check_duration, check_moment
 from zkrq.base.errors import ConfigError
 from zkrq.base.ids import MARK, id_of_copy
+from zkrq.operations.schedules import ID_CATCH_UP, MIN_PERIOD, PUT_SCHEDULE
 from zkrq.protocol.clocks import PUT_WINDOW
-from zkrq.protocol.recurring import MISSED, Missed, Row
-
-MIN_PERIOD = 0.1
-"""Least number of seconds between two moments."""
-
-ID_CATCH_UP = PUT_WINDOW - 60
-"""Seconds by which a moment may be late under its id; later, servers whose clocks are ahead would refuse the push."""
-
-MIN_CATCH_UP, CATCH_UP, MAX_CATCH_UP = 1.0, ID_CATCH_UP, 7 * 86_400.0
-"""Bounds of the seconds by which a moment may be late, and in between the default."""
+from zkrq.protocol.recurring import Missed, Row
 
 WINDOW_MORE = 2 * PUT_WINDOW
 """Seconds by which the window of a moment's key outlasts ``catch_up``: clocks differ, and pushes are in flight."""
@@ -221,10 +213,7 @@ def key_of(name: str, moment: datetime) -> str:
 
 def check_catch_up(seconds: Duration) -> float:
     """Return the seconds by which a moment may be late.  Raises ``ConfigError``."""
-    late = check_duration("catch_up", seconds)
-    if not MIN_CATCH_UP <= late <= MAX_CATCH_UP:
-        raise ConfigError(f"catch_up is {late:g} s: must be {MIN_CATCH_UP:g} to {MAX_CATCH_UP:g} s, which is a week")
-    return late
+    return PUT_SCHEDULE.by_name["catch_up"].kind.check("catch_up", seconds)
 
 
 def check_span(schedule: Schedule, catch_up: float) -> None:
@@ -242,7 +231,4 @@ def check_span(schedule: Schedule, catch_up: float) -> None:
 
 def check_missed(missed: str) -> Missed:
     """Return which missed moments are pushed late.  Raises ``ConfigError``."""
-    for known in MISSED:
-        if missed == known:
-            return known
-    raise ConfigError(f"missed is {missed!r:.80}: must be one of {', '.join(map(repr, MISSED))}")
+    return PUT_SCHEDULE.by_name["missed"].kind.check("missed", missed)

@@ -16,7 +16,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import datetime
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Generic, Self, TypedDict, TypeVar, Unpack, cast
+from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar, Unpack, cast
 
 from zkrq.base.checks import Duration, check_id
 from zkrq.base.clock import now
@@ -33,7 +33,6 @@ from zkrq.base.errors import (
 from zkrq.base.pauses import doubled
 from zkrq.base.tasks import wait_set
 from zkrq.client.moments import (
-    CATCH_UP,
     ID_CATCH_UP,
     WINDOW_MORE,
     Schedule,
@@ -48,8 +47,10 @@ from zkrq.client.moments import (
     walk,
 )
 from zkrq.client.queue import encode_with, push_encoded
-from zkrq.client.timetable import ITEM_MAX, Key, StoredSchedule, mark_of, moments_of
+from zkrq.client.timetable import ITEM_MAX, Key, StoredSchedule, check_options, divided, mark_of, moments_of
 from zkrq.client.walker import Walker
+from zkrq.operations.push import RepeatedOptions, once
+from zkrq.operations.schedules import CATCH_UP
 from zkrq.protocol.clocks import PUT_WINDOW_MS
 from zkrq.protocol.recurring import LOSSES_MAX, Course, Loss, Missed, Terms
 
@@ -59,6 +60,7 @@ if TYPE_CHECKING:
     from zkrq.client.moment_reports import MomentReports
     from zkrq.client.queue import Queue
     from zkrq.client.schedule_store import ScheduleStore
+    from zkrq.operations.push import PushOptions
 
 T = TypeVar("T")
 
@@ -89,7 +91,7 @@ class _Plan(Generic[T]):
     schedule: Schedule
     item: T | Callable[[datetime], T]
     name: str
-    priority: int
+    options: RepeatedOptions
     terms: Terms
     clock: Callable[[], datetime] = now
     payload: bytes | None = None
@@ -236,7 +238,7 @@ class Recurring(Generic[T]):
             self._plan = replace(
                 self._declared,
                 schedule=entry.schedule,
-                priority=entry.priority,
+                options=_options_of(entry),
                 terms=terms_of(entry.catch_up, entry.missed),
                 payload=None if entry.payload == stored.entry.payload and entry.declared else entry.payload,
                 since=entry.since,
@@ -342,7 +344,9 @@ class Recurring(Generic[T]):
         try:
             receipt = await self._push_item(at)
             course.pushed(moment)
-            if receipt.new is not False and not receipt.duplicate:  # otherwise another process stores it
+            # Of a key that the schedule has, the duplicate may be of a moment that no process has stored yet.
+            is_of_another = self._plan.is_keyed if receipt.duplicate else receipt.new is False
+            if not is_of_another:  # which stores it
                 self._call_reports()
         except Closed:
             self.cancel()
@@ -369,17 +373,15 @@ class Recurring(Generic[T]):
 
     async def _push_item(self, moment: datetime) -> Receipt:
         plan = self._plan
-        key, window = None, None
+        options: PushOptions = {**plan.options, "id": id_of(self.name, moment)}
         if plan.is_keyed:
-            key, window = key_of(self.name, moment), plan.terms.catch_up / 1000 + WINDOW_MORE
-        is_late = to_ms(plan.clock()) - to_ms(moment) > ID_CATCH_UP_MS
-        id = key if key and is_late else id_of(self.name, moment)
+            key = key_of(self.name, moment)
+            options |= once(key, plan.terms.catch_up / 1000 + WINDOW_MORE)
+            if to_ms(plan.clock()) - to_ms(moment) > ID_CATCH_UP_MS:
+                options["id"] = key
         if plan.payload is not None:
-            return await push_encoded(
-                self.queue, plan.payload, id=id, priority=plan.priority, key=key, key_window=window
-            )
-        item = _item_of(plan, moment)
-        return await self.queue.push(item, id=id, priority=plan.priority, key=key, key_window=window)
+            return await push_encoded(self.queue, plan.payload, **options)
+        return await self.queue.push(_item_of(plan, moment), **options)
 
 
 def _item_of(plan: _Plan[T], moment: datetime) -> T:
@@ -416,13 +418,16 @@ class Stored:
         return self.entry.declared and self.begun != self.store.begun
 
 
-class DeclareOptions(TypedDict, total=False):
+class DeclareOptions(RepeatedOptions, total=False):
     """Options of a declaration; their meanings are those of ``Cluster.every``.  ``clock``: for tests."""
 
     catch_up: Duration
     missed: Missed
-    priority: int
     clock: Callable[[], datetime]
+
+
+def _options_of(entry: StoredSchedule) -> RepeatedOptions:
+    return cast("RepeatedOptions", {**entry.options})
 
 
 def terms_of(catch_up: float, missed: Missed) -> Terms:
@@ -459,13 +464,15 @@ class Schedules:
         """Declare a schedule and start it; see ``Cluster.every``."""
         late, missed = check_catch_up(options.get("catch_up", CATCH_UP)), check_missed(options.get("missed", "last"))
         check_span(schedule, late)
+        given = divided("every()", {each: value for each, value in options.items() if each != "clock"})
+        pushes = cast("RepeatedOptions", check_options(given["options"], late))
         named = name is not None
         name = _name(schedule, item) if name is None else check_id("name", name)
         key = Key(queue.name, name)
         if key in self._declared:
             raise ConfigError(f"{name!r} is declared for queue {queue.name!r} here already: it would be pushed once")
         terms, clock = terms_of(late, missed), options.get("clock", now)
-        plan = _Plan(schedule, item, name, options.get("priority", 0), terms, clock)
+        plan = _Plan(schedule, item, name, pushes, terms, clock)
         stored = self._stored(queue, plan) if named else None
         recurring = Recurring(queue, plan, self._tasks, self._reports, lambda: self._declared.pop(key, None), stored)
         self._declared[key] = recurring
@@ -488,7 +495,7 @@ class Schedules:
             **moments,
             catch_up=plan.terms.catch_up / 1000,
             missed=plan.terms.missed,
-            priority=plan.priority,
+            options=dict(plan.options),
             payload=payload,
         )
         return Stored(self._store, replace(entry, mark=mark_of(entry)))
@@ -496,7 +503,7 @@ class Schedules:
     def run_stored(self, queue: Queue[Any], entry: StoredSchedule) -> Recurring[Any]:
         """Push the items of a schedule that was added at run time, until this is cancelled."""
         terms = terms_of(entry.catch_up, entry.missed)
-        plan: _Plan[Any] = _Plan(entry.schedule, None, entry.name, entry.priority, terms)
+        plan: _Plan[Any] = _Plan(entry.schedule, None, entry.name, _options_of(entry), terms)
         store = cast("ScheduleStore", self._store)
         return Recurring(queue, plan, self._tasks, self._reports, lambda: None, Stored(store, replace(entry, mark="")))
 

@@ -14,7 +14,7 @@ from zkrq.base.clock import now
 from zkrq.base.errors import ConfigError
 from zkrq.base.tasks import wait_set
 from zkrq.client.queue import Queue, encode_with
-from zkrq.client.timetable import Key, ScheduleOptions, StoredSchedule, Timetable, checked, with_progress
+from zkrq.client.timetable import Key, ScheduleOptions, StoredSchedule, Timetable, checked, divided, with_progress
 
 if TYPE_CHECKING:
     from zkrq.client.client import Client
@@ -86,13 +86,13 @@ class StoredSchedules:
 
         ``replace``: in the place of one of that name, if there is one, whose pause holds; repeated it changes nothing.
 
-        ``when``: seconds or a cron expression; ``offset``, ``zone`` (by name), ``catch_up``, ``missed`` and
-        ``priority`` as for ``Cluster.every``.  Raises ``ConfigError`` if the queue has a schedule of that name and
+        ``when``: seconds or a cron expression; ``offset``, ``zone`` (by name), ``catch_up``, ``missed`` and the options
+        of each push as for ``Cluster.every``.  Raises ``ConfigError`` if the queue has a schedule of that name and
         ``replace`` is false, ``CodecError``, ``PayloadTooLarge`` for an item of more than 16 KiB.
         """
         key = self._key(queue, name)
         at = now()
-        given: dict[str, Any] = {"when": when, **options}
+        given = divided("add()", {"when": when, **options})
         made = StoredSchedule(*key, **given, payload=encode_with(queue, item), since=at)
         entry = checked(made)
         return await self._change(key, lambda table: table.added(entry, replacing=replace))
@@ -108,13 +108,14 @@ class StoredSchedules:
     ) -> StoredSchedule:
         """Change what is given of a schedule, from now on.
 
-        A new ``when`` without ``offset`` and ``zone`` has none.  Of one that code declares an ``item`` replaces what
+        A new ``when`` without ``offset`` and ``zone`` has none.  An option of each push that is None has no value any
+        more.  Of one that code declares an ``item`` replaces what
         the code pushes.  Raises as ``add``.
         """
         key = self._key(queue, name)
-        changes: dict[str, Any] = {**options}
-        if when is not UNCHANGED:
-            changes["when"] = when
+        changes = divided("change()", options if when is UNCHANGED else {"when": when, **options})
+        if not changes["options"]:
+            del changes["options"]
         if item is not UNCHANGED:
             changes["payload"] = encode_with(queue, item)
         if not changes:

@@ -14,17 +14,18 @@ schedule is identified by its queue and its name, as its items are.  There are t
 from __future__ import annotations
 
 import hashlib
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any, NamedTuple, TypedDict, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 from zoneinfo import ZoneInfo
 
-from zkrq.base.checks import Duration, check_count, check_id, check_name
+from zkrq.base.checks import Duration, check_id, check_name
 from zkrq.base.clock import now
 from zkrq.base.errors import ConfigError, PayloadTooLarge
+from zkrq.base.meant import unknown_option
 from zkrq.client.moments import (
-    CATCH_UP,
     Cron,
     Period,
     Schedule,
@@ -34,7 +35,8 @@ from zkrq.client.moments import (
     from_ms,
     read_schedule,
 )
-from zkrq.protocol.records import PRIORITIES
+from zkrq.operations.push import RepeatedOptions
+from zkrq.operations.schedules import CATCH_UP, OPTIONS, PUT_SCHEDULE
 
 if TYPE_CHECKING:
     from zkrq.protocol.recurring import Missed, Progress
@@ -46,14 +48,13 @@ ITEM_MAX = 16 * 1024
 """Bytes of a stored schedule's encoded item."""
 
 
-class ScheduleOptions(TypedDict, total=False):
+class ScheduleOptions(RepeatedOptions, total=False):
     """Options of a schedule; their meanings are those of ``Cluster.every``."""
 
     offset: Duration
     zone: str | None
     catch_up: Duration
     missed: Missed
-    priority: int
 
 
 class Key(NamedTuple):
@@ -70,11 +71,11 @@ class Key(NamedTuple):
 class StoredSchedule:
     """A schedule that a namespace stores.
 
-    ``when``, ``offset``, ``zone``, ``catch_up``, ``missed``, ``priority``: as for ``Cluster.every``.  ``payload``: the
-    item, encoded; None if the code that declares the schedule makes it.  ``paused``: whether nothing is pushed until
-    ``resume``.  ``since``: moments up to this one are not pushed, because the schedule was added, first declared,
-    changed or resumed then; None: no such bound.  ``mark``: of the declaration in code, empty for a schedule that was
-    added at run time.
+    ``when``, ``offset``, ``zone``, ``catch_up``, ``missed``: as for ``Cluster.every``.  ``options``: those of each push
+    that are given, by name.  ``payload``: the item, encoded; None if the code that declares the schedule makes it.
+    ``paused``: whether nothing is pushed until ``resume``.  ``since``: moments up to this one are not pushed, because
+    the schedule was added, first declared, changed or resumed then; None: no such bound.  ``mark``: of the declaration
+    in code, empty for a schedule that was added at run time.
 
     ``last``: the last moment that was pushed.  ``last_loss``: the last one that was not (event ``MomentsLost``), and
     ``losses``: how many were not.  The processes that push store these within seconds.
@@ -87,7 +88,7 @@ class StoredSchedule:
     zone: str | None = None
     catch_up: float = CATCH_UP
     missed: Missed = "last"
-    priority: int = 0
+    options: Mapping[str, Any] = field(default_factory=dict[str, Any], hash=False)
     payload: bytes | None = None
     paused: bool = False
     since: datetime | None = None
@@ -100,6 +101,11 @@ class StoredSchedule:
     def key(self) -> Key:
         """The queue and the name."""
         return Key(self.queue, self.name)
+
+    @property
+    def priority(self) -> int:
+        """Priority of the items, 0 to 9."""
+        return self.options.get("priority", 0)
 
     @property
     def declared(self) -> bool:
@@ -139,7 +145,6 @@ def checked(entry: StoredSchedule) -> StoredSchedule:
     """
     check_name("the queue's name", entry.queue)
     check_id("a schedule's name", entry.name)
-    check_count("priority", entry.priority, least=PRIORITIES.start, most=PRIORITIES.stop - 1)
     if entry.payload is not None and len(entry.payload) > ITEM_MAX:
         size = len(entry.payload)
         text = f"the encoded item has {size} bytes, a stored schedule's has at most {ITEM_MAX}; nothing was written"
@@ -149,27 +154,31 @@ def checked(entry: StoredSchedule) -> StoredSchedule:
         raise ConfigError(f"{entry.key} cannot be stored: give its zone by name, such as 'Europe/Berlin'")
     catch_up = check_catch_up(entry.catch_up)
     check_span(entry.schedule, catch_up)
-    return replace(entry, **moments, catch_up=catch_up, missed=check_missed(entry.missed))
+    options = check_options(entry.options, catch_up)
+    return replace(entry, **moments, catch_up=catch_up, missed=check_missed(entry.missed), options=options)
+
+
+def check_options(options: Mapping[str, Any], catch_up: float) -> dict[str, Any]:
+    """Return the options of each push of a schedule that say more than their absence.  Raises ``ConfigError``."""
+    known = PUT_SCHEDULE.check({**options, "catch_up": catch_up})
+    return {name: value for name, value in known.items() if name in OPTIONS.by_name}
+
+
+def divided(what: str, options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the options of a schedule, those of each push together as ``options``.
+
+    Raises ``TypeError`` for others, given to ``what``.
+    """
+    if unknown := options.keys() - PUT_SCHEDULE.by_name.keys():
+        raise unknown_option(what, min(unknown), PUT_SCHEDULE.by_name)
+    own = {name: value for name, value in options.items() if name not in OPTIONS.by_name}
+    return {**own, "options": {name: value for name, value in options.items() if name in OPTIONS.by_name}}
 
 
 def with_progress(entry: StoredSchedule, progress: Progress) -> StoredSchedule:
     """Return the same schedule with what is stored of its moments."""
     last, lost = (None if ms is None else from_ms(ms) for ms in (progress.last, progress.lost))
     return replace(entry, last=last, last_loss=lost, losses=progress.losses)
-
-
-def as_told(entry: StoredSchedule) -> dict[str, object]:
-    """Return a schedule by name as lists in JSON show it, without its item.
-
-    ``next``: its next moment, None while it is paused; ``last``, ``last_loss``: the last that was pushed, and lost.
-    """
-    plain = ("queue", "name", "when", "offset", "zone", "catch_up", "missed", "priority", "paused", "declared")
-    moments = {"next": entry.upcoming, "last": entry.last, "last_loss": entry.last_loss}
-    return {
-        **{name: getattr(entry, name) for name in plain},
-        **{name: moment and moment.isoformat() for name, moment in moments.items()},
-        "losses": entry.losses,
-    }
 
 
 def moments_of(schedule: Schedule) -> dict[str, Any] | None:
@@ -187,7 +196,8 @@ def moments_of(schedule: Schedule) -> dict[str, Any] | None:
 
 def mark_of(entry: StoredSchedule) -> str:
     """Return the mark of a declaration in code: another one if anything of it is changed."""
-    said = repr((entry.when, entry.offset, entry.zone, entry.catch_up, entry.missed, entry.priority, entry.payload))
+    options = json.dumps(dict(entry.options), sort_keys=True)
+    said = repr((entry.when, entry.offset, entry.zone, entry.catch_up, entry.missed, options, entry.payload))
     return hashlib.sha256(said.encode()).hexdigest()[:16]
 
 
@@ -229,6 +239,7 @@ class Timetable:
         old = self.get(key)
         if "when" in changes:  # an offset and a zone belong to one kind of schedule, so they do not outlive the other
             changes = {"offset": 0.0, "zone": None, **changes}
+        changes = {**changes, "options": {**old.options, **changes.get("options", {})}}
         return self._with(checked(replace(old, **changes, since=at)))
 
     def paused(self, key: Key) -> Timetable:

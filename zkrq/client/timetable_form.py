@@ -8,11 +8,11 @@ from collections.abc import Collection, Mapping
 from datetime import UTC, datetime
 from typing import Any
 
-from zkrq.base.checks import check_count, check_duration, check_id, check_name
+from zkrq.base.checks import check_duration, check_id, check_name
 from zkrq.base.errors import ConfigError
 from zkrq.client.moments import EPOCH, check_catch_up, check_missed
-from zkrq.client.timetable import Key, StoredSchedule, Timetable
-from zkrq.protocol.records import PRIORITIES
+from zkrq.client.timetable import Key, StoredSchedule, Timetable, check_options
+from zkrq.operations.schedules import OPTIONS
 from zkrq.protocol.znodes import read_object, text
 
 TIMETABLE_MAX = 900_000
@@ -24,8 +24,7 @@ FORMAT = 1
 SINCE_MAX = datetime(9000, 1, 1, tzinfo=UTC)
 """Moment from which on a schedule's ``since`` cannot be read: moments after it might be none of Python's."""
 
-_PLAIN = ("queue", "name", "when", "offset", "zone", "catch_up", "missed", "priority", "paused", "mark")
-_FIELDS = (*_PLAIN, "payload", "since")
+_PLAIN = ("queue", "name", "when", "offset", "zone", "catch_up", "missed", "paused", "mark")
 
 
 def encode(table: Timetable, nonce: str) -> bytes:
@@ -43,6 +42,7 @@ def encode(table: Timetable, nonce: str) -> bytes:
 
 def _as_json(entry: StoredSchedule) -> dict[str, object]:
     value: dict[str, object] = {name: getattr(entry, name) for name in _PLAIN}
+    value |= {"priority": entry.priority, **entry.options}
     value["payload"] = None if entry.payload is None else b64encode(entry.payload).decode()
     value["since"] = entry.since and entry.since.isoformat()
     return value
@@ -76,7 +76,7 @@ def decode(data: bytes | None) -> Timetable:
             unreadable.append(value)
             continue
         entries[entry.key] = entry
-        if more := _others(value, _FIELDS):
+        if more := _others(value, (*_PLAIN, *OPTIONS.by_name, "payload", "since")):
             unknown_of[entry.key] = more
     return Timetable(entries, _others(stored, ("format", "nonce", "schedules")), unknown_of, tuple(unreadable))
 
@@ -86,15 +86,16 @@ def _from_json(value: dict[str, Any]) -> StoredSchedule:
     when, zone, since = value["when"], value["zone"], value["since"] and datetime.fromisoformat(value["since"])
     if since and not EPOCH <= since < SINCE_MAX:
         raise ValueError(f"its pushes would begin after {since}")
+    catch_up = check_catch_up(value["catch_up"])
     return StoredSchedule(
         queue=check_name("the queue's name", value["queue"]),
         name=check_id("a schedule's name", value["name"]),
         when=text(when) if isinstance(when, str) else check_duration("the period", when),
         offset=check_duration("offset", value["offset"]),
         zone=None if zone is None else text(zone),
-        catch_up=check_catch_up(value["catch_up"]),
+        catch_up=catch_up,
         missed=check_missed(text(value.get("missed", "last"))),
-        priority=check_count("priority", value["priority"], least=PRIORITIES.start, most=PRIORITIES.stop - 1),
+        options=check_options({name: value[name] for name in OPTIONS.by_name if name in value}, catch_up),
         paused=bool(value["paused"]),
         mark=text(value["mark"]),
         payload=None if value["payload"] is None else b64decode(value["payload"]),

@@ -234,7 +234,7 @@ class Choice(Kind[str]):
 
     def check(self, name: str, value: Any) -> str:
         if value not in self.words:
-            raise ConfigError(f"{name} is {value!r:.100}: must be {', '.join(self.words[:-1])} or {self.words[-1]}")
+            raise ConfigError(f"{name} is {value!r:.100}: must be one of {', '.join(map(repr, self.words))}")
         return value
 
 

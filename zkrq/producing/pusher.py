@@ -105,7 +105,7 @@ class Pusher(Generic[T]):
         """
         if self._groups is not None:
             options = options.among(self._groups)
-        payload = self._encode(item, options.headers, id) if encoded is None else NO_HEADERS + encoded
+        payload = self._encode(item, options.headers, id) if encoded is None else with_headers(encoded, options.headers)
         if id is None:
             call = Push("", 0, payload, options)
         else:

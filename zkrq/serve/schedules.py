@@ -3,29 +3,36 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from datetime import datetime
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, cast
 
 from fastapi import APIRouter, Path, Response, Security
 from fastapi.security import HTTPBearer
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, create_model
 
 from zkrq.base.checks import MAX_ID, check_id
 from zkrq.base.errors import ConfigError
-from zkrq.client.moments import CATCH_UP, MAX_CATCH_UP, MIN_CATCH_UP, MIN_PERIOD
-from zkrq.client.timetable import as_told
-from zkrq.protocol.recurring import Missed  # noqa: TC001 (pydantic reads it)
+from zkrq.operations.schedules import (
+    CATCH_UP,
+    CRON_MAX,
+    MAX_CATCH_UP,
+    MIN_CATCH_UP,
+    MIN_PERIOD,
+    OPTIONS,
+    PUT_SCHEDULE,
+    SCHEDULE,
+    ZONE_MAX,
+)
+from zkrq.protocol.recurring import Missed
 from zkrq.serve.api import MISSING, PROBLEMS
-from zkrq.serve.bodies import Payload, QueueName, with_item
+from zkrq.serve.bodies import Payload, Push, QueueName, with_item
 from zkrq.serve.problems import BadSchedule, NoSuchSchedule
 
 if TYPE_CHECKING:
     from zkrq.client.cluster import Cluster
     from zkrq.client.timetable import StoredSchedule
     from zkrq.serve.queues import Queues
-
-CRON_MAX = 200
-"""Characters of a cron expression."""
 
 ScheduleName = Annotated[
     str,
@@ -34,51 +41,58 @@ ScheduleName = Annotated[
 ]
 
 
-class PutSchedule(Payload):
-    """A schedule: when to push which item."""
+_HELP = {each.name: each.help for each in PUT_SCHEDULE.parameters}
+
+_EachPush = create_model(
+    "EachPush",
+    __base__=Payload,
+    **cast("Any", {name: (Push.model_fields[name].annotation, Push.model_fields[name]) for name in OPTIONS.by_name}),
+)
+
+
+class PutSchedule(_EachPush):
+    """A schedule: when to push which item, with which options of a push."""
 
     when: (
         Annotated[float, Field(ge=MIN_PERIOD, le=366 * 86400, allow_inf_nan=False)]
         | Annotated[str, Field(min_length=1, max_length=CRON_MAX)]
-    ) = Field(description="Seconds between two moments, at least 0.1, or a cron expression.")
-    offset: Annotated[float, Field(ge=0, le=366 * 86400, allow_inf_nan=False)] = Field(
-        0.0, description="Seconds after each multiple of the period since 1970; left out: 0."
-    )
-    zone: Annotated[str, Field(min_length=1, max_length=64)] | None = Field(
-        None, description="The time zone of a cron expression, such as `Europe/Berlin`; left out: UTC."
-    )
+    ) = Field(description=_HELP["when"])
+    offset: Annotated[float, Field(ge=0, le=366 * 86400, allow_inf_nan=False)] = Field(0.0, description=_HELP["offset"])
+    zone: Annotated[str, Field(min_length=1, max_length=ZONE_MAX)] | None = Field(None, description=_HELP["zone"])
     catch_up: Annotated[float, Field(ge=MIN_CATCH_UP, le=MAX_CATCH_UP, allow_inf_nan=False)] = Field(
-        CATCH_UP, description="Seconds by which a moment may be pushed late, at most a week; left out: 240."
+        CATCH_UP, description=_HELP["catch_up"]
     )
-    missed: Missed = Field(
-        "last",
-        description="Which of several moments that are due are pushed: all, the last, or none that is 10 seconds late; "
-        "left out: `last`.",
-    )
-    priority: Annotated[int, Field(ge=0, le=9)] = Field(
-        0, description="Of the items; higher is delivered first; left out: 0."
-    )
+    missed: Missed = Field("last", description=_HELP["missed"])
+
+    def options(self) -> dict[str, Any]:
+        """Return the options that are given, beside when and what."""
+        given = self.model_fields_set & PUT_SCHEDULE.by_name.keys()
+        return {name: getattr(self, name) for name in given - {"when"}}
 
 
-class Schedule(BaseModel):
+_TYPES: Mapping[str, Any] = {
+    **dict.fromkeys(("queue", "name"), str),
+    "when": float | str,
+    **dict.fromkeys(("offset", "catch_up"), float),
+    "missed": Missed,
+    **{name: Push.model_fields[name].annotation for name in OPTIONS.by_name},
+    **dict.fromkeys(("paused", "declared"), bool),
+    **dict.fromkeys(("next", "last", "last_loss"), datetime | None),
+    "losses": int,
+}
+"""Types of the fields that are no text or null."""
+
+_FIELDS = {
+    each.name: (_TYPES.get(each.name, str | None), Field(description=each.sentence))
+    for each in SCHEDULE.fields
+    if each.name != "item"
+}
+_Told = create_model("Told", __config__=ConfigDict(extra="forbid"), **cast("Any", _FIELDS))
+
+
+class Schedule(_Told):
     """A schedule that the namespace stores."""
 
-    model_config = ConfigDict(extra="forbid")
-
-    queue: str
-    name: str
-    when: float | str = Field(description="Seconds between two moments, or a cron expression.")
-    offset: float
-    zone: str | None
-    catch_up: float
-    missed: Missed
-    priority: int
-    paused: bool = Field(description="Whether nothing is pushed until it is resumed.")
-    declared: bool = Field(description="Whether code declares it; then the processes of that code push its items.")
-    next: datetime | None = Field(description="Its next moment; null while it is paused.")
-    last: datetime | None = Field(description="The last moment that was pushed; null: none was.")
-    last_loss: datetime | None = Field(description="The last moment that was lost: not pushed; null: none was.")
-    losses: int = Field(description="How many moments were lost.")
     item: Any = Field(None, description="The item, if its bytes are JSON; null if the code makes it.")
     base64: str | None = Field(None, description="Otherwise: its bytes in base64.")
 
@@ -97,7 +111,7 @@ class Removed(BaseModel):
 
 def told(entry: StoredSchedule) -> str:
     """Write a schedule as JSON; see ``Schedule``."""
-    known = as_told(entry)
+    known = SCHEDULE.tell(entry)
     return json.dumps(known | {"item": None}) if entry.payload is None else with_item(known, entry.payload)
 
 
@@ -143,15 +157,10 @@ class ScheduleApi:
     async def put_schedule(self, queue: QueueName, name: ScheduleName, body: PutSchedule) -> Response:
         """Add a schedule, or replace the one of that name, from the next moment on. A pause holds."""
         payload = body.payload()
-        options: dict[str, Any] = {
-            "offset": body.offset,
-            "zone": body.zone,
-            "catch_up": body.catch_up,
-            "missed": body.missed,
-            "priority": body.priority,
-        }
         try:
-            put = await self._schedules.add(self._queues[queue], name, body.when, payload, replace=True, **options)
+            put = await self._schedules.add(
+                self._queues[queue], name, body.when, payload, replace=True, **body.options()
+            )
         except ConfigError as error:
             raise BadSchedule(str(error)) from error
         return _tell(put)
