@@ -21,8 +21,10 @@ from sqlalchemy.orm import Session
 import zkrq
 from tests import odd
 from tests.harness import drain, in_process, new_namespace, settled, take, until
+from tests.levels import Later, later_release
 from zkrq import local
 from zkrq.base import clock
+from zkrq.client.inner import client_of
 from zkrq.operations.kinds import Text
 from zkrq.operations.operation import Parameter
 from zkrq.operations.push import PUSH
@@ -366,15 +368,23 @@ async def test_what_waits_for_its_level_is_pushed_when_that_is_raised(
     engine: sa.Engine, servers: local.Servers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("zkrq.outbox.forwarding.RETRY_SECONDS", 0.01)
-    async with in_process(servers, new_namespace(), level=1) as cluster:
-        with engine.begin() as connection:
-            push(connection, "jobs", "grouped", group="g")
-        forwarder = Forwarder(engine, cluster)
-        assert await forwarder.forward() == Forwarded(left=1)
-        await cluster.upgrade()
-        await asyncio.sleep(0.02)
-        assert await forwarder.forward() == Forwarded(pushed=1)
-        assert await drain(cluster) == ["grouped"]
+    plain = zkrq.Queue[Any].push
+
+    async def gated(queue: zkrq.Queue[Any], item: Any, **options: Any) -> zkrq.Receipt:
+        client_of(cluster).shards.placement.check(Later.THING)
+        return await plain(queue, item, **options)
+
+    monkeypatch.setattr(zkrq.Queue, "push", gated)
+    with later_release():
+        async with in_process(servers, new_namespace()) as cluster:
+            with engine.begin() as connection:
+                push(connection, "jobs", "new")
+            forwarder = Forwarder(engine, cluster)
+            assert await forwarder.forward() == Forwarded(left=1)
+            await cluster.upgrade()
+            await asyncio.sleep(0.02)
+            assert await forwarder.forward() == Forwarded(pushed=1)
+            assert await drain(cluster) == ["new"]
 
 
 async def test_it_forwards_by_itself_while_servers_and_the_database_come_and_go(
