@@ -7,7 +7,7 @@ from asyncio import Event
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, TypeVar, Unpack, cast
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar, Unpack, cast
 
 from zkrq.base.checks import Duration, check_id, check_name
 from zkrq.base.clock import now
@@ -29,6 +29,13 @@ LOOK_SECONDS = 30.0
 """Seconds after which a schedule that could not be read is tried again."""
 
 _log = logging.getLogger("zkrq.producing.schedules")
+
+
+class Named(Protocol):
+    """Anything with the name of a queue: one of ``zkrq.Queue``, or of ``zkrq.sync.Queue``."""
+
+    @property
+    def name(self) -> str: ...
 
 
 class StoredSchedules:
@@ -66,7 +73,7 @@ class StoredSchedules:
         entries = (await self._client.schedule_store.read()).entries.values()
         return sorted(await self._with_progress(*entries), key=lambda entry: entry.key)
 
-    async def get(self, queue: Queue[Any] | str, name: str) -> StoredSchedule | None:
+    async def get(self, queue: Named | str, name: str) -> StoredSchedule | None:
         """Return one of them, None if there is none of that name."""
         key = self._key(queue, name)
         entry = (await self._client.schedule_store.read()).entries.get(key)
@@ -123,17 +130,17 @@ class StoredSchedules:
         at = now()
         return await self._change(key, lambda table: table.changed(key, changes, at))
 
-    async def pause(self, queue: Queue[Any] | str, name: str) -> StoredSchedule:
+    async def pause(self, queue: Named | str, name: str) -> StoredSchedule:
         """Push nothing more for a schedule, until ``resume``; also if code declares it."""
         key = self._key(queue, name)
         return await self._change(key, lambda table: table.paused(key))
 
-    async def resume(self, queue: Queue[Any] | str, name: str) -> StoredSchedule:
+    async def resume(self, queue: Named | str, name: str) -> StoredSchedule:
         """Push again for a schedule, at the moments that come from now on."""
         key, at = self._key(queue, name), now()
         return await self._change(key, lambda table: table.resumed(key, at))
 
-    async def remove(self, queue: Queue[Any] | str, name: str) -> None:
+    async def remove(self, queue: Named | str, name: str) -> None:
         """Remove a schedule.  Items that were pushed stay."""
         key = self._key(queue, name)
         seen = False
@@ -164,7 +171,7 @@ class StoredSchedules:
             task.cancel()
             runner.stop()
 
-    def _key(self, queue: Queue[Any] | str, name: str) -> Key:
+    def _key(self, queue: Named | str, name: str) -> Key:
         self._client.check_open()
         of = check_name("the queue's name", queue) if isinstance(queue, str) else queue.name
         return Key(of, check_id("a schedule's name", name))

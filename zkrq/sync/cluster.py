@@ -8,11 +8,10 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeVar, Unpack, overload
 
 from zkrq.base.checks import check_name
-from zkrq.base.codecs import JSON
 from zkrq.base.meant import unknown_method
 from zkrq.base.settings import AS_DECLARED, QUEUE_DEFAULTS, QueueOptions
 from zkrq.client import cluster
-from zkrq.sync.blocking import blocking, with_arguments_of
+from zkrq.sync.blocking import blocking, iterating, itself, with_arguments_of
 from zkrq.sync.claims import Claim
 from zkrq.sync.queue import Queue, ResultQueue, find_of
 from zkrq.sync.schedules import StoredSchedules
@@ -49,6 +48,9 @@ class Cluster:
 
     def _call(self, act: Callable[[cluster.Cluster], Awaitable[R]]) -> R:
         return self._portal.call(act)
+
+    def _inside(self, cluster: cluster.Cluster) -> cluster.Cluster:
+        return cluster
 
     def _opened(self) -> cluster.Cluster | None:
         """Return the asynchronous cluster inside, None if this process has not opened it."""
@@ -136,15 +138,7 @@ class Cluster:
 
     queues = blocking(cluster.Cluster.queues)
     broadcast = blocking(cluster.Cluster.broadcast)
-
-    def listen(self, topic: str, *, codec: Codec[T] = JSON) -> Generator[T]:
-        """Iterate over the messages that are broadcast to a topic, from the first one that is asked for on.
-
-        Arguments and errors are those of ``zkrq.Cluster.listen``.
-        """
-        opened = self._portal.open()
-        listener = opened.read(lambda: opened.cluster.listen(topic, codec=codec))
-        return opened.iterate(listener, lambda message: message)
+    listen = iterating(cluster.Cluster.listen, itself, "T")
 
     def schedules(self) -> StoredSchedules:
         """Return the schedules that this namespace stores, as ``zkrq.Cluster.schedules`` does."""

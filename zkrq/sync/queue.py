@@ -2,24 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Generator, Iterable, Iterator, Mapping, Sequence
-from datetime import datetime
-from functools import partial
-from typing import TYPE_CHECKING, Any, Generic, TypeVar, Unpack
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Generic, TypeVar, Unpack, cast
 
 from zkrq.base.errors import Receipt, Receipts, ZkrqError
-from zkrq.base.meant import NoOptions, unknown_method_of_queue
-from zkrq.client import queue
+from zkrq.base.meant import unknown_method_of_queue
+from zkrq.client import queue, results
 from zkrq.sync.batch import Batch
-from zkrq.sync.blocking import blocking
+from zkrq.sync.blocking import blocking, iterating, itself, passing_on
 from zkrq.sync.claims import Claim, claim_of
 from zkrq.sync.receipts import JoinedReceipts, join_errors
 
 if TYPE_CHECKING:
-    from zkrq.base.checks import Duration, Headers
+    from zkrq.base.checks import Duration
     from zkrq.base.results import Result
     from zkrq.client.cluster import Cluster
-    from zkrq.client.items import Item, ItemState
     from zkrq.operations.push import PushOptions
     from zkrq.sync.portal import Portal
 
@@ -55,22 +52,15 @@ class Queue(Generic[T]):
     def _call(self, act: Callable[[queue.Queue[T]], Awaitable[R]]) -> R:
         return self._portal.call(lambda cluster: act(self._find(cluster)))
 
+    def _inside(self, cluster: Cluster) -> queue.Queue[T]:
+        return self._find(cluster)
+
     # -- push ----------------------------------------------------------------------------------------------------------
 
     push = blocking(queue.Queue[T].push)
 
-    def push_many(
-        self,
-        items: Iterable[T],
-        *,
-        delay: Duration | None = None,
-        at: datetime | None = None,
-        priority: int = 0,
-        ttl: Duration | None = None,
-        headers: Headers | None = None,
-        group: str | None = None,
-        **unknown: Unpack[NoOptions],
-    ) -> Receipts:
+    @passing_on(queue.Queue[T].push_many)
+    def push_many(self, items: Iterable[T], **options: Any) -> Receipts:
         """Put many items into the queue, in order; return one receipt each.
 
         A generator runs in the calling thread, ``TAKEN_AT_ONCE`` items at a time, so it may use the database
@@ -83,9 +73,7 @@ class Queue(Generic[T]):
             async def act(queue: queue.Queue[T]) -> Receipts:
                 nonlocal is_ordered
                 try:
-                    return await queue.push_many(
-                        some, delay=delay, at=at, priority=priority, ttl=ttl, headers=headers, group=group, **unknown
-                    )
+                    return await queue.push_many(some, **options)
                 finally:
                     is_ordered = queue._pusher.is_ordered  # pyright: ignore[reportPrivateUsage]
 
@@ -111,35 +99,8 @@ class Queue(Generic[T]):
 
     # -- pop -----------------------------------------------------------------------------------------------------------
 
-    def pop(self, *, prefetch: int | None = None, limit: int | None = None, wait: bool = True) -> Generator[Claim[T]]:
-        """Iterate over claims: ``for claim in queue.pop()``.  Leaving the loop hands back items claimed ahead.
-
-        Arguments and errors are those of ``zkrq.Queue.pop``.
-        """
-        opened = self._portal.open()
-        stream = opened.read(lambda: self._find(opened.cluster).pop(prefetch=prefetch, limit=limit, wait=wait))
-        return opened.iterate(stream, partial(Claim[T], opened))
-
-    def pop_batches(
-        self,
-        max_size: int = 100,
-        *,
-        within: Duration = 0.0,
-        prefetch: int | None = None,
-        limit: int | None = None,
-        wait: bool = True,
-    ) -> Generator[Batch[T]]:
-        """Iterate over batches of claims: ``for batch in queue.pop_batches(100)``; see ``Batch``.
-
-        Leaving the loop hands back items claimed ahead.  Arguments and errors are those of ``zkrq.Queue.pop_batches``.
-        """
-        opened = self._portal.open()
-        stream = opened.read(
-            lambda: self._find(opened.cluster).pop_batches(
-                max_size, within=within, prefetch=prefetch, limit=limit, wait=wait
-            )
-        )
-        return opened.iterate(stream, partial(Batch[T], opened))
+    pop = iterating(queue.Queue[T].pop, Claim[T], "Claim[T]")
+    pop_batches = iterating(queue.Queue[T].pop_batches, Batch[T], "Batch[T]")
 
     def pop_one(self, *, timeout: Duration | None = None) -> Claim[T] | None:
         """Return one claim, or None after ``timeout`` seconds (None: wait forever; 0: take what is ready).
@@ -183,33 +144,8 @@ class Queue(Generic[T]):
     history = blocking(queue.Queue[T].history)
     groups = blocking(queue.Queue[T].groups)
     dead_letters = blocking(queue.Queue[T].dead_letters)
-
-    def scan(self, state: ItemState | None = None, *, group: str | None = None) -> Generator[Item[T]]:
-        """Iterate over all items in no particular order; ``state``, ``group``: only over those in that state, or group.
-
-        Raises as ``zkrq.Queue.scan`` does.
-        """
-        opened = self._portal.open()
-        return opened.iterate(
-            opened.read(lambda: self._find(opened.cluster).scan(state, group=group)), lambda item: item
-        )
-
-    def find(
-        self,
-        *,
-        key: str | None = None,
-        header: tuple[str, str] | None = None,
-        error: str | None = None,
-        group: str | None = None,
-        state: ItemState | None = None,
-    ) -> Generator[Item[T]]:
-        """Iterate over the items of which all that is given holds; see ``zkrq.Queue.find``."""
-        opened = self._portal.open()
-        stream = opened.read(
-            lambda: self._find(opened.cluster).find(key=key, header=header, error=error, group=group, state=state)
-        )
-        return opened.iterate(stream, lambda item: item)
-
+    scan = iterating(queue.Queue[T].scan, itself, "Item[T]")
+    find = iterating(queue.Queue[T].find, itself, "Item[T]")
     find_page = blocking(queue.Queue[T].find_page)
 
     # -- changing ------------------------------------------------------------------------------------------------------
@@ -243,9 +179,8 @@ class ResultReceipt(Receipt, Generic[R]):
 class ResultQueue(Queue[T], Generic[T, R]):
     """A queue of items of type ``T`` whose handlers return results of type ``R``: ``zkrq.ResultQueue`` for threads."""
 
-    def _ask(self, act: Callable[[Any], Awaitable[X]]) -> X:
-        """Await ``act`` of the asynchronous queue, which has results, too."""
-        return self._portal.call(lambda cluster: act(self._find(cluster)))
+    def _call(self, act: Callable[[results.ResultQueue[T, R]], Awaitable[X]]) -> X:
+        return self._portal.call(lambda cluster: act(cast("results.ResultQueue[T, R]", self._find(cluster))))
 
     def push(self, item: T, **options: Unpack[PushOptions]) -> ResultReceipt[R]:
         """Put one item into the queue, as ``Queue.push`` does.  The receipt can wait for the item's result."""
@@ -253,20 +188,9 @@ class ResultQueue(Queue[T], Generic[T, R]):
         receipt.queue = self
         return receipt
 
-    def call(self, item: T, *, timeout: Duration | None = 10.0, **options: Unpack[PushOptions]) -> R:
-        """Push an item, wait until it is done, and return what its handler returned; see ``zkrq.ResultQueue.call``."""
-        return self._ask(lambda queue: queue.call(item, timeout=timeout, **options))
-
-    def result(self, id: str, *, timeout: Duration | None = 10.0) -> Result[R]:
-        """Wait until an item has ended; return what became of it.  Raises as ``zkrq.ResultQueue.result`` does."""
-        return self._ask(lambda queue: queue.result(id, timeout=timeout))
-
-    def results(self, ids: Iterable[str], *, timeout: Duration | None = 10.0) -> dict[str, Result[R]]:
-        """Wait until all of these items have ended; return what became of each, by id.
-
-        Raises as ``zkrq.ResultQueue.results`` does.
-        """
-        return self._ask(lambda queue: queue.results(ids, timeout=timeout))
+    call = blocking(results.ResultQueue[T, R].call)
+    result = blocking(results.ResultQueue[T, R].result)
+    results = blocking(results.ResultQueue[T, R].results)
 
 
 def find_of(blocking: Queue[T]) -> Callable[[Cluster], queue.Queue[T]]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING, Any, TypeVar, Unpack
+from typing import TYPE_CHECKING, TypeVar, Unpack
 
 from zkrq.client import scheduling
 from zkrq.client.scheduling import UNCHANGED
@@ -35,10 +35,7 @@ class StoredSchedules:
         return self._portal.call(lambda cluster: act(cluster.schedules()))
 
     list = blocking(scheduling.StoredSchedules.list)
-
-    def get(self, queue: Queue[Any] | str, name: str) -> StoredSchedule | None:
-        """Return one of them, None if there is none of that name."""
-        return self._call(lambda schedules: schedules.get(_name(queue), name))
+    get = blocking(scheduling.StoredSchedules.get)
 
     def add(
         self,
@@ -72,18 +69,6 @@ class StoredSchedules:
             lambda cluster: cluster.schedules().change(find_of(queue)(cluster), name, when=when, item=item, **options)
         )
 
-    def pause(self, queue: Queue[Any] | str, name: str) -> StoredSchedule:
-        """Push nothing more for a schedule, until ``resume``; also if code declares it."""
-        return self._call(lambda schedules: schedules.pause(_name(queue), name))
-
-    def resume(self, queue: Queue[Any] | str, name: str) -> StoredSchedule:
-        """Push again for a schedule, at the moments that come from now on."""
-        return self._call(lambda schedules: schedules.resume(_name(queue), name))
-
-    def remove(self, queue: Queue[Any] | str, name: str) -> None:
-        """Remove a schedule.  Items that were pushed stay."""
-        return self._call(lambda schedules: schedules.remove(_name(queue), name))
-
-
-def _name(queue: Queue[Any] | str) -> str:
-    return queue if isinstance(queue, str) else queue.name
+    pause = blocking(scheduling.StoredSchedules.pause)
+    resume = blocking(scheduling.StoredSchedules.resume)
+    remove = blocking(scheduling.StoredSchedules.remove)
