@@ -92,6 +92,7 @@ async def test_result_of_an_item(stage: Stage) -> None:
     path = f"/queues/{sums.name}/items/{receipt.id}/result"
     told = (await stage.http.get(path)).json()
     known = {"id": receipt.id, "state": "queued", "has_result": False, "reason": None, "owner": None, "progress": None}
+    known |= {"traceback": None, "is_lost": False}
     assert told == known
     claim = await take(sums)
     assert (await stage.http.get(path)).json()["owner"] == claim.owner

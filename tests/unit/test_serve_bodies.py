@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
-import inspect
 from typing import Any
 
 import pytest
 from pydantic import BaseModel, ValidationError
 
 from tests.every import every
-from zkrq.serve import bodies, schedules
-from zkrq.serve.bodies import UNKNOWN_NAMED, Push
+from zkrq.operations.operation import Arguments
+from zkrq.operations.push import PUSH
+from zkrq.operations.table import OPERATIONS
+from zkrq.serve.bodies import UNKNOWN_NAMED, Body, body_of
 
-REQUESTS: dict[str, type[BaseModel]] = {
-    name: model
-    for module in (bodies, schedules)
-    for name, model in inspect.getmembers(module, inspect.isclass)
-    if issubclass(model, BaseModel) and model.model_config.get("extra") == "forbid" and model.model_config.get("strict")
-}
+WITH_BODIES = [each for each in OPERATIONS.values() if each.method != "GET"]
+SECTIONS = [kind.of for each in WITH_BODIES for one in each.parameters if isinstance(kind := one.kind, Arguments)]
+MODELS: list[type[Body]] = list(map(body_of, [*WITH_BODIES, *SECTIONS]))
+REQUESTS: dict[str, type[BaseModel]] = {model.__name__: model for model in MODELS}
 
 
 def errors_of(model: type[BaseModel], body: dict[str, Any]) -> list[str]:
@@ -36,5 +35,5 @@ def test_many_unknown_fields_are_one_error(name: str) -> None:
 
 
 def test_many_headers_are_one_error() -> None:
-    (message,) = errors_of(Push, {"item": 1, "headers": {str(number): number for number in range(10_000)}})
+    (message,) = errors_of(body_of(PUSH), {"item": 1, "headers": {str(number): number for number in range(10_000)}})
     assert "too many" in message

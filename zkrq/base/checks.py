@@ -27,6 +27,12 @@ MAX_HEADERS = 4096
 MAX_GROUP = 200
 """Bytes of a group's name in UTF-8."""
 
+MAX_GROUPS = 100
+"""Groups that one call returns."""
+
+MAX_CURSOR = 60_000
+"""Characters of the text that says where a search goes on."""
+
 Headers: TypeAlias = Mapping[str, str]
 """Short texts beside an item, by name."""
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any
 
 from zkrq.base.errors import ConfigError
 from zkrq.base.limits import DeadLetters, Groups, History, Limits, QueueSettings, ResultTtl, Size
 from zkrq.client.declaring import SECTIONS, BadSettings, SettingsChanged
 from zkrq.client.queue import parts_of
+from zkrq.operations.settings import STORED
 
 if TYPE_CHECKING:
     from zkrq.base.limits import Declared
@@ -91,24 +92,39 @@ def sections_in(settings: QueueSettings) -> dict[str, Declared]:
     return {SECTIONS[type(each)]: each for each in every}
 
 
-def as_value(settings: QueueSettings) -> dict[str, object]:
+def as_value(settings: QueueSettings) -> dict[str, Any]:
     """Return the settings as values that JSON can write."""
-    return {
-        "limits": {"concurrency": settings.limits.concurrency, **_rate_of(settings.limits)},
-        "groups": {
-            "concurrency": settings.groups.concurrency,
-            **_rate_of(settings.groups),
-            "ordered": settings.groups.ordered,
-        },
-        "history": settings.history,
-        "max_size": settings.max_size,
-        "dead_letters": {
-            "max_count": settings.dead_letters.max_count,
-            "max_age": settings.dead_letters.max_age_ms / 1000 or None,
-            "expired": settings.dead_letters.expired,
-        },
-        "results_ttl": settings.results_ttl,
-    }
+    return STORED.tell(settings)
+
+
+_NO_LIMITS: dict[str, Any] = {"concurrency": None, "rate": None}
+
+
+def named_in(given: Mapping[str, Any]) -> Named:
+    """Name what a part of such values changes, as ``CHANGE_SETTINGS`` has checked it; None takes away."""
+    named: dict[str, Mapping[str, Any]] = {}
+    for field, value in given.items():
+        match field:
+            case "limits":
+                named["limits"] = _in_limits(_NO_LIMITS if value is None else value)
+            case "groups":
+                named["groups"] = _in_limits(_NO_LIMITS | {"ordered": None} if value is None else value)
+            case "history":
+                named["history"] = {"count": value or 0}
+            case "max_size":
+                named["size"] = {"max": value}
+            case "dead_letters":
+                named["letters"] = asdict(DeadLetters()) if value is None else value
+            case _:
+                named["results"] = {"seconds": value}
+    return named
+
+
+def _in_limits(given: Mapping[str, Any]) -> dict[str, Any]:
+    fields = {name: value for name, value in given.items() if name != "seconds"}
+    if fields.get("rate") is not None:
+        fields["rate"] = fields["rate"], given.get("seconds", 1.0)
+    return fields | ({"ordered": bool(fields["ordered"])} if "ordered" in fields else {})
 
 
 def from_value(value: Mapping[str, Any]) -> QueueSettings:
@@ -141,8 +157,3 @@ def describe(settings: QueueSettings) -> str:
     history, size, ttl = History(settings.history), Size(settings.max_size), ResultTtl(settings.results_ttl)
     said = [str(part) for part in (settings.limits, settings.groups, size, history, ttl) if part.settings]
     return "; ".join([*said, str(settings.dead_letters)] if settings.dead_letters != DeadLetters() else said)
-
-
-def _rate_of(limits: Limits | Groups) -> dict[str, object]:
-    count, seconds = limits.rate or (None, None)
-    return {"rate": count, "seconds": seconds}

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, cast
 
+from zkrq.base.checks import MAX_CURSOR
 from zkrq.base.errors import ConfigError
 from zkrq.protocol.calls import START
 
@@ -22,8 +23,9 @@ PARTS_MAX = 500
 POSITIONS = 112
 """Positions that the id of an item can name; see ``calls.bundle_and_position``."""
 
-TEXT_MAX = 60_000
-"""Characters of a cursor."""
+
+class BadCursor(ConfigError):
+    """The text is none of a cursor."""
 
 
 class Source(enum.Enum):
@@ -88,9 +90,9 @@ class Cursor:
 
     @classmethod
     def read(cls, text: str) -> Cursor:
-        """Read the text of a cursor.  Raises ``ConfigError`` for any other text."""
+        """Read the text of a cursor.  Raises ``BadCursor`` for any other text."""
         try:
-            if len(text) > TEXT_MAX:
+            if len(text) > MAX_CURSOR:
                 raise ValueError("too long")
             value = json.loads(urlsafe_b64decode(text + "=" * (-len(text) % 4)))
             done, shard, source, at, leader, rest = value
@@ -100,7 +102,7 @@ class Cursor:
             _check(_AT[known].fullmatch(place) if known else place == START and not rest)
             return cls(tuple(done), shard, known, place, leader, tuple(_read_part(part) for part in rest))
         except (ValueError, TypeError, AttributeError, RecursionError):
-            raise ConfigError(f"after is {text[:80]!r}: must be `next` of the page before") from None
+            raise BadCursor(f"after is {text[:80]!r}: must be `next` of the page before") from None
 
 
 BEGINNING = Cursor()

@@ -15,9 +15,6 @@ if TYPE_CHECKING:
 GROUPS_LOOKED = 10_000
 """Groups of a shard that are looked at for the largest ones."""
 
-GROUPS_MAX = 100
-"""Groups that one call returns."""
-
 PAGE = 500
 """Groups that one call of a script reads."""
 

@@ -10,12 +10,12 @@ from dataclasses import replace
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
 
-from zkrq.base.checks import check_count, check_group, check_id
+from zkrq.base.checks import MAX_GROUPS, check_count, check_group, check_id
 from zkrq.base.errors import ConfigError
 from zkrq.base.limits import HISTORY_MAX, DeadLetters, Groups, History, Limits, QueueSettings, ResultTtl, Size
 from zkrq.base.tasks import together
 from zkrq.client.flow import NO_FLOW, Flow
-from zkrq.client.groups import GROUPS_MAX, LargestGroups, add_groups, read_groups
+from zkrq.client.groups import LargestGroups, add_groups, read_groups
 from zkrq.client.history import read_history
 from zkrq.client.items import EndedItem, Item, ItemState, check_state, items_of
 from zkrq.client.reports import read_all_progress, read_progress
@@ -236,7 +236,7 @@ class Inspection(Generic[T]):
         At most 10,000 groups of a shard are looked at, some hundred in each call.  ``n`` is at most 100.  Raises
         ``ConfigError``, ``Unavailable``.
         """
-        check_count("n", n, least=1, most=GROUPS_MAX)
+        check_count("n", n, least=1, most=MAX_GROUPS)
         self._parts.check_open()
         return add_groups(await self._everywhere.each(lambda replicas: read_groups(self.name, n, replicas)), n)
 

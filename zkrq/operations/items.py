@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from zkrq.base.checks import MAX_GROUP, MAX_ID, check_group, check_id
+from zkrq.base.checks import MAX_CURSOR, MAX_GROUP, MAX_ID, check_group, check_id
 from zkrq.base.errors import REASON_MAX
 from zkrq.operations.claims import WAIT_MAX
 from zkrq.operations.kinds import Choice, Content, Count, Flag, Header, Many, Moment, Number, Seconds, Text, Texts
@@ -15,9 +15,6 @@ FOUND_MAX = 500
 
 LETTERS_MAX = 500
 """Dead letters of one request."""
-
-CURSOR_MAX = 60_000
-"""Characters of a cursor."""
 
 STATES = ("ready", "scheduled", "claimed", "dead")
 
@@ -132,7 +129,7 @@ FIND = Operation(
         Parameter("group", GROUP, "Only items of this group.", example="tenant-42"),
         Parameter("limit", Count(1, FOUND_MAX), "At most this many items.", "100", default=100, example=100),
         Parameter(
-            "after", Text(CURSOR_MAX, pattern="^[A-Za-z0-9_-]+$"), "`next` of the reply before.", "from the beginning"
+            "after", Text(MAX_CURSOR, pattern="^[A-Za-z0-9_-]+$"), "`next` of the reply before.", "from the beginning"
         ),
     ),
     result=Record(

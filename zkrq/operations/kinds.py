@@ -239,15 +239,15 @@ class Choice(Kind[str]):
 
 
 @dataclass(frozen=True, slots=True)
-class Many(Kind[list[T]]):
+class Many(Kind[list[Any]]):
     """``least`` to ``most`` values of one kind, None: any number."""
 
     metavar: ClassVar[str] = "TEXT"
-    each: Kind[T]
+    each: Kind[Any]
     most: int | None = None
     least: int = 0
 
-    def check(self, name: str, value: Any) -> list[T]:
+    def check(self, name: str, value: Any) -> list[Any]:
         values = list(value)
         self.check_number(name, len(values))
         return [self.each.check(name, each) for each in values]
@@ -264,13 +264,13 @@ class Many(Kind[list[T]]):
 
 
 @dataclass(frozen=True, slots=True)
-class ByName(Kind[Mapping[str, T]]):
+class ByName(Kind[Mapping[str, Any]]):
     """Values of one kind by name."""
 
     metavar: ClassVar[str] = "NAME=TEXT"
-    each: Kind[T]
+    each: Kind[Any]
 
-    def check(self, name: str, value: Any) -> Mapping[str, T]:
+    def check(self, name: str, value: Any) -> Mapping[str, Any]:
         return {key: self.each.check(name, each) for key, each in value.items()}
 
     def tell(self, value: Mapping[str, Any]) -> dict[str, Any]:
@@ -278,13 +278,13 @@ class ByName(Kind[Mapping[str, T]]):
 
 
 @dataclass(frozen=True, slots=True)
-class Pair(Kind[tuple[T, T]]):
+class Pair(Kind[tuple[Any, Any]]):
     """Two values of one kind."""
 
     metavar: ClassVar[str] = "N,N"
-    each: Kind[T]
+    each: Kind[Any]
 
-    def check(self, name: str, value: Any) -> tuple[T, T]:
+    def check(self, name: str, value: Any) -> tuple[Any, Any]:
         one, other = value
         return self.each.check(name, one), self.each.check(name, other)
 

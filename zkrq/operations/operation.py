@@ -137,7 +137,9 @@ class Record(Kind[Any]):
     name: str
     sentence: str
     fields: tuple[Field, ...]
-    told: tuple[tuple[str, Callable[[Any], Any], Callable[[Any], Any] | None], ...] = field(init=False, repr=False)
+    told: tuple[tuple[str, Callable[[Any], Any], Callable[[Any], Any] | None], ...] = field(
+        init=False, repr=False, compare=False
+    )
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "told", tuple(map(_teller, filter(_is_told, self.fields))))
@@ -181,8 +183,8 @@ class Section:
     sentence: str
     parameters: tuple[Parameter, ...] = ()
     rules: tuple[Rule, ...] = ()
-    by_name: Mapping[str, Parameter] = field(init=False, repr=False)
-    defaults: Mapping[str, Any] = field(init=False, repr=False)
+    by_name: Mapping[str, Parameter] = field(init=False, repr=False, compare=False)
+    defaults: Mapping[str, Any] = field(init=False, repr=False, compare=False)
     """What holds without each parameter."""
 
     def __post_init__(self) -> None:

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from zkrq.base.checks import MAX_NAME, check_name
+from zkrq.base.checks import MAX_GROUPS, MAX_NAME, check_name
 from zkrq.operations.kinds import ByName, Choice, Count, Flag, Many, Moment, Seconds, Text
 from zkrq.operations.operation import Field, Operation, Parameter, Record
 from zkrq.operations.settings import IN_FIGURES
-
-GROUPS_MAX = 100
-"""Groups that one call returns."""
 
 
 def _check_queue(name: str, queue: str) -> str:
@@ -172,19 +169,21 @@ RESUME = Operation(
     subject="manage",
 )
 
+GROUPS_FOUND = Record(
+    "LargestGroups",
+    "The largest groups of a queue.",
+    (
+        Field("groups", Many(GROUP_FIGURES), "The largest first."),
+        Field("looked", Count(), "Groups that were looked at."),
+        Field("whole", Flag(), "Whether these were all."),
+    ),
+)
+
 GROUPS = Operation(
     "groups",
     "List the groups with the most items, the largest first.",
-    (Parameter("limit", Count(1, GROUPS_MAX), "At most this many groups.", "10", default=10, example=10),),
-    result=Record(
-        "LargestGroups",
-        "The largest groups of a queue.",
-        (
-            Field("groups", Many(GROUP_FIGURES), "The largest first."),
-            Field("looked", Count(), "Groups that were looked at."),
-            Field("whole", Flag(), "Whether these were all."),
-        ),
-    ),
+    (Parameter("limit", Count(1, MAX_GROUPS), "At most this many groups.", "10", default=10, example=10),),
+    result=GROUPS_FOUND,
     method="GET",
     path="/queues/{queue}/groups",
     command="groups",

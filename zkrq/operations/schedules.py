@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 from zkrq.base.checks import MAX_ID, Duration, check_duration, check_id
 from zkrq.base.errors import ConfigError
 from zkrq.operations.kinds import Choice, Content, Count, Flag, Kind, Many, Moment, Seconds, Text
-from zkrq.operations.operation import PYTHON, Field, Operation, Parameter, Record, Rule, Section, Wording
+from zkrq.operations.operation import PYTHON, Failure, Field, Operation, Parameter, Record, Rule, Section, Wording
 from zkrq.operations.push import PUSH
 from zkrq.protocol.clocks import PUT_WINDOW
 from zkrq.protocol.recurring import MISSED
@@ -37,7 +37,11 @@ class When(Kind[float | str]):
     metavar: ClassVar[str] = "WHEN"
 
     def check(self, name: str, value: Duration | str) -> float | str:
-        return value if isinstance(value, str) else check_duration(name, value)
+        if not isinstance(value, str):
+            return check_duration(name, value)
+        if len(value) > CRON_MAX:
+            raise ConfigError(f"{name} has {len(value)} characters: a cron expression has at most {CRON_MAX}")
+        return value
 
     def parse(self, text: str) -> float | str:
         try:
@@ -132,6 +136,8 @@ SCHEDULE = Record(
     ),
 )
 
+UNKNOWN = Failure("NoSuchSchedule", "The queue has no schedule of this name.")
+
 LIST_SCHEDULES = Operation(
     "list_schedules",
     "List the schedules that were added at run time, and those that code declares with a name.",
@@ -160,6 +166,7 @@ GET_SCHEDULE = Operation(
     "get_schedule",
     "Look up one schedule.",
     result=SCHEDULE,
+    failures=(UNKNOWN,),
     method="GET",
     path="/queues/{queue}/schedules/{name}",
     subject="schedules",
@@ -169,6 +176,7 @@ PAUSE_SCHEDULE = Operation(
     "pause_schedule",
     "Push nothing more for a schedule, until `resume`; also if code declares it.",
     result=SCHEDULE,
+    failures=(UNKNOWN,),
     method="POST",
     path="/queues/{queue}/schedules/{name}/pause",
     command="schedules pause",
@@ -179,6 +187,7 @@ RESUME_SCHEDULE = Operation(
     "resume_schedule",
     "Push again for a schedule, at the moments that come.",
     result=SCHEDULE,
+    failures=(UNKNOWN,),
     method="POST",
     path="/queues/{queue}/schedules/{name}/resume",
     command="schedules resume",

@@ -9,6 +9,7 @@ from zkrq.operations.claims import ACK, ACK_MANY, BURY, CLAIM, CLAIM_PLACE, EXTE
 from zkrq.operations.items import CANCEL, DEAD_LETTERS, FIND, GET, HISTORY, REDRIVE, RESULT
 from zkrq.operations.push import PUSH, PUSH_MANY
 from zkrq.operations.queues import CONSUMERS, GROUPS, PAUSE, QUEUE_PLACE, QUEUE_STATISTICS, RESUME, STATISTICS
+from zkrq.operations.schedules import NAME, SCHEDULES
 from zkrq.operations.settings import CHANGE_SETTINGS, SETTINGS
 
 if TYPE_CHECKING:
@@ -42,8 +43,9 @@ OPERATIONS: Mapping[str, Operation] = {
         CANCEL,
         DEAD_LETTERS,
         REDRIVE,
+        *SCHEDULES.values(),
     )
 }
 
-PLACES: Mapping[str, Parameter] = {each.name: each for each in (QUEUE_PLACE, CLAIM_PLACE)}
+PLACES: Mapping[str, Parameter] = {each.name: each for each in (QUEUE_PLACE, CLAIM_PLACE, NAME)}
 """What a path names that is no parameter: of what the operation is asked."""

@@ -1,11 +1,12 @@
 """Serve a namespace over HTTP: an API for programs in other languages, and a page for people.
 
 problems   errors as HTTP says them
-bodies     what requests and replies consist of, checked; OpenAPI is made of it
+bodies     what requests and replies consist of, from the table of operations; OpenAPI is made of it
+calls      paths and parameters of the calls, from the same table
 leases     the lease of one client on one claim: decisions, without I/O
 holding    claims that clients hold, each in a task of its own
 queues     the queues that clients have named
-api        the calls
+api        carries out the calls
 curves     figures of the last minutes, and how they are drawn
 watching   looks at the namespace, for all pages that are open
 listing    the table of queues

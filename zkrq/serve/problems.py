@@ -23,6 +23,7 @@ from zkrq.base.errors import (
     Unavailable,
     ZkrqError,
 )
+from zkrq.client.cursors import BadCursor
 from zkrq.client.declaring import BadSettings, SettingsChanged
 
 Happened = Literal["nothing", "partly", "unknown"]
@@ -80,6 +81,7 @@ KINDS: dict[type[ZkrqError], Kind] = {
     Unavailable: Kind("Unavailable", 503, "nothing", "retry later"),
     ContradictsOrder: BAD_REQUEST._replace(next="push without a delay and a priority"),
     BadSettings: BAD_REQUEST,
+    BadCursor: BAD_REQUEST,
     SettingsChanged: Kind("SettingsChanged", 409, "unknown", "read the settings again, then repeat"),
     Busy: Kind("Busy", 503, "nothing", "retry later"),
     NoSuchItem: Kind("NoSuchItem", 404, "nothing", "nothing: there is no such item"),
