@@ -159,10 +159,6 @@ class Record(Kind[Any]):
             told[name] = found if tell is None or found is None else tell(found)
         return told
 
-    def __add__(self, more: tuple[Field, ...]) -> Record:
-        """Return a record of these fields, too."""
-        return Record(self.name, self.sentence, self.fields + more)
-
 
 def _is_told(field: Field) -> bool:
     return not field.optional and not isinstance(field.kind, Content)
