@@ -202,10 +202,14 @@ class Section:
             checked = value if value == parameter.default else parameter.kind.check(wording.name(name), value)
             if checked != parameter.default:
                 values[name] = checked
+        self.check_rules(values, wording)
+        return values
+
+    def check_rules(self, values: Mapping[str, Any], wording: Wording = PYTHON) -> None:
+        """Raise ``ConfigError`` for values, each right by itself and more than its absence, that contradict."""
         for rule in self.rules:
             if rule.name in values:
                 rule.check(values, wording)
-        return values
 
     def needing(self, name: str) -> frozenset[str]:
         """Return the names of the parameters that mean nothing without this one."""

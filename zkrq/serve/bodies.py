@@ -12,7 +12,7 @@ import math
 from base64 import b64decode, b64encode
 from collections.abc import Iterator, Mapping
 from datetime import datetime, timedelta
-from functools import cache
+from functools import cache, partial
 from itertools import islice
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, NoReturn, Self, cast
 
@@ -24,7 +24,6 @@ from pydantic import (
     ConfigDict,
     Field,
     GetJsonSchemaHandler,
-    PrivateAttr,
     ValidationError,
     WithJsonSchema,
     create_model,
@@ -114,7 +113,7 @@ def _bounded(type: Any, kind: kinds.Kind[Any]) -> Any:
 
 def _check(name: str, kind: kinds.Kind[Any]) -> AfterValidator:
     """Make the table's check one of the model; its ``ConfigError`` is a ``ValueError``."""
-    return AfterValidator(lambda value: kind.check(name, value))
+    return AfterValidator(partial(kind.check, name))
 
 
 def _type_in_request(name: str, kind: kinds.Kind[Any]) -> Any:
@@ -195,7 +194,8 @@ class Body(BaseModel):
     model_config = ConfigDict(strict=True, extra="forbid")
 
     section: ClassVar[Section] = Section("", "")
-    _given: dict[str, Any] = PrivateAttr(default_factory=dict[str, Any])
+    nested: ClassVar[frozenset[str]] = frozenset()
+    """Parameters that are bodies, or lists of them."""
 
     @model_validator(mode="before")
     @classmethod
@@ -216,15 +216,23 @@ class Body(BaseModel):
     @model_validator(mode="after")
     def _check(self) -> Self:
         """Check what contradicts; each value is checked by itself, so that its error has its place."""
-        named = {name: getattr(self, name) for name in self.model_fields_set if name in self.section.by_name}
-        inner = {name: value for name, value in named.items() if value is not None and name in _inner(self.section)}
-        outer = {name: value for name, value in named.items() if name not in inner}
-        self._given = self.section.check(outer) | {name: _given(value) for name, value in inner.items()}
+        if self.section.rules:
+            self.section.check_rules(self.given())
         return self
 
     def given(self) -> dict[str, Any]:
-        """Return the parameters that say more than their absence, checked."""
-        return self._given
+        """Return the parameters that say more than their absence."""
+        values, defaults = self.__dict__, self.section.defaults
+        given: dict[str, Any] = {}
+        for name in self.model_fields_set:
+            if name not in defaults:
+                continue
+            value = values[name]
+            if name in self.nested and value is not None and not isinstance(value, list):
+                given[name] = value.given()
+            elif value != defaults[name] or (value is None and self.section.by_name[name].null):
+                given[name] = value
+        return given
 
     @classmethod
     def __get_pydantic_json_schema__(cls, schema: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
@@ -233,21 +241,6 @@ class Body(BaseModel):
         for field in handler.resolve_ref_schema(described).get("properties", {}).values():
             field.pop("default", None)
         return described
-
-
-@cache
-def _inner(section: Section) -> frozenset[str]:
-    """Return the names of parameters that have a body of their own, or several, which are checked with it."""
-    kinds_by_name = {each.name: each.kind for each in section.parameters}
-    return frozenset(
-        name
-        for name, kind in kinds_by_name.items()
-        if isinstance(kind.each if isinstance(kind, kinds.Many) else kind, Arguments)
-    )
-
-
-def _given(value: Any) -> Any:
-    return value.given() if isinstance(value, Body) else value
 
 
 class Payload(Body):
@@ -285,7 +278,12 @@ def body_of(section: Section) -> type[Body]:
     fields: dict[str, Any] = dict(_fields_of(section.without(places)))
     model = create_model(name, __base__=base, __doc__=section.sentence, __module__=__name__, **fields)
     model.section = section
+    model.nested = frozenset(each.name for each in section.parameters if _is_nested(each.kind))
     return model
+
+
+def _is_nested(kind: kinds.Kind[Any]) -> bool:
+    return isinstance(kind.each if isinstance(kind, kinds.Many) else kind, Arguments)
 
 
 def _fields_of(parameters: tuple[Parameter, ...]) -> Iterator[tuple[str, Any]]:
