@@ -29,9 +29,6 @@ class Refused(NamedTuple):
 
 LINES = (
     Refused(
-        "cli/push.py", "needs a key: --key user-42", "push jobs 1 --replace", "push jobs 1 --replace --key user-42"
-    ),
-    Refused(
         "cli/push.py", "are for one item; ITEM - may read several", "push jobs - --id a", "push jobs 1 --id a", "1\n2\n"
     ),
     Refused("cli/asking.py", "give --yes", "clear jobs", "clear jobs --yes"),
@@ -124,6 +121,16 @@ LINES = (
     ),
 )
 
+OF_THE_TABLE = (
+    Refused(
+        "operations/operation.py",
+        "--replace needs a key: --key user-42",
+        "push jobs 1 --replace",
+        "push jobs 1 --replace --key user-42",
+    ),
+)
+"""Steps that are put together from the table of operations, so no text of the source has them."""
+
 
 @pytest.fixture(scope="module")
 async def prepared(shared_servers: local.Servers, prepared_zkrq: list[str]) -> Operator:
@@ -142,7 +149,7 @@ async def prepared(shared_servers: local.Servers, prepared_zkrq: list[str]) -> O
 LED_OUT.update({(case.file, case.step): "test_a_line_is_corrected" for case in LINES})
 
 
-@pytest.mark.parametrize("case", LINES, ids=lambda case: case.step[:40])
+@pytest.mark.parametrize("case", (*LINES, *OF_THE_TABLE), ids=lambda case: case.step[:40])
 async def test_a_line_is_corrected(prepared: Operator, case: Refused) -> None:
     code, out, err = await prepared.shell.run(*shlex.split(case.wrong), stdin=case.stdin)
     assert code in (2, 4), (out, err)

@@ -1,7 +1,7 @@
 """Provide the command line: ``zkrq`` and ``python -m zkrq``.
 
-command     what a command consists of: flags, arguments, the lines that it yields
-connection  the flags of every command that works on a namespace
+flags       flags, and those that are parameters of an operation
+command     what a command consists of: flags, arguments, the lines that it yields; connecting
 push pop items queues settings removing schedules servers shards trying worker serve top completion   the commands
 forms       items as text: JSON, MessagePack, bytes
 asking      questions before anything is removed

@@ -6,7 +6,8 @@ import sys
 from argparse import Namespace
 
 from zkrq.base.errors import ConfigError
-from zkrq.cli.command import Flag, Incomplete
+from zkrq.cli.command import Incomplete
+from zkrq.cli.flags import Flag
 from zkrq.cli.stdin import stdin_lines
 
 YES = Flag("yes", "do not ask", bool, False)

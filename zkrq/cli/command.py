@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from zkrq.base.errors import ZkrqError
 from zkrq.base.settings import DEFAULTS
+from zkrq.cli.flags import Flag, Takes, attribute
 from zkrq.client.connecting import connect, looker
 from zkrq.client.environment import VARIABLES
 from zkrq.process.exits import Exit
@@ -43,27 +44,13 @@ class Incomplete(ZkrqError):
         self.code = code
 
 
-class Flag(NamedTuple):
-    """Describe ``--name``; it takes no value if the type is bool.
-
-    Its environment variable is ``ZKRQ_COMMAND_NAME``.  A ``setting`` of ``connect()`` has the variable ``ZKRQ_NAME``,
-    which ``connect()`` reads if the flag is not given.
-    """
-
-    name: str
-    help: str
-    type: Callable[[str], object] = str
-    default: object = None
-    metavar: str | None = None
-    setting: bool = False
-
-
 @dataclass(frozen=True, slots=True)
 class Command:
     """Describe a command.
 
     A name of two words is a group and a command in it.  ``arguments`` are positional, name -> help: ``name...`` takes
     one or more values, ``name?...`` any number.  ``connected``: the command works on a namespace that exists.
+    ``takes``: the parameters of an operation that are flags, too.
 
     ``run`` yields the lines of the output.  That of a *program*, such as a worker, prints what it likes, owns its event
     loop and its signals, and returns the exit code.
@@ -76,11 +63,11 @@ class Command:
     arguments: Mapping[str, str] = dataclasses.field(default_factory=dict[str, str])
     connected: bool = True
     program: bool = False
+    takes: Takes | None = None
 
-
-def attribute(flag: str) -> str:
-    """Return the attribute of the parsed arguments that holds a flag's value."""
-    return flag.replace("-", "_")
+    def __post_init__(self) -> None:
+        if self.takes:
+            object.__setattr__(self, "flags", (*self.takes.flags, *self.flags))
 
 
 def count(number: int, thing: str) -> str:

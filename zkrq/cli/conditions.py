@@ -5,7 +5,8 @@ from __future__ import annotations
 from argparse import ArgumentTypeError, Namespace
 from typing import TYPE_CHECKING, Any
 
-from zkrq.cli.command import Flag, count
+from zkrq.cli.command import count
+from zkrq.cli.flags import Flag
 from zkrq.cli.progress import progress
 
 if TYPE_CHECKING:

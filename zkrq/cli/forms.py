@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from zkrq.base.codecs import JSON, RAW
 from zkrq.base.errors import ConfigError
-from zkrq.cli.command import Flag
+from zkrq.cli.flags import Flag
 
 if TYPE_CHECKING:
     from zkrq.client.cluster import Cluster

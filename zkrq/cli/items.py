@@ -10,7 +10,8 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, cast
 
 from zkrq.base.errors import ConfigError, Unavailable
-from zkrq.cli.command import QUEUE, Command, Flag, Line, Lines, count, look_at, open_cluster
+from zkrq.cli.command import QUEUE, Command, Line, Lines, count, look_at, open_cluster
+from zkrq.cli.flags import Flag
 from zkrq.client.results import reading
 
 if TYPE_CHECKING:

@@ -16,9 +16,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from zkrq.base.errors import ConfigError, QueueFull, Receipt, ZkrqError
 from zkrq.base.limits import QueueSettings
-from zkrq.cli.command import QUEUE, Command, Flag, Incomplete, Line, Lines, count, open_cluster
+from zkrq.cli.command import QUEUE, Command, Incomplete, Line, Lines, count, open_cluster
 from zkrq.cli.conditions import CONDITIONS, STATE, conditions_of
 from zkrq.cli.copies import Copy, exported, exported_settings, id_of_moved, imported, imported_settings, in_sequence
+from zkrq.cli.flags import Flag
 from zkrq.cli.forms import raw_queue
 from zkrq.cli.progress import progress
 from zkrq.cli.stdin import stdin_lines

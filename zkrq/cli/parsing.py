@@ -10,7 +10,8 @@ from functools import partial
 from typing import Any, NoReturn
 
 from zkrq.base.version import __version__
-from zkrq.cli.command import CONNECTION, Command, Flag, attribute
+from zkrq.cli.command import CONNECTION, Command
+from zkrq.cli.flags import Flag, attribute
 from zkrq.client.environment import read_flag, variable_of
 from zkrq.process.exits import Exit
 
@@ -20,6 +21,20 @@ JSON = Flag("json", "print JSON", bool)
 class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         self.exit(Exit.USAGE, f"{self.prog}: {message}\n")
+
+
+class _Merge(argparse.Action):
+    """Make one mapping of those that a flag gives."""
+
+    def __call__(
+        self,
+        parser: argparse.ArgumentParser,
+        namespace: argparse.Namespace,
+        values: Any,
+        option_string: str | None = None,
+    ) -> None:
+        before = getattr(namespace, self.dest)
+        setattr(namespace, self.dest, {**(before if isinstance(before, dict) else {}), **values})
 
 
 def _add_flags(parser: argparse.ArgumentParser, flags: Iterable[Flag], prefix: str) -> None:
@@ -32,10 +47,13 @@ def _add_flags(parser: argparse.ArgumentParser, flags: Iterable[Flag], prefix: s
             )
             action.type = partial(_read_flag, variable)  # applied to a default that is a text
             continue
-        default = "" if flag.default is None else f"default: {flag.default}; "
+        absent = flag.absent or ("" if flag.default is None else f"{flag.default}")
+        default = f"default: {absent}; " if absent else ""
+        several = "; may be given several times" if flag.merges else ""
         parser.add_argument(
             f"--{flag.name}",
-            help=f"{flag.help} ({default}{variable})",
+            action=_Merge if flag.merges else "store",
+            help=f"{flag.help}{several} ({default}{variable})".replace("%", "%%"),
             type=flag.type,
             default=flag.default if flag.setting else os.environ.get(variable) or flag.default,
             metavar=flag.metavar or flag.name.upper(),

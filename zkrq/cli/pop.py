@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING
 
 from zkrq.base.errors import ZkrqError
 from zkrq.base.retry import Retry
-from zkrq.cli.command import QUEUE, Command, Flag, Incomplete, Line, Lines, count, open_cluster
+from zkrq.cli.command import QUEUE, Command, Incomplete, Line, Lines, count, open_cluster
+from zkrq.cli.flags import Flag
 from zkrq.cli.forms import CODEC, Form, form_of, raw_queue
 from zkrq.consuming.claims import Claim
 from zkrq.process.exits import Exit

@@ -4,29 +4,27 @@ from __future__ import annotations
 
 import sys
 from argparse import Namespace
-from typing import Any
 
 from zkrq.base.errors import ConfigError, Receipt
-from zkrq.cli.command import QUEUE, Command, Flag, Line, Lines, open_cluster
+from zkrq.cli.command import QUEUE, Command, Line, Lines, open_cluster
+from zkrq.cli.flags import Takes
 from zkrq.cli.forms import CODEC, Form, form_of, raw_queue
 from zkrq.cli.progress import progress
 from zkrq.cli.stdin import stdin_lines
+from zkrq.operations.push import PUSH, RECEIPT
 
 
 async def _push(args: Namespace) -> Lines:
     many = args.item == "-"
-    if args.key is None and (args.replace or args.key_window is not None):
-        raise ConfigError(f"--{'replace' if args.replace else 'key-window'} needs a key: --key user-42")
-    if many and (args.id is not None or args.key is not None):
+    options = TAKES.read(args)
+    if many and ("id" in options or "key" in options):
         raise ConfigError("--id and --key are for one item; ITEM - may read several")
     form = form_of(args.codec)
     item = b"" if many else _payload(form, args.item.encode(errors="surrogateescape"), "ITEM")
-    options: dict[str, Any] = {"delay": args.delay, "priority": args.priority, "ttl": args.ttl, "group": args.group}
     async with open_cluster(args) as cluster:
         queue = raw_queue(cluster, args.queue)
         if not many:
-            of_key = {"key": args.key, "replace": args.replace, "key_window": args.key_window}
-            yield _receipt(await queue.push(item, id=args.id, **of_key, **options))
+            yield _receipt(await queue.push(item, **options))
             return
         read = pushed = 0
         with progress("pushed", hidden=sys.stdout.isatty()) as show:  # the receipts show it, too
@@ -41,7 +39,7 @@ async def _push(args: Namespace) -> Lines:
 
 
 def _receipt(receipt: Receipt) -> Line:
-    return Line(f"{receipt.id}{_told(receipt)}", receipt._asdict())
+    return Line(f"{receipt.id}{_told(receipt)}", RECEIPT.tell(receipt))
 
 
 def _told(receipt: Receipt) -> str:
@@ -65,28 +63,15 @@ def _payload(form: Form, text: bytes, where: str) -> bytes:
         raise ConfigError(f"{where} is not JSON: {error}") from error
 
 
+TAKES = Takes(PUSH)
+
 COMMANDS = (
     Command(
         "push",
         "push an item, print its id",
         _push,
-        (
-            Flag("id", "the item's id; makes the push repeatable"),
-            Flag("delay", "before it may be delivered", float, 0.0, "SECONDS"),
-            Flag("priority", "0 to 9, higher first", int, 0, "N"),
-            Flag("key", "push nothing while another item with this key is queued, scheduled or claimed"),
-            Flag("replace", "push it in the place of queued items with this key", bool, False),
-            Flag(
-                "key-window",
-                "push nothing either this long after such a push, whatever became of its item",
-                float,
-                None,
-                "SECONDS",
-            ),
-            Flag("ttl", "after which it is no longer delivered; default: no limit", float, None, "SECONDS"),
-            Flag("group", "the tenant, user or job that it belongs to; groups take turns"),
-            CODEC,
-        ),
+        (CODEC,),
         {**QUEUE, "item": "the item as JSON (with --codec raw: as it is); - reads one from each line of stdin"},
+        takes=TAKES,
     ),
 )

@@ -5,8 +5,9 @@ from __future__ import annotations
 from argparse import Namespace
 from collections.abc import Iterable
 
-from zkrq.cli.command import QUEUE, Command, Flag, Line, Lines, look_at, open_cluster
+from zkrq.cli.command import QUEUE, Command, Line, Lines, look_at, open_cluster
 from zkrq.cli.conditions import CONDITIONS, STATE, conditions_of
+from zkrq.cli.flags import Flag
 from zkrq.cli.items import LOOKED_AT, item_line
 from zkrq.cli.servers import server_lines, server_value
 from zkrq.client.inner import meet_servers

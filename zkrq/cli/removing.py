@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 from zkrq.base.errors import ConfigError
 from zkrq.cli.asking import YES, confirm
-from zkrq.cli.command import QUEUE, Command, Flag, Line, Lines, count, open_cluster
+from zkrq.cli.command import QUEUE, Command, Line, Lines, count, open_cluster
 from zkrq.cli.conditions import CONDITIONS, ERROR, GROUP, STATE, conditions_of, counted, found_ids, may_be_more
+from zkrq.cli.flags import Flag
 from zkrq.cli.progress import follow, progress
 
 if TYPE_CHECKING:

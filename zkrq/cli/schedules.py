@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 import anyio
 
 from zkrq.base.errors import ConfigError
-from zkrq.cli.command import QUEUE, Command, Flag, Line, Lines, look_at, open_cluster
+from zkrq.cli.command import QUEUE, Command, Line, Lines, look_at, open_cluster
+from zkrq.cli.flags import Flag
 from zkrq.cli.forms import CODEC, form_of, raw_queue
 from zkrq.operations.schedules import PUT_SCHEDULE, SCHEDULE
 from zkrq.process.program import run_until_signal

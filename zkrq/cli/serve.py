@@ -10,7 +10,8 @@ from pathlib import Path
 from zkrq.base.checks import check_count, check_duration, check_posix
 from zkrq.base.errors import ConfigError
 from zkrq.base.retry import Retry
-from zkrq.cli.command import Command, Flag, look_at, open_cluster
+from zkrq.cli.command import Command, look_at, open_cluster
+from zkrq.cli.flags import Flag
 from zkrq.cli.worker import LOGGING, logging_of
 from zkrq.process.program import run_until_signal
 

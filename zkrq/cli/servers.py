@@ -7,7 +7,8 @@ from contextlib import nullcontext
 from typing import TYPE_CHECKING
 
 from zkrq.base.errors import ConfigError
-from zkrq.cli.command import Command, Flag, Line, Lines, look_at, open_cluster, setting, settings_of
+from zkrq.cli.command import Command, Line, Lines, look_at, open_cluster, setting, settings_of
+from zkrq.cli.flags import Flag
 from zkrq.client.connecting import founder
 from zkrq.client.inner import meet_servers
 from zkrq.protocol.shards import FIRST

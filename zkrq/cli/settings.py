@@ -6,7 +6,8 @@ import re
 from argparse import ArgumentTypeError, Namespace
 from typing import TYPE_CHECKING, Any
 
-from zkrq.cli.command import QUEUE, Command, Flag, Line, Lines, attribute, look_at, open_cluster
+from zkrq.cli.command import QUEUE, Command, Line, Lines, look_at, open_cluster
+from zkrq.cli.flags import Flag, attribute
 from zkrq.client.changing import as_value, change_settings, describe
 
 if TYPE_CHECKING:

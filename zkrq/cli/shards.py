@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 
 from zkrq.base.errors import Unavailable
 from zkrq.cli.asking import YES, confirm
-from zkrq.cli.command import Command, Flag, Line, Lines, look_at, open_cluster
+from zkrq.cli.command import Command, Line, Lines, look_at, open_cluster
+from zkrq.cli.flags import Flag
 from zkrq.cli.progress import progress
 from zkrq.client.environment import read_servers
 from zkrq.protocol.shards import ShardState

@@ -11,7 +11,8 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING, NamedTuple
 
 from zkrq.base.errors import ConfigError, ZkrqError
-from zkrq.cli.command import Command, Flag, Line, Lines, look_at
+from zkrq.cli.command import Command, Line, Lines, look_at
+from zkrq.cli.flags import Flag
 from zkrq.client.inner import copied_by_learners, meet_servers
 from zkrq.client.inspection import Statistics, shards_left_out
 

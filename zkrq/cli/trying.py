@@ -12,9 +12,10 @@ from argparse import Namespace
 from zkrq import local
 from zkrq.base.errors import ConfigError, ZkrqError
 from zkrq.base.settings import DEFAULTS, Settings
-from zkrq.cli.command import Command, Flag, Line, Lines
+from zkrq.cli.command import Command, Line, Lines
 from zkrq.cli.demo import story
 from zkrq.cli.demo.words import Display, describe
+from zkrq.cli.flags import Flag
 from zkrq.client.connecting import found
 from zkrq.client.environment import complete, variable_of
 

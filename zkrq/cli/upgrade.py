@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from argparse import Namespace
 
-from zkrq.cli.command import Command, Flag, Incomplete, Line, Lines, count, open_cluster
+from zkrq.cli.command import Command, Incomplete, Line, Lines, count, open_cluster
+from zkrq.cli.flags import Flag
 from zkrq.client.inner import client_of
 
 

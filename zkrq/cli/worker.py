@@ -17,7 +17,8 @@ from typing import Any, cast
 
 from zkrq.base.checks import check_count, check_posix
 from zkrq.base.errors import ConfigError
-from zkrq.cli.command import Command, Flag, open_cluster
+from zkrq.cli.command import Command, open_cluster
+from zkrq.cli.flags import Flag
 from zkrq.logs import JsonFormatter
 from zkrq.process.control import Supervised
 from zkrq.process.listening import read_address
