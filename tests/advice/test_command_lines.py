@@ -149,7 +149,7 @@ async def prepared(shared_servers: local.Servers, prepared_zkrq: list[str]) -> O
 LED_OUT.update({(case.file, case.step): "test_a_line_is_corrected" for case in LINES})
 
 
-@pytest.mark.parametrize("case", (*LINES, *OF_THE_TABLE), ids=lambda case: case.step[:40])
+@pytest.mark.parametrize("case", [*LINES, *OF_THE_TABLE], ids=lambda case: case.step[:40])
 async def test_a_line_is_corrected(prepared: Operator, case: Refused) -> None:
     code, out, err = await prepared.shell.run(*shlex.split(case.wrong), stdin=case.stdin)
     assert code in (2, 4), (out, err)

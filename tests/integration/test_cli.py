@@ -17,6 +17,8 @@ import zkrq
 from tests.harness import over_zookeeper, take
 from tests.integration.shell import COMMAND_TIMEOUT, START_TIMEOUT, Shell, first_line, on_a_terminal
 from zkrq import local
+from zkrq.operations.claims import CLAIMED
+from zkrq.operations.queues import FIGURES
 
 pytestmark = pytest.mark.anyio
 
@@ -32,8 +34,10 @@ async def test_push_stats_pop(shell: Shell) -> None:
     (top,) = await shell.value("top")
     assert (top["queues"].keys(), top["servers"].keys()) == (stats["queues"].keys(), stats["health"]["servers"].keys())
     jobs = stats["queues"]["jobs"]
+    assert (set(jobs), jobs) == ({*FIGURES.names}, {**top["queues"]["jobs"], "oldest_ready": jobs["oldest_ready"]})
     assert jobs.pop("oldest_ready") > 0
-    assert jobs == {"ready": 3, "scheduled": 0, "claimed": 0, "dead": 0, "paused": False, "limited": None, "damaged": 0}
+    known = {"ready": 3, "scheduled": 0, "claimed": 0, "dead": 0, "paused": False, "limited": None, "damaged": 0}
+    assert {name: jobs[name] for name in known} == known
     assert stats["health"]["ok"]
     assert stats["health"]["servers"]["redis-2"].pop("version")
     assert stats["health"]["servers"]["redis-2"] == {
@@ -49,6 +53,7 @@ async def test_push_stats_pop(shell: Shell) -> None:
     assert await shell.run("pop", "jobs", "--count", "2") == (0, '1\n"two"\n', "")
     (delivery,) = await shell.value("pop", "jobs", "--count", "2")
     assert (delivery["id"], delivery["item"], delivery["attempts"]) == (receipt["id"], {"to": "ann"}, 1)
+    assert set(delivery) == {*CLAIMED.names}
     code, out, err = await shell.run("stats")
     assert (code, err) == (0, "")
     assert out.splitlines()[-1].split() == ["jobs", "0", "0", "0", "0"]

@@ -17,6 +17,8 @@ from tests.harness import command as ask
 from tests.harness import over_zookeeper, settled, take
 from tests.integration.shell import Shell, founded_shell, on_a_terminal
 from zkrq import local
+from zkrq.operations.items import ENDED, ITEM, RESULT_OF_ITEM
+from zkrq.operations.queues import GROUP_FIGURES
 
 pytestmark = pytest.mark.anyio
 
@@ -116,6 +118,7 @@ async def test_servers_recover(servers: local.Servers, prepared_zkrq: list[str])
 async def test_result_of_an_item(shell: Shell, servers: local.Servers) -> None:
     (pushed,) = await shell.value("push", "sums", "[1, 2]")
     (told,) = await shell.value("result", "sums", pushed["id"], "--timeout", "0")
+    assert set(told) == {*RESULT_OF_ITEM.names}
     assert (told["state"], told["has_result"]) == ("queued", False)
     async with over_zookeeper(servers, shell.environment["ZKRQ_NAMESPACE"]) as cluster:
         await (await take(cluster.queue("sums", results=zkrq.Results()))).ack(result={"sum": 3})
@@ -141,12 +144,14 @@ async def test_what_has_ended_and_what_blocks_a_group(shell: Shell) -> None:
     await shell.run("pop", "ended")
     (item,) = await shell.value("list", "ended", "--state", "done")
     assert (item["id"], item["state"], item["group"]) == (pushed["id"], "done", "tenant")
+    assert set(item) == {*ENDED.names}
     assert item["took"] >= 0
     _, out, _ = await shell.run("list", "ended", "--state", "done")
     assert re.fullmatch(rf"{pushed['id']}  done [-\d]+ [:\d]+ UTC after [.\d]+ s by \S+\n", out)
     await shell.run("push", "ended", "2", "--group", "tenant")
     (group,) = await shell.value("groups", "ended")
     assert (group["name"], group["waiting"], group["standing"], group["held"]) == ("tenant", 1, "in line", [])
+    assert set(group) == {*GROUP_FIGURES.names, "held"}
     _, out, _ = await shell.run("groups", "ended")
     assert out.startswith("tenant  in line  1 wait, the next for ")
 
@@ -164,6 +169,7 @@ async def test_looking_and_administering(shell: Shell) -> None:
     assert out == f"{first['id']}  is in the queue already\n"
     (item,) = await shell.value("get", "jobs", first["id"])
     assert (item["item"], item["state"], item["key"], item["died_at"]) == ({"n": 1}, "ready", "one", None)
+    assert set(item) == {*ITEM.names, "payload", "held_by", "waits"}
     assert [each["id"] for each in await shell.value("peek", "jobs")] == [first["id"]]
     assert (await shell.value("pause", "jobs"))[0]["paused"]
     assert (await shell.value("stats"))[0]["queues"]["jobs"]["paused"]

@@ -30,7 +30,7 @@ class Line(NamedTuple):
     """One line of output: as text for people, and as a value for ``--json``."""
 
     text: str
-    value: object
+    value: Mapping[str, object]
 
 
 Lines = AsyncGenerator[Line, None]

@@ -20,7 +20,8 @@ from zkrq.base import clock
 from zkrq.base.codecs import JSON
 from zkrq.base.errors import CodecError, ConfigError
 from zkrq.base.ids import MARK, id_of_copy
-from zkrq.client.changing import as_value, from_value
+from zkrq.client.changing import from_value
+from zkrq.operations.settings import STORED
 
 if TYPE_CHECKING:
     from zkrq.base.limits import QueueSettings
@@ -103,7 +104,7 @@ class Copy(NamedTuple):
 
 def exported_settings(queue: str, settings: QueueSettings) -> dict[str, Any]:
     """Return the line of a queue's settings."""
-    return {"queue": queue, "settings": as_value(settings)}
+    return {"queue": queue, "settings": STORED.tell(settings)}
 
 
 def imported_settings(text: bytes) -> QueueSettings | None:

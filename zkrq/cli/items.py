@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 from argparse import Namespace
 from collections.abc import Iterable, Mapping
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 from zkrq.base.errors import ConfigError, Unavailable
 from zkrq.cli.command import QUEUE, Command, Line, Lines, count, look_at, open_cluster
 from zkrq.cli.flags import Flag
 from zkrq.client.results import reading
+from zkrq.operations.items import ENDED, ITEM, RESULT_OF_ITEM
+from zkrq.operations.queues import GROUP_FIGURES
 
 if TYPE_CHECKING:
     from zkrq.base.progress import WorkProgress
@@ -36,8 +37,7 @@ async def _get(args: Namespace) -> Lines:
         waits = await _waits(queue, item)
         names = await describe_owners(cluster, [item])
     line = item_line(item, names)
-    value = {**cast("dict[str, object]", line.value), "waits": waits}
-    yield Line(line.text + "".join(f"\n  waits: {reason}" for reason in waits), value)
+    yield Line(line.text + "".join(f"\n  waits: {reason}" for reason in waits), {**line.value, "waits": waits})
 
 
 LOOKED_AT = 500
@@ -90,9 +90,8 @@ async def _result(args: Namespace) -> Lines:
     value: bytes = result.value or b"null"
     shown = value.decode(errors="backslashreplace") if result.has_value else result.reason or ""
     held = f" by {result.owner}" if result.owner else ""
-    told = {"id": result.id, "state": result.state.value, "has_result": result.has_value, "result": shown}
-    told |= {"reason": result.reason, "owner": result.owner, "progress": _value(result.progress)}
-    yield Line(f"{result.state}{held}{_progress(result.progress)}  {shown}".rstrip(), told)
+    text = f"{result.state}{held}{_progress(result.progress)}  {shown}".rstrip()
+    yield Line(text, {**RESULT_OF_ITEM.tell(result), "result": shown})
     if result.state == "unknown":
         raise ConfigError(f"queue {args.queue!r} has no item {args.id!r}, or it ended too long ago")
 
@@ -124,10 +123,9 @@ async def _ended(args: Namespace) -> Lines:
             )
         names = await describe_owners(cluster, items)
     for item in items:
-        value = {**dataclasses.asdict(item), "ended_at": item.ended_at.isoformat()}
         took = "" if item.took is None else f" after {item.took:.1f} s by {names.get(item.owner or '', item.owner)}"
         why = f"  {item.reason}" if item.reason else ""
-        yield Line(f"{item.id}  {item.state} {item.ended_at:%Y-%m-%d %H:%M:%S} UTC{took}{why}", value)
+        yield Line(f"{item.id}  {item.state} {item.ended_at:%Y-%m-%d %H:%M:%S} UTC{took}{why}", ENDED.tell(item))
 
 
 async def _groups(args: Namespace) -> Lines:
@@ -146,7 +144,7 @@ async def _groups(args: Namespace) -> Lines:
         )
         held_by = [{"id": item.id, "owner": item.owner, "held_for": item.held_for} for item in held]
         text = f"{group.name}  {standing}  {group.waiting:,} wait{oldest}  {group.claimed:,} claimed"
-        yield Line(f"{text}: {by}" if by else text, {**group._asdict(), "held": held_by})
+        yield Line(f"{text}: {by}" if by else text, {**GROUP_FIGURES.tell(group), "held": held_by})
     if not found.whole:
         yield Line(f"the largest of {found.looked:,} groups; there are more", {"looked": found.looked})
 
@@ -158,19 +156,13 @@ def item_line(item: Item[Any], names: Mapping[str, str] = _NO_NAMES) -> Line:
     since = "" if item.held_for is None else f" for {item.held_for:.1f} s"
     name = names.get(item.owner or "", "")
     held = f" by {name} ({item.owner}){since}" if name else f" by {item.owner}{since}" if item.owner else ""
-    moments = {"pushed_at": item.pushed_at.isoformat(), "died_at": item.died_at and item.died_at.isoformat()}
-    value = {**dataclasses.asdict(item), "payload": item.payload.decode(errors="backslashreplace"), **moments}
-    value |= {"progress": _value(item.progress), "held_by": name or None}
-    return Line(f"{item.id}  {item.state}{held}{_progress(item.progress)}  {shown}{why}", value)
+    content = {"item": item.item, "payload": item.payload.decode(errors="backslashreplace")}
+    text = f"{item.id}  {item.state}{held}{_progress(item.progress)}  {shown}{why}"
+    return Line(text, {**ITEM.tell(item), **content, "held_by": name or None})
 
 
 def _progress(progress: WorkProgress | None) -> str:
     return f" ({progress})" if progress else ""
-
-
-def _value(progress: WorkProgress | None) -> dict[str, object] | None:
-    """Return the progress of the work as a value for ``--json``."""
-    return progress and {"fraction": progress.fraction, "text": progress.text, "age": progress.age}
 
 
 _FIRST = (

@@ -16,6 +16,7 @@ from zkrq.cli.command import QUEUE, Command, Incomplete, Line, Lines, count, ope
 from zkrq.cli.flags import Flag
 from zkrq.cli.forms import CODEC, Form, form_of, raw_queue
 from zkrq.consuming.claims import Claim
+from zkrq.operations.claims import CLAIMED
 from zkrq.process.exits import Exit
 
 if TYPE_CHECKING:
@@ -111,16 +112,7 @@ def _line(claim: Claim[bytes], form: Form) -> Line:
     else:
         item = form.decode(claim.item)
         text = json.dumps(item)
-    value = {
-        "id": claim.id,
-        "item": item,
-        **payload,
-        "group": claim.group,
-        "priority": claim.priority,
-        "attempts": claim.attempts,
-        "pushed_at": claim.pushed_at.isoformat(),
-    }
-    return Line(text, value)
+    return Line(text, {**CLAIMED.tell(claim), "item": item, **payload})
 
 
 COMMANDS = (

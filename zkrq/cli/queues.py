@@ -12,6 +12,7 @@ from zkrq.cli.items import LOOKED_AT, item_line
 from zkrq.cli.servers import server_lines, server_value
 from zkrq.client.inner import meet_servers
 from zkrq.client.inspection import Sizes, Statistics, shards_left_out
+from zkrq.operations.queues import CONSUMER, FIGURES
 
 
 async def _stats(args: Namespace) -> Lines:
@@ -34,16 +35,7 @@ async def _stats(args: Namespace) -> Lines:
     value = {
         "health": {**health._asdict(), "servers": {id: server_value(server) for id, server in health.servers.items()}},
         "away": left_out,
-        "queues": {
-            name: {
-                **each.sizes._asdict(),
-                "paused": each.paused,
-                "oldest_ready": each.oldest_ready,
-                "limited": each.limited,
-                "damaged": each.damaged,
-            }
-            for name, each in statistics.items()
-        },
+        "queues": {name: FIGURES.tell(each) for name, each in statistics.items()},
     }
     yield Line("\n".join(text), value)
 
@@ -82,13 +74,14 @@ async def _consumers(args: Namespace) -> Lines:
     async with look_at(args) as cluster:
         for owner, consumer in sorted((await cluster.consumers()).items()):
             held = ", ".join(f"{n} of {queue}" for queue, n in sorted(consumer.claims.items())) or "nothing"
-            since = consumer.since and consumer.since.isoformat()
-            details = {"owner": owner, **consumer._asdict(), "claims": dict(consumer.claims), "since": since}
             about = [f"zkrq {consumer.release}"]
             about += [f"on {consumer.host}"] if consumer.host else []
             about += [f"since {consumer.since:%Y-%m-%d %H:%M:%S} UTC"] if consumer.since else []
             about += [f"{consumer.slots:,} slots"] if consumer.slots else []
-            yield Line(f"{owner}  {consumer.description}  {', '.join(about)}; holds {held}", details)
+            yield Line(
+                f"{owner}  {consumer.description}  {', '.join(about)}; holds {held}",
+                {"owner": owner, **CONSUMER.tell(consumer)},
+            )
             for queue in sorted(consumer.claims) if args.items else ():
                 for item in await cluster.queue(queue).peek(LOOKED_AT, "claimed"):
                     if item.owner == owner:

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 from zkrq.cli.command import QUEUE, Command, Line, Lines, look_at, open_cluster
 from zkrq.cli.flags import Flag, attribute
-from zkrq.client.changing import as_value, change_settings, describe
+from zkrq.client.changing import change_settings, describe
+from zkrq.operations.settings import STORED
 
 if TYPE_CHECKING:
     from zkrq.base.limits import QueueSettings
@@ -99,7 +100,7 @@ def _line(queue: str, settings: QueueSettings, now: str = "") -> Line:
     """Say what the settings of a queue are, and how it is now."""
     without = "" if settings.limits.settings else str(settings.limits)
     said = "; ".join(filter(None, (without, describe(settings), now)))
-    return Line(said, {"queue": queue, **as_value(settings)})
+    return Line(said, {"queue": queue, **STORED.tell(settings)})
 
 
 _FLAGS = (

@@ -13,8 +13,10 @@ from typing import TYPE_CHECKING, NamedTuple
 from zkrq.base.errors import ConfigError, ZkrqError
 from zkrq.cli.command import Command, Line, Lines, look_at
 from zkrq.cli.flags import Flag
+from zkrq.cli.servers import server_value
 from zkrq.client.inner import copied_by_learners, meet_servers
 from zkrq.client.inspection import Statistics, shards_left_out
+from zkrq.operations.queues import CONSUMER, FIGURES
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -57,12 +59,7 @@ class Snapshot(NamedTuple):
             "trouble": list(self.health.trouble),
             "warnings": list(self.health.warnings),
             "servers": {
-                id: {
-                    "shard": server.shard,
-                    "place": server.place,
-                    "connected": server.connected,
-                    "copied_percent": self.copied.get(id),
-                }
+                id: {**server_value(server), "copied_percent": self.copied.get(id)}
                 for id, server in self.health.servers.items()
             },
             "shards": {
@@ -75,20 +72,8 @@ class Snapshot(NamedTuple):
                 for name, shard in self.shards.items()
             },
             "away": self.left_out,
-            "queues": {
-                name: {
-                    **each.sizes._asdict(),
-                    "paused": each.paused,
-                    "limited": each.limited,
-                    "oldest_ready": each.oldest_ready,
-                    "flow": each.flow._asdict(),
-                }
-                for name, each in self.queues.items()
-            },
-            "consumers": {
-                owner: {"description": each.description, "claims": dict(each.claims)}
-                for owner, each in self.consumers.items()
-            },
+            "queues": {name: FIGURES.tell(each) for name, each in self.queues.items()},
+            "consumers": {owner: CONSUMER.tell(each) for owner, each in self.consumers.items()},
         }
 
 
