@@ -65,30 +65,12 @@ LINES = (
     ),
     Refused(
         "cli/settings.py",
-        "is no number: give one, or none",
-        "queues set jobs --max-size few",
-        "queues set jobs --max-size 50 && queues set jobs --max-size none",
-    ),
-    Refused(
-        "cli/settings.py",
-        "is no number of seconds: give one, or none",
-        "queues set jobs --results-ttl long",
-        "queues set jobs --results-ttl 60 && queues set jobs --results-ttl none",
-    ),
-    Refused(
-        "cli/settings.py",
         "give --concurrency, --rate, --group-concurrency",
         "queues set jobs",
         "queues set jobs --concurrency 5 && queues set jobs --concurrency none",
     ),
     Refused("cli/moving.py", "is the same queue: zkrq dead redrive", "move dead jobs jobs", "dead redrive jobs"),
     Refused("cli/copies.py", "is not a line of `zkrq export`", "import jobs", "import jobs", "{}\n"),
-    Refused(
-        "cli/conditions.py",
-        "NAME=VALUE expected, as in campaign=spring",
-        "find jobs --header a",
-        "find jobs --header campaign=spring",
-    ),
     Refused(
         "client/conditions.py",
         "needs key=, header=, error= or group=; for all items",
@@ -127,6 +109,24 @@ OF_THE_TABLE = (
         "--replace needs a key: --key user-42",
         "push jobs 1 --replace",
         "push jobs 1 --replace --key user-42",
+    ),
+    Refused(
+        "operations/kinds.py",
+        "must be an integer, or none",
+        "queues set jobs --max-size few",
+        "queues set jobs --max-size 50 && queues set jobs --max-size none",
+    ),
+    Refused(
+        "operations/kinds.py",
+        "must be seconds, such as 3600, or none",
+        "queues set jobs --results-ttl long",
+        "queues set jobs --results-ttl 60 && queues set jobs --results-ttl none",
+    ),
+    Refused(
+        "operations/kinds.py",
+        "must be a name, '=' and a text, such as campaign=spring",
+        "find jobs --header a",
+        "find jobs --header campaign=spring",
     ),
 )
 """Steps that are put together from the table of operations, so no text of the source has them."""

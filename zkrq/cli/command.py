@@ -22,10 +22,6 @@ if TYPE_CHECKING:
     from zkrq.client.cluster import Cluster
 
 
-QUEUE = {"queue": "the queue's name"}
-"""The argument of a command about one queue."""
-
-
 class Line(NamedTuple):
     """One line of output: as text for people, and as a value for ``--json``."""
 
@@ -50,7 +46,8 @@ class Command:
 
     A name of two words is a group and a command in it.  ``arguments`` are positional, name -> help: ``name...`` takes
     one or more values, ``name?...`` any number.  ``connected``: the command works on a namespace that exists.
-    ``takes``: the parameters of an operation that are flags, too.
+    ``takes``: the parameters of an operation, which are flags and arguments, too; ``run`` finds what was given of them
+    as ``given``, checked.
 
     ``run`` yields the lines of the output.  That of a *program*, such as a worker, prints what it likes, owns its event
     loop and its signals, and returns the exit code.
@@ -68,6 +65,8 @@ class Command:
     def __post_init__(self) -> None:
         if self.takes:
             object.__setattr__(self, "flags", (*self.takes.flags, *self.flags))
+            if not self.takes.arguments.keys() <= self.arguments.keys():  # else they have an order of their own
+                object.__setattr__(self, "arguments", {**self.takes.arguments, **self.arguments})
 
 
 def count(number: int, thing: str) -> str:

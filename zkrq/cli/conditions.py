@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from argparse import ArgumentTypeError, Namespace
 from typing import TYPE_CHECKING, Any
 
 from zkrq.cli.command import count
-from zkrq.cli.flags import Flag
+from zkrq.cli.flags import Takes
 from zkrq.cli.progress import progress
+from zkrq.operations.items import FIND
 
 if TYPE_CHECKING:
     from zkrq.client.queue import Queue
@@ -16,33 +16,15 @@ FOUND_MAX = 100_000
 """Items that one command acts on: their ids are kept until the answer to its question."""
 
 
-def read_header(text: str) -> tuple[str, str]:
-    """Read NAME=VALUE."""
-    name, equals, value = text.partition("=")
-    if not equals:
-        raise ArgumentTypeError(f"NAME=VALUE expected, as in campaign=spring, not {text!r}")
-    return name, value
+def conditions(*names: str) -> Takes:
+    """Return the conditions of these names, as flags of a command that acts on all items that are found."""
+    pages = dict.fromkeys(("limit", "after"), "the command reads all pages")
+    others = {name: "the command does not ask for it" for name in FIND.by_name if name not in names}
+    return Takes(FIND, {**others, **pages})
 
 
-ERROR = Flag("error", "that failed for a reason that contains this text, in upper or lower case", metavar="TEXT")
-
-GROUP = Flag("group", "of this group")
-
-CONDITIONS = (
-    Flag("key", "that have this key"),
-    Flag("header", "that have this header", read_header, metavar="NAME=VALUE"),
-    ERROR,
-    GROUP,
-)
-"""Flags of commands that find items."""
-
-STATE = Flag("state", "in this state: ready, scheduled, claimed or dead; default: any")
-
-
-def conditions_of(args: Namespace) -> dict[str, Any]:
-    """Return the conditions that were given, as arguments of ``Queue.find``."""
-    given = {name: getattr(args, name, None) for name in ("key", "header", "error", "group")}
-    return {name: value for name, value in given.items() if value is not None}
+LETTERS = conditions("error", "group")
+"""Conditions for dead letters."""
 
 
 async def found_ids(queue: Queue[Any], **conditions: Any) -> dict[str, str]:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from argparse import Namespace
 from base64 import b64encode
 
-from zkrq.cli.command import QUEUE, Command, Line, Lines, count, open_cluster
+from zkrq.cli.command import Command, Line, Lines, count, open_cluster
+from zkrq.cli.flags import QUEUE
 from zkrq.client.damaged import damaged_entries, damaged_entry, drop_damaged, restore_damaged
 
 _ONE = {**QUEUE, "id": "the entry's id, as `zkrq damaged list` prints it"}

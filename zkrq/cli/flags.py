@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import re
 from argparse import ArgumentTypeError, Namespace
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from zkrq.operations import kinds
 from zkrq.operations.operation import Operation, Parameter, Section, Wording
+
+QUEUE = {"queue": "the queue's name"}
+"""The argument of a command about one queue."""
 
 
 class Flag(NamedTuple):
@@ -35,14 +38,14 @@ def attribute(flag: str) -> str:
     return flag.replace("-", "_")
 
 
-class _AsFlags(Wording):
+@dataclass(frozen=True, slots=True)
+class AsFlags(Wording):
     """Write parameters as flags.  ``called``: those whose flag has a name of its own."""
 
-    def __init__(self, called: Mapping[str, str]) -> None:
-        self._called = called
+    called: Mapping[str, str] = field(default_factory=dict[str, str])
 
     def name(self, name: str) -> str:
-        return f"--{self._called.get(name, name).replace('_', '-')}"
+        return f"--{self.called.get(name, name).replace('_', '-')}"
 
     def given(self, name: str, value: Any) -> str:
         return self.name(name) if value is True else f"{self.name(name)} {value}"
@@ -50,7 +53,7 @@ class _AsFlags(Wording):
 
 @dataclass(frozen=True, slots=True)
 class Takes:
-    """The parameters of an operation that a command has as flags.
+    """The parameters of an operation that a command has: as flags, those that are required as arguments.
 
     ``without``: those that it does not have, and why.  ``called``: flags with a name of their own.  ``changed``:
     parameters in place of those of the table, where the command takes more, or has another default.
@@ -60,19 +63,23 @@ class Takes:
     without: Mapping[str, str] = field(default_factory=dict[str, str])
     called: Mapping[str, str] = field(default_factory=dict[str, str])
     changed: tuple[Parameter, ...] = ()
+    arguments: Mapping[str, str] = field(init=False)
     section: Section = field(init=False)
     wording: Wording = field(init=False)
     flags: tuple[Flag, ...] = field(init=False)
 
     def __post_init__(self) -> None:
         changed = {each.name: each for each in self.changed}
-        parameters = tuple(changed.get(each.name, each) for each in self.operation.without(self.without))
+        taken = [changed.get(each.name, each) for each in self.operation.without(self.without)]
+        parameters = tuple(each for each in taken if not each.required)
         # Each text of a parameter that has several is a flag.
         one_each = {each.name: each.name.removesuffix("s") for each in parameters if isinstance(each.kind, kinds.Texts)}
-        wording = _AsFlags({**one_each, **self.called})
+        wording = AsFlags({**one_each, **self.called})
         object.__setattr__(self, "section", Section(self.operation.name, "", parameters, self.operation.rules))
         object.__setattr__(self, "wording", wording)
-        object.__setattr__(self, "flags", tuple(_flag_of(each, wording, self.section) for each in parameters))
+        required = {each.name: usage(each.sentence) for each in taken if each.required}
+        object.__setattr__(self, "arguments", {**(QUEUE if self.operation.on == "queue" else {}), **required})
+        object.__setattr__(self, "flags", tuple(flag_of(each, wording, self.section.by_name) for each in parameters))
 
     def read(self, args: Namespace) -> dict[str, Any]:
         """Return what was given and says more than its absence, checked.  Raises ``ConfigError``, which names flags."""
@@ -81,11 +88,12 @@ class Takes:
         return self.section.check({name: value for name, value in given.items() if value is not None}, self.wording)
 
 
-def _flag_of(parameter: Parameter, wording: Wording, section: Section) -> Flag:
+def flag_of(parameter: Parameter, wording: Wording = AsFlags(), names: Collection[str] = ()) -> Flag:
+    """Return the flag of a parameter.  ``names``: of the parameters that are flags of the same command."""
     kind = parameter.kind
     return Flag(
         wording.name(parameter.name).removeprefix("--"),
-        usage(parameter.sentence, wording, section),
+        usage(parameter.sentence, wording, names) + _bounds(parameter),
         bool if isinstance(kind, kinds.Flag) else reader(kind),
         parameter.default,
         parameter.metavar or kind.metavar,
@@ -94,21 +102,35 @@ def _flag_of(parameter: Parameter, wording: Wording, section: Section) -> Flag:
     )
 
 
-def usage(sentence: str, wording: Wording, section: Section) -> str:
+BOUND_SHOWN = 1_000_000
+"""Greatest bound that usage texts tell: those beyond it hold nobody up."""
+
+
+def _bounds(parameter: Parameter) -> str:
+    """Say which values a parameter takes, where its sentence does not."""
+    match parameter.kind:
+        case kinds.Choice(words=words) if not all(word in parameter.sentence for word in words):
+            return f": {', '.join(words[:-1])} or {words[-1]}"
+        case kinds.Count(most=int(most)) if str(most) not in parameter.sentence and most <= BOUND_SHOWN:
+            return f"; up to {most:,}"
+        case _:
+            return ""
+
+
+def usage(sentence: str, wording: Wording = AsFlags(), names: Collection[str] = ()) -> str:
     """Return a sentence as the usage of a command has it: not as a sentence, and with flags in place of parameters."""
-    text = re.sub(
-        r"`(\w+)`", lambda word: wording.name(word[1]) if word[1] in section.by_name else word[1], sentence
-    ).removesuffix(".")
+    text = re.sub(r"`([^`]+)`", lambda word: wording.name(word[1]) if word[1] in names else word[1], sentence)
+    text = text.removesuffix(".")
     return text if text[1:2].isupper() else text[0].lower() + text[1:]
 
 
-def reader(kind: kinds.Kind[Any]) -> Callable[[str], Any]:
-    """Return the function that reads a word of the command line as a value of this kind."""
+def reader(kind: kinds.Kind[Any], also: str = "") -> Callable[[str], Any]:
+    """Return the function that reads a word of the command line as a value of this kind; ``also``: a word for none."""
 
     def read(text: str) -> Any:
         try:
-            return kind.parse(text)
+            return text if also and text == also else kind.parse(text)
         except ValueError as error:
-            raise ArgumentTypeError(f"{text!r:.100} {error}") from error
+            raise ArgumentTypeError(f"{text!r:.100} {error}{also and f', or {also}'}") from error
 
     return read

@@ -5,15 +5,17 @@ from __future__ import annotations
 import json
 from argparse import Namespace
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from zkrq.base.errors import ConfigError, Unavailable
-from zkrq.cli.command import QUEUE, Command, Line, Lines, count, look_at, open_cluster
-from zkrq.cli.flags import Flag
+from zkrq.cli.command import Command, Line, Lines, count, look_at, open_cluster
+from zkrq.cli.flags import Flag, Takes
 from zkrq.client.results import reading
-from zkrq.operations.items import ENDED, ITEM, RESULT_OF_ITEM
-from zkrq.operations.queues import GROUP_FIGURES
+from zkrq.operations.items import ENDED, GET, HISTORY, ITEM, RESULT, RESULT_OF_ITEM
+from zkrq.operations.kinds import Seconds
+from zkrq.operations.queues import GROUP_FIGURES, GROUPS
 
 if TYPE_CHECKING:
     from zkrq.base.progress import WorkProgress
@@ -165,28 +167,29 @@ def _progress(progress: WorkProgress | None) -> str:
     return f" ({progress})" if progress else ""
 
 
-_FIRST = (
-    Flag("count", "at most this many items, up to 500", int, 10, "N"),
-    Flag("state", "ready, scheduled, claimed or dead; or done: what has ended last", str, "ready"),
-    Flag("group", "only ready items of this group"),
+FIRST = Takes(HISTORY, called={"limit": "count"}, changed=(replace(HISTORY.by_name["limit"], default=10, absent="10"),))
+# A shell may wait for any time.
+ENDS = Takes(RESULT, changed=(replace(RESULT.by_name["timeout"], kind=Seconds(), default=10.0, absent="10"),))
+
+_ALSO = (
+    Flag("state", "ready, scheduled, claimed or dead; or done: what has ended last", str, "ready", "WORD"),
+    Flag("group", "only ready items of this group", metavar="TEXT"),
 )
 
 COMMANDS = (
-    Command("get", "show one item", _get, arguments={**QUEUE, "id": "the item's id"}),
+    Command("get", "show one item", _get, takes=Takes(GET)),
     Command(
         "result",
         "wait until one item has ended, and show what became of it",
         _result,
-        (Flag("timeout", "seconds to wait", float, 10.0, "S"),),
-        {**QUEUE, "id": "the item's id"},
+        takes=ENDS,
     ),
-    Command("peek", "show the first items in a state, without taking them", _peek, _FIRST, QUEUE),
-    Command("list", "the same as peek", _peek, _FIRST, QUEUE),
+    Command("peek", "show the first items in a state, without taking them", _peek, _ALSO, takes=FIRST),
+    Command("list", "the same as peek", _peek, _ALSO, takes=FIRST),
     Command(
         "groups",
         "show the largest groups, and which claims block them",
         _groups,
-        (Flag("count", "at most this many groups, up to 100", int, 10, "N"),),
-        QUEUE,
+        takes=Takes(GROUPS, called={"limit": "count"}),
     ),
 )

@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from zkrq.base.errors import ConfigError, QueueFull, Receipt, ZkrqError
 from zkrq.base.limits import QueueSettings
-from zkrq.cli.command import QUEUE, Command, Incomplete, Line, Lines, count, open_cluster
-from zkrq.cli.conditions import CONDITIONS, STATE, conditions_of
+from zkrq.cli.command import Command, Incomplete, Line, Lines, count, open_cluster
+from zkrq.cli.conditions import conditions
 from zkrq.cli.copies import Copy, exported, exported_settings, id_of_moved, imported, imported_settings, in_sequence
-from zkrq.cli.flags import Flag
+from zkrq.cli.flags import QUEUE, Flag
 from zkrq.cli.forms import raw_queue
 from zkrq.cli.progress import progress
 from zkrq.cli.stdin import stdin_lines
@@ -88,13 +88,12 @@ async def _copy(queue: str, letter: Item[bytes], target: Queue[bytes]) -> Receip
 async def _move_dead(args: Namespace) -> Lines:
     if args.queue == args.to:
         raise ConfigError(f"{args.to!r} is the same queue: zkrq dead redrive {args.to} queues its dead letters again")
-    conditions = conditions_of(args)
     moved = kept = 0
     async with open_cluster(args) as cluster:
         source, target = raw_queue(cluster, args.queue), raw_queue(cluster, args.to)
         with progress("moved", (await source.size()).dead) as show:
             try:
-                async for some in move_letters(source, target, **conditions):
+                async for some in move_letters(source, target, **args.given):
                     moved, kept = moved + some.moved, kept + some.kept
                     show(moved)
             except ZkrqError as error:
@@ -257,10 +256,10 @@ COMMANDS = (
         "move dead",
         "push dead letters into another queue, and remove them from their own; can be repeated",
         _move_dead,
-        CONDITIONS,
-        {"queue": "the queue that has them", "to": "the other queue"},
+        arguments={"queue": "the queue that has them", "to": "the other queue"},
+        takes=conditions("key", "header", "error", "group"),
     ),
-    Command("export", "write items as lines of JSON, without taking them", _export, (STATE,), QUEUE),
+    Command("export", "write items as lines of JSON, without taking them", _export, takes=conditions("state")),
     Command(
         "import",
         "push items from lines that export has written, read from stdin; can be repeated",

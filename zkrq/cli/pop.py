@@ -8,15 +8,17 @@ import sys
 from argparse import Namespace
 from collections.abc import Sequence
 from contextlib import suppress
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from zkrq.base.errors import ZkrqError
 from zkrq.base.retry import Retry
-from zkrq.cli.command import QUEUE, Command, Incomplete, Line, Lines, count, open_cluster
-from zkrq.cli.flags import Flag
+from zkrq.cli.command import Command, Incomplete, Line, Lines, count, open_cluster
+from zkrq.cli.flags import Takes
 from zkrq.cli.forms import CODEC, Form, form_of, raw_queue
 from zkrq.consuming.claims import Claim
-from zkrq.operations.claims import CLAIMED
+from zkrq.operations.claims import CLAIM, CLAIMED
+from zkrq.operations.kinds import Count, Seconds
 from zkrq.process.exits import Exit
 
 if TYPE_CHECKING:
@@ -115,16 +117,19 @@ def _line(claim: Claim[bytes], form: Form) -> Line:
     return Line(text, {**CLAIMED.tell(claim), "item": item, **payload})
 
 
+# Many are claimed by several requests, and a shell may wait for any time.
+TAKES = Takes(
+    CLAIM,
+    without={"lease": "claims are extended until their items are printed"},
+    changed=(replace(CLAIM.by_name["count"], kind=Count()), replace(CLAIM.by_name["wait"], kind=Seconds())),
+)
+
 COMMANDS = (
     Command(
         "pop",
         "take items: print each on one line, then ack it; hand back what cannot be read or printed",
         _pop,
-        (
-            Flag("count", "at most this many items", int, 1, "N"),
-            Flag("wait", "to wait for items; 0: take what is ready", float, 0.0, "SECONDS"),
-            CODEC,
-        ),
-        QUEUE,
+        (CODEC,),
+        takes=TAKES,
     ),
 )

@@ -6,7 +6,7 @@ import sys
 from argparse import Namespace
 
 from zkrq.base.errors import ConfigError, Receipt
-from zkrq.cli.command import QUEUE, Command, Line, Lines, open_cluster
+from zkrq.cli.command import Command, Line, Lines, open_cluster
 from zkrq.cli.flags import Takes
 from zkrq.cli.forms import CODEC, Form, form_of, raw_queue
 from zkrq.cli.progress import progress
@@ -16,15 +16,14 @@ from zkrq.operations.push import PUSH, RECEIPT
 
 async def _push(args: Namespace) -> Lines:
     many = args.item == "-"
-    options = TAKES.read(args)
-    if many and ("id" in options or "key" in options):
+    if many and ("id" in args.given or "key" in args.given):
         raise ConfigError("--id and --key are for one item; ITEM - may read several")
     form = form_of(args.codec)
     item = b"" if many else _payload(form, args.item.encode(errors="surrogateescape"), "ITEM")
     async with open_cluster(args) as cluster:
         queue = raw_queue(cluster, args.queue)
         if not many:
-            yield _receipt(await queue.push(item, **options))
+            yield _receipt(await queue.push(item, **args.given))
             return
         read = pushed = 0
         with progress("pushed", hidden=sys.stdout.isatty()) as show:  # the receipts show it, too
@@ -32,7 +31,7 @@ async def _push(args: Namespace) -> Lines:
                 numbered = [(number, line) for number, line in enumerate(lines, read + 1) if line.strip()]
                 items = [_payload(form, line, f"line {number}") for number, line in numbered]
                 read += len(lines)
-                for receipt in await queue.push_many(items, **options):
+                for receipt in await queue.push_many(items, **args.given):
                     yield _receipt(receipt)
                 pushed += len(items)
                 show(pushed)
@@ -63,15 +62,13 @@ def _payload(form: Form, text: bytes, where: str) -> bytes:
         raise ConfigError(f"{where} is not JSON: {error}") from error
 
 
-TAKES = Takes(PUSH)
-
 COMMANDS = (
     Command(
         "push",
         "push an item, print its id",
         _push,
         (CODEC,),
-        {**QUEUE, "item": "the item as JSON (with --codec raw: as it is); - reads one from each line of stdin"},
-        takes=TAKES,
+        {"item": "the item as JSON (with --codec raw: as it is); - reads one from each line of stdin"},
+        takes=Takes(PUSH),
     ),
 )

@@ -5,14 +5,15 @@ from __future__ import annotations
 from argparse import Namespace
 from collections.abc import Iterable
 
-from zkrq.cli.command import QUEUE, Command, Line, Lines, look_at, open_cluster
-from zkrq.cli.conditions import CONDITIONS, STATE, conditions_of
-from zkrq.cli.flags import Flag
+from zkrq.cli.command import Command, Line, Lines, look_at, open_cluster
+from zkrq.cli.conditions import conditions
+from zkrq.cli.flags import Flag, Takes
 from zkrq.cli.items import LOOKED_AT, item_line
 from zkrq.cli.servers import server_lines, server_value
 from zkrq.client.inner import meet_servers
 from zkrq.client.inspection import Sizes, Statistics, shards_left_out
-from zkrq.operations.queues import CONSUMER, FIGURES
+from zkrq.operations.items import DEAD_LETTERS
+from zkrq.operations.queues import CONSUMER, FIGURES, PAUSE, RESUME
 
 
 async def _stats(args: Namespace) -> Lines:
@@ -66,7 +67,7 @@ async def _dead_list(args: Namespace) -> Lines:
 
 async def _find(args: Namespace) -> Lines:
     async with look_at(args) as cluster:
-        async for item in cluster.queue(args.queue).find(**conditions_of(args), state=args.state):
+        async for item in cluster.queue(args.queue).find(**args.given):
             yield item_line(item)
 
 
@@ -88,20 +89,17 @@ async def _consumers(args: Namespace) -> Lines:
                         yield item_line(item)
 
 
-_LETTERS = Flag("count", "at most this many items, up to 500", int, 100, "N")
-
 COMMANDS = (
     Command(
         "find",
         "show the items with a key, with a header, or that failed for a reason",
         _find,
-        (*CONDITIONS, STATE),
-        QUEUE,
+        takes=conditions("state", "key", "header", "error", "group"),
     ),
     Command("stats", "count the items of each queue, and show the servers", _stats),
-    Command("pause", "stop claims from a queue", _pause, arguments=QUEUE),
-    Command("resume", "allow claims again", _resume, arguments=QUEUE),
-    Command("dead list", "list the dead letters, with their reasons", _dead_list, (_LETTERS,), QUEUE),
+    Command("pause", "stop claims from a queue", _pause, takes=Takes(PAUSE)),
+    Command("resume", "allow claims again", _resume, takes=Takes(RESUME)),
+    Command("dead list", "list the dead letters, with their reasons", _dead_list, takes=Takes(DEAD_LETTERS)),
     Command(
         "consumers",
         "list the consumers, and the claims that they hold",

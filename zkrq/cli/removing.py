@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 from zkrq.base.errors import ConfigError
 from zkrq.cli.asking import YES, confirm
-from zkrq.cli.command import QUEUE, Command, Line, Lines, count, open_cluster
-from zkrq.cli.conditions import CONDITIONS, ERROR, GROUP, STATE, conditions_of, counted, found_ids, may_be_more
-from zkrq.cli.flags import Flag
+from zkrq.cli.command import Command, Line, Lines, count, open_cluster
+from zkrq.cli.conditions import LETTERS, conditions, counted, found_ids, may_be_more
+from zkrq.cli.flags import QUEUE, Flag
 from zkrq.cli.progress import follow, progress
 
 if TYPE_CHECKING:
@@ -51,8 +51,7 @@ async def _delete(args: Namespace) -> Lines:
 
 
 async def _cancel(args: Namespace) -> Lines:
-    conditions = conditions_of(args)
-    if bool(args.id) == bool(conditions):
+    if bool(args.id) == bool(args.given.keys() - {"state"}):
         raise ConfigError("cancel needs either ids, or at least one of --key, --header, --error and --group")
     async with open_cluster(args) as cluster:
         queue = cluster.queue(args.queue)
@@ -64,7 +63,7 @@ async def _cancel(args: Namespace) -> Lines:
             if missing := [id for id, outcome in outcomes.items() if not outcome]:
                 raise ConfigError(f"queue {args.queue!r} has no item {', '.join(map(repr, missing))}")
             return
-        states = await found_ids(queue, **conditions, state=args.state)
+        states = await found_ids(queue, **args.given)
         if states:
             held = _of_them_claimed([*states.values()].count("claimed"))
             await confirm(args, f"cancel {counted(states)} of queue {args.queue!r} in {cluster.namespace!r}{held}")
@@ -97,7 +96,7 @@ async def _dead_redrive(args: Namespace) -> Lines:
             return (await queue.size()).dead
 
         ids, letters, more = await _letters(args, queue, left)
-        if conditions_of(args) and ids:
+        if args.given and ids:
             await confirm(args, f"queue {letters} of queue {args.queue!r} in {cluster.namespace!r} again")
         async with follow("queued again", left):
             revived = await queue.redrive(ids, rate=args.rate)
@@ -123,42 +122,34 @@ async def _letters(
     args: Namespace, queue: Queue[Any], left: Callable[[], Awaitable[int]]
 ) -> tuple[list[str] | None, str, str]:
     """Return the ids of the dead letters that are meant, None: all; their number, and whether there may be more."""
-    if conditions := conditions_of(args):
+    if args.given:
         if args.id:
             raise ConfigError("give either ids, or --error or --group")
-        states = await found_ids(queue, **conditions, state="dead")
+        states = await found_ids(queue, **args.given, state="dead")
         return [*states], counted(states, "dead letter"), may_be_more(states)
     return args.id or None, count(len(args.id) or await left(), "dead letter"), ""
 
+
+_IDS = "ids of the items; default: all"
 
 COMMANDS = (
     Command(
         "cancel",
         "remove items in any state, and stop their handlers: by id, or those that are found",
         _cancel,
-        (*CONDITIONS, STATE, YES),
-        {**QUEUE, "id?...": "ids of the items; default: those that the flags find"},
+        (YES,),
+        {"id?...": "ids of the items; default: those that the flags find"},
+        takes=conditions("state", "key", "header", "error", "group"),
     ),
-    Command(
-        "clear",
-        "remove every item that is not claimed",
-        _clear,
-        (YES, Flag("group", "only those of this group")),
-        QUEUE,
-    ),
+    Command("clear", "remove every item that is not claimed", _clear, (YES,), takes=conditions("group")),
     Command("delete", "remove a queue: every item in any state, and all that is stored of it", _delete, (YES,), QUEUE),
     Command(
         "dead redrive",
         "queue dead letters again",
         _dead_redrive,
-        (Flag("rate", "at most this many per second; default: no limit", float, None, "N"), ERROR, GROUP, YES),
-        {**QUEUE, "id?...": "ids of the items; default: all"},
+        (Flag("rate", "at most this many per second", float, None, "N", absent="no limit"), YES),
+        {"id?...": _IDS},
+        takes=LETTERS,
     ),
-    Command(
-        "dead discard",
-        "remove dead letters",
-        _dead_discard,
-        (ERROR, GROUP, YES),
-        {**QUEUE, "id?...": "ids; default: all"},
-    ),
+    Command("dead discard", "remove dead letters", _dead_discard, (YES,), {"id?...": _IDS}, takes=LETTERS),
 )

@@ -69,6 +69,7 @@ def main(arguments: list[str] | None = None) -> int:
     args = make_parser(COMMANDS).parse_args(arguments)
     logging.getLogger("zkrq").addHandler(logging.NullHandler())  # errors that matter are printed below
     try:
+        args.given = args.takes.read(args) if args.takes else {}
         outcome: Lines | int = args.run(args)
         if isinstance(outcome, int):
             return outcome

@@ -6,23 +6,21 @@ import json
 from argparse import Namespace
 from collections.abc import AsyncGenerator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import anyio
 
 from zkrq.base.errors import ConfigError
-from zkrq.cli.command import QUEUE, Command, Line, Lines, look_at, open_cluster
-from zkrq.cli.flags import Flag
+from zkrq.cli.command import Command, Line, Lines, look_at, open_cluster
+from zkrq.cli.flags import QUEUE, Flag, Takes
 from zkrq.cli.forms import CODEC, form_of, raw_queue
-from zkrq.operations.schedules import PUT_SCHEDULE, SCHEDULE
+from zkrq.operations.schedules import PUT_SCHEDULE, SCHEDULE, WHEN
 from zkrq.process.program import run_until_signal
 
 if TYPE_CHECKING:
     from zkrq.client.cluster import Cluster
     from zkrq.client.timetable import StoredSchedule
-
-
-_WHEN = PUT_SCHEDULE.by_name["when"]
 
 
 def schedule_value(entry: StoredSchedule) -> dict[str, object]:
@@ -56,11 +54,6 @@ async def _list(args: Namespace) -> Lines:
             yield _line(entry)
 
 
-def _options(args: Namespace) -> dict[str, Any]:
-    options = {each.name: getattr(args, each.name) for each in _GIVEN}
-    return {name: value for name, value in options.items() if value is not None}
-
-
 def _payload(args: Namespace) -> bytes:
     try:
         return form_of(args.codec).encode(args.item.encode(errors="surrogateescape"))
@@ -74,15 +67,13 @@ async def _add(args: Namespace) -> Lines:
         queue = raw_queue(cluster, args.queue)
         yield _line(
             await cluster.schedules().add(
-                queue, args.name, _WHEN.kind.parse(args.when), payload, replace=args.replace, **_options(args)
+                queue, args.name, WHEN.kind.parse(args.when), payload, replace=args.replace, **args.given
             )
         )
 
 
 async def _change(args: Namespace) -> Lines:
-    changes = _options(args)
-    if args.when is not None:
-        changes["when"] = args.when
+    changes: dict[str, Any] = {**args.given}
     if args.item is not None:
         changes["item"] = _payload(args)
     async with open_cluster(args) as cluster:
@@ -130,11 +121,17 @@ def _run(args: Namespace) -> int:
     return run_until_signal(_start(open_cluster(args)))
 
 
-_GIVEN = PUT_SCHEDULE.without({"when", "headers"})
-_OPTIONS = (
-    *(Flag(each.name.replace("_", "-"), each.help, each.kind.parse, None, each.kind.metavar) for each in _GIVEN),
-    CODEC,
+_ADDED = Takes(PUT_SCHEDULE)
+
+# What is left out stays, so what contradicts it is known to the schedule only.
+_CHANGES = replace(
+    PUT_SCHEDULE,
+    parameters=tuple(
+        replace(each, default=None, required=False, absent="as it is") for each in PUT_SCHEDULE.parameters
+    ),
+    rules=(),
 )
+
 _NAMED = {**QUEUE, "name": "the schedule's name"}
 
 COMMANDS = (
@@ -143,19 +140,17 @@ COMMANDS = (
         "schedules add",
         "push an item at every moment of a schedule",
         _add,
-        (Flag("replace", "in the place of one of that name, if there is one", bool, False), *_OPTIONS),
-        {**_NAMED, "when": _WHEN.help, "item": "the item as JSON"},
+        (Flag("replace", "in the place of one of that name, if there is one", bool, False), CODEC),
+        {**_NAMED, **_ADDED.arguments, "item": "the item as JSON"},
+        takes=_ADDED,
     ),
     Command(
         "schedules change",
         "change when a schedule pushes, or what",
         _change,
-        (
-            Flag("when", _WHEN.help, _WHEN.kind.parse, None, _WHEN.kind.metavar),
-            Flag("item", "the item as JSON", str, None, "ITEM"),
-            *_OPTIONS,
-        ),
+        (Flag("item", "the item as JSON", str, None, "ITEM", absent="as it is"), CODEC),
         _NAMED,
+        takes=Takes(_CHANGES),
     ),
     Command("schedules pause", "push nothing more for a schedule until it is resumed", _pause, arguments=_NAMED),
     Command("schedules resume", "push again for a schedule, at moments that come", _resume, arguments=_NAMED),

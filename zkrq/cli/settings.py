@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import re
 from argparse import ArgumentTypeError, Namespace
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, cast
 
-from zkrq.cli.command import QUEUE, Command, Line, Lines, look_at, open_cluster
-from zkrq.cli.flags import Flag, attribute
-from zkrq.client.changing import change_settings, describe
-from zkrq.operations.settings import STORED
+from zkrq.cli.command import Command, Line, Lines, look_at, open_cluster
+from zkrq.cli.flags import Flag, Takes, attribute, flag_of, reader
+from zkrq.client.changing import change_settings, describe, named_in
+from zkrq.operations.operation import Arguments
+from zkrq.operations.settings import CHANGE_SETTINGS, SETTINGS, STORED
 
 if TYPE_CHECKING:
     from zkrq.base.limits import QueueSettings
+    from zkrq.operations.operation import Section
 
 NONE = "none"
 """The value of a flag that takes a setting away."""
@@ -32,41 +36,49 @@ def read_rate(text: str) -> tuple[int, float] | str:
     return int(match[1]), float(match[2] or 1) * _SECONDS[match[3]]
 
 
-def read_count(text: str) -> int | str:
-    """Read a number, or ``none``."""
-    try:
-        return text if text == NONE else int(text)
-    except ValueError:
-        raise ArgumentTypeError(f"{text!r} is no number: give one, or none") from None
+_SECTIONS: Mapping[str, Section] = {
+    "": CHANGE_SETTINGS,
+    **{each.name: each.kind.of for each in CHANGE_SETTINGS.parameters if isinstance(each.kind, Arguments)},
+}
 
-
-def read_seconds(text: str) -> float | str:
-    """Read a number of seconds, or ``none``."""
-    try:
-        return text if text == NONE else float(text)
-    except ValueError:
-        raise ArgumentTypeError(f"{text!r} is no number of seconds: give one, or none") from None
-
-
-_FIELDS = {
+FIELDS = {
     "concurrency": ("limits", "concurrency"),
     "rate": ("limits", "rate"),
     "group-concurrency": ("groups", "concurrency"),
     "group-rate": ("groups", "rate"),
     "ordered": ("groups", "ordered"),
     "unordered": ("groups", "ordered"),
-    "max-size": ("size", "max"),
-    "history": ("history", "count"),
-    "dead-letters": ("letters", "max_count"),
-    "dead-letters-age": ("letters", "max_age"),
-    "keep-expired": ("letters", "expired"),
-    "drop-expired": ("letters", "expired"),
-    "results-ttl": ("results", "seconds"),
+    "max-size": ("", "max_size"),
+    "history": ("", "history"),
+    "dead-letters": ("dead_letters", "max_count"),
+    "dead-letters-age": ("dead_letters", "max_age"),
+    "keep-expired": ("dead_letters", "expired"),
+    "drop-expired": ("dead_letters", "expired"),
+    "results-ttl": ("", "results_ttl"),
 }
-"""The section and the field that each flag changes."""
+"""The section and the field that each flag changes; without a section: of the queue itself."""
+
+_BY_HAND = (
+    Flag("rate", "claims begun in a time, over all workers, such as 50/1s or 1000/h", read_rate, None, "N/TIME|none"),
+    Flag("group-rate", "claims of each group begun in a time, such as 50/1s", read_rate, None, "N/TIME|none"),
+    Flag("ordered", "each group keeps the order of its pushes, one item claimed at a time", bool),
+    Flag("unordered", "no order of groups from now on", bool),
+    Flag("keep-expired", "items that outlive their ttl become dead letters", bool),
+    Flag("drop-expired", "items that outlive their ttl are dropped", bool),
+)
+"""A rate is two parameters, and what is yes or no has two flags."""
 
 _EITHER = {"ordered": "unordered", "keep-expired": "drop-expired"}
 """Flags without a value that set a field, and those that clear it."""
+
+
+def _flag(name: str, within: str, field: str) -> Flag:
+    """Return the flag of a setting that a value changes, and ``none`` takes away."""
+    setting = _SECTIONS[within].by_name[field]
+    flag = flag_of(replace(setting, default=None, absent=""))
+    without = f"; {NONE}: {setting.null}" if setting.null != NONE else ""
+    metavar = f"{flag.metavar}|{NONE}"
+    return flag._replace(name=name, help=f"{flag.help}{without}", type=reader(setting.kind, NONE), metavar=metavar)
 
 
 async def _show(args: Namespace) -> Lines:
@@ -76,7 +88,7 @@ async def _show(args: Namespace) -> Lines:
 
 
 async def _set(args: Namespace) -> Lines:
-    given = {flag: getattr(args, attribute(flag)) for flag in _FIELDS}
+    given = {flag: getattr(args, attribute(flag)) for flag in FIELDS}
     flags = [flag for flag, value in given.items() if value is not None and value is not False]
     if not flags or any(one in flags and other in flags for one, other in _EITHER.items()):
         args.parser.error(
@@ -84,15 +96,17 @@ async def _set(args: Namespace) -> Lines:
             "--dead-letters-age, --results-ttl (each with a value or none), --ordered or --unordered, "
             "--keep-expired or --drop-expired"
         )
-    named: dict[str, dict[str, Any]] = {}
+    changes: dict[str, Any] = {}
     for flag in flags:
-        section, field = _FIELDS[flag]
-        without = 0 if flag == "history" else None
-        value = flag in _EITHER if given[flag] is True else given[flag]
-        named.setdefault(section, {})[field] = without if value == NONE else value
+        within, field = FIELDS[flag]
+        part, value = changes.setdefault(within, {}) if within else changes, given[flag]
+        if isinstance(value, tuple):
+            value, part["seconds"] = cast("tuple[int, float]", value)
+        kind = _SECTIONS[within].by_name[field].kind
+        part[field] = None if value == NONE else flag in _EITHER if value is True else kind.check(f"--{flag}", value)
     async with open_cluster(args) as cluster:
         queue = cluster.queue(args.queue)
-        settings = await change_settings(queue, named)
+        settings = await change_settings(queue, named_in(changes))
     yield _line(args.queue, settings)
 
 
@@ -103,29 +117,19 @@ def _line(queue: str, settings: QueueSettings, now: str = "") -> Line:
     return Line(said, {"queue": queue, **STORED.tell(settings)})
 
 
-_FLAGS = (
-    Flag("concurrency", "items claimed at once, over all workers", read_count, None, "N|none"),
-    Flag("rate", "claims begun in a time, over all workers, such as 50/1s or 1000/h", read_rate, None, "N/TIME|none"),
-    Flag("group-concurrency", "items of each group claimed at once, over all workers", read_count, None, "N|none"),
-    Flag("group-rate", "claims of each group begun in a time, such as 50/1s", read_rate, None, "N/TIME|none"),
-    Flag("ordered", "each group keeps the order of its pushes, one item claimed at a time", bool),
-    Flag("unordered", "no order of groups from now on", bool),
-    Flag("max-size", "items that it may have, queued, scheduled and claimed together", read_count, None, "N|none"),
-    Flag("history", "items that have ended last to keep, up to 10,000", read_count, None, "N|none"),
-    Flag("dead-letters", "dead letters to keep; none: all", read_count, None, "N|none"),
-    Flag("dead-letters-age", "for which dead letters are kept; none: for ever", read_seconds, None, "SECONDS|none"),
-    Flag("keep-expired", "items that outlive their ttl become dead letters", bool),
-    Flag("drop-expired", "items that outlive their ttl are dropped", bool),
-    Flag("results-ttl", "for which results are kept; none: as each program says", read_seconds, None, "SECONDS|none"),
-)
+_FLAGS = {flag.name: flag for flag in _BY_HAND}
 
 COMMANDS = (
-    Command("queues show", "show the settings of a queue: limits, order, size, history, ...", _show, arguments=QUEUE),
+    Command(
+        "queues show", "show the settings of a queue: limits, order, size, history, ...", _show, takes=Takes(SETTINGS)
+    ),
     Command(
         "queues set",
         "change the settings of a queue that are named, leave the others",
         _set,
-        _FLAGS,
-        QUEUE,
+        tuple(_FLAGS.get(name) or _flag(name, *place) for name, place in FIELDS.items()),
+        takes=Takes(
+            CHANGE_SETTINGS, without=dict.fromkeys(CHANGE_SETTINGS.by_name, "flags change the parts of a setting")
+        ),
     ),
 )
