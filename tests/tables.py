@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import zkrq
+from tests.calls_page import CALLS, calls_page
 
 PACKAGE = Path(zkrq.__file__).parent
 PAGE = PACKAGE.parent / "docs" / "design" / "bounds.md"
@@ -96,3 +97,4 @@ def page() -> str:
 
 if __name__ == "__main__":
     PAGE.write_text(page())
+    CALLS.write_text(calls_page())

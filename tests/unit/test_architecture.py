@@ -7,6 +7,8 @@ from pathlib import Path
 
 import zkrq
 from tests import tables
+from tests.calls_page import SUBJECTS
+from zkrq.operations.table import OPERATIONS
 from zkrq.protocol.records import MOVES, State
 
 PACKAGE = Path(zkrq.__file__).parent
@@ -31,6 +33,11 @@ def test_the_architecture_is_read_in_ten_minutes_and_names_every_room() -> None:
 def test_the_bounds_are_those_of_the_code() -> None:
     assert tables.PAGE.read_text() == tables.page(), "python -m tests.tables writes it anew"
     assert len(tables.bounds()) > 200
+
+
+def test_the_page_of_all_calls_is_that_of_the_table() -> None:
+    assert tables.CALLS.read_text() == tables.calls_page(), "python -m tests.tables writes it anew"
+    assert {each.subject for each in OPERATIONS.values()} <= {*SUBJECTS}, "a subject without a title"
 
 
 def test_no_failure_stands_twice_in_the_contract() -> None:
