@@ -38,8 +38,9 @@ SUBJECTS = {
 def kind_of(kind: kinds.Kind[Any]) -> str:
     """Say what values a kind has."""
     match kind:
-        case kinds.Text(most=most):
-            return "text" if most is None else f"text of up to {most:,} bytes"
+        case kinds.Text(most=most, checked=checked):
+            unit = "bytes" if checked else "characters"
+            return "text" if most is None else f"text of up to {most:,} {unit}"
         case kinds.Seconds(positive=True, most=most):
             return f"seconds, more than 0, up to {most:,.0f}"
         case kinds.Seconds(least=least, most=most):

@@ -22,7 +22,7 @@ from zkrq.client.inspection import Sizes, Statistics
 from zkrq.client.items import EndedItem, EndState, Item, ItemState
 from zkrq.operations.claims import CLAIMED
 from zkrq.operations.items import ENDED, ENDS, FATES, ITEM, RESULT_OF_ITEM, STATES, WORK_PROGRESS
-from zkrq.operations.kinds import Choice, Count, Flag, Many, Moment, Number, Seconds, Text, Texts
+from zkrq.operations.kinds import Choice, Count, Flag, Header, Many, Moment, Number, Seconds, Text, Texts
 from zkrq.operations.labels import Labels
 from zkrq.operations.operation import Wording
 from zkrq.operations.push import PUSH, RECEIPT, PushOptions
@@ -108,6 +108,8 @@ def test_a_face_words_what_is_refused(given: dict[str, Any], text: str) -> None:
         (Flag(), "False", False),
         (Moment(), "2040-01-01T00:00:00+00:00", datetime(2040, 1, 1, tzinfo=UTC)),
         (Texts(), "a=b=c", {"a": "b=c"}),
+        (Header(), "a=b=c", ("a", "b=c")),
+        (Text(5), "äöüß", "äöüß"),
         (Text(10), "k", "k"),
         (Choice(("a", "b")), "b", "b"),
         (Many(Count(), 3), "1,2", [1, 2]),
@@ -128,6 +130,10 @@ def test_a_word_is_read_as_a_value(kind: Any, word: str, value: object) -> None:
         (Number(0, 1), True, "must be a number"),
         (Choice(("a", "b")), "c", "must be one of 'a', 'b'"),
         (Many(Count(), 1), [1, 2], "the number of it"),
+        (Text(3, 2), "ä", "it has 1 characters: must have at least 2, at most 3"),
+        (Text(3), "äöüß", "it has 4 characters"),
+        (Text(3), 5, "must be a str"),
+        (Header(), ("campaign", 5), "must be a str"),
     ],
 )
 def test_a_value_of_another_kind_is_refused(kind: Any, value: object, text: str) -> None:

@@ -57,7 +57,8 @@ class Kind(ABC, Generic[T]):
 
 @dataclass(frozen=True, slots=True)
 class Text(Kind[str]):
-    """A text of ``least`` to ``most`` bytes in UTF-8 (None: any), by a check of its own: an id, a key, a name."""
+    """A text of ``least`` to ``most`` characters, None: any number; or of bytes in UTF-8, by a check of its own: an id,
+    a key, a name."""
 
     metavar: ClassVar[str] = "TEXT"
     most: int | None = None
@@ -68,10 +69,10 @@ class Text(Kind[str]):
     def check(self, name: str, value: Any) -> str:
         if self.checked:
             return self.checked(name, value)
-        size = len(check_text(name, value).encode(errors="replace"))
-        if size < self.least or (self.most is not None and size > self.most):
+        length = len(check_text(name, value))
+        if length < self.least or (self.most is not None and length > self.most):
             most = "" if self.most is None else f", at most {self.most}"
-            raise ConfigError(f"{name} has {size} bytes: must have at least {self.least}{most}")
+            raise ConfigError(f"{name} has {length} characters: must have at least {self.least}{most}")
         return value
 
 
