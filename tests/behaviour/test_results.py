@@ -13,10 +13,10 @@ from tests.behaviour.conftest import Connect, PassTime
 from tests.behaviour.helpers import FEW_ATTEMPTS, working
 from tests.harness import HANG, take
 from zkrq.base.limits import RESULT_BYTES
+from zkrq.client import awaiting
 from zkrq.client.inner import client_of
 from zkrq.client.results import reading
 from zkrq.client.stored import ASKED_AT_ONCE, Rank, StoredResult, StoredResults
-from zkrq.consuming import awaiting
 from zkrq.protocol import calls
 from zkrq.protocol.records import unpack
 

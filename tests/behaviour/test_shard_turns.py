@@ -12,8 +12,7 @@ import pytest
 import zkrq
 from tests.behaviour.two_shards import both
 from tests.harness import HANG, until
-from zkrq.consuming.core.supply import Order
-from zkrq.consuming.core.turns import LATE_SECONDS, PROBE_SECONDS
+from zkrq.consuming.core.supply import LATE_SECONDS, PROBE_SECONDS, Order
 from zkrq.consuming.requests import Request
 from zkrq.consuming.supplier import Supplier
 from zkrq.protocol.shards import FIRST, ShardName, shard_of

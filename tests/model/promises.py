@@ -218,7 +218,7 @@ class Ledger:
     def tell(self, item: Item, letter: bytes, text: bytes, *, is_later: bool) -> None:
         """A caller was told what became of an item.  ``is_later``: it asked after another one had been told the end.
 
-        That a primary does not know an item is not the last word: the others are asked, too, in ``awaiting.py``.
+        That a primary does not know an item is not the last word: the others are asked, too, in ``client/awaiting.py``.
         """
         self.counts["told"] += 1
         if letter in (b"Q", b"C", b"D", b"U"):

@@ -10,8 +10,7 @@ from zkrq.consuming.core import supply as life
 from zkrq.consuming.core.dispatch import POLL_MS, Report, Waiter
 from zkrq.consuming.core.lease import LOSE
 from zkrq.consuming.core.pace import AHEAD_SECONDS, CLAIM_MAX, PrefetchLimit
-from zkrq.consuming.core.supply import IS_DUE, Order, SupplyState
-from zkrq.consuming.core.turns import PROBE_SECONDS
+from zkrq.consuming.core.supply import IS_DUE, PROBE_SECONDS, Order, SupplyState
 
 
 def shell_with(items: int, servers: int = 1) -> Shell:

@@ -14,8 +14,8 @@ from zkrq.base.errors import Closed
 
 if TYPE_CHECKING:
     from zkrq.base.codecs import Codec
+    from zkrq.client.awaiting import Awaiting
     from zkrq.client.everywhere import Everywhere
-    from zkrq.consuming.awaiting import Awaiting
     from zkrq.consuming.context import QueueContext
     from zkrq.consuming.leases import Leases
     from zkrq.consuming.line import Line

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar, Unpack, cast
 from zkrq.base.checks import Duration, check_duration, check_id
 from zkrq.base.errors import ConfigError, Receipt, Unavailable, split
 from zkrq.base.results import Result, ResultState
+from zkrq.client.awaiting import Awaiting
 from zkrq.client.queue import Queue, parts_of
 from zkrq.client.reports import read_progress
-from zkrq.consuming.awaiting import Awaiting
 
 if TYPE_CHECKING:
     from zkrq.base.limits import Results

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from zkrq.base.checks import Duration, check_duration
 from zkrq.base.errors import Changes, ConfigError, PayloadTooLarge
 from zkrq.base.limits import RESULT_BYTES, RESULT_TTL_LEAST, RESULT_TTL_MAX
-from zkrq.consuming.awaiting import Awaiting
+from zkrq.client.awaiting import Awaiting
 from zkrq.protocol.calls import Store, Stored, StoredRow
 
 if TYPE_CHECKING:

@@ -383,8 +383,6 @@ class Lease(ref[object]):
     async def hand_back(self) -> None:
         """Release the item while the caller is being cancelled.  The call is sent first, so a second cancellation is
         safe."""
-        # The caller is being cancelled.  The release is sent without an await, so a second cancellation cannot
-        # prevent it.
         if returned := self.send_back():
             await wait_ended([returned], RELEASE_TIMEOUT)
 
@@ -404,12 +402,10 @@ class Lease(ref[object]):
     async def extend(self, seconds: float) -> None:
         """Move the deadline to ``seconds`` from now.  Raises ``ClaimLost`` if a server refuses.
 
-        A server may execute the call whether or not its answer arrives.  So an earlier deadline counts from now, and a
-        later one only once the call is answered.
+        An earlier deadline counts from now, because a server may execute the call at any moment; a later one only once
+        it is answered, because it may never be executed.  So the claim never holds here for longer than there.
         """
         started = asyncio.get_running_loop().time()
-        # Shorter counts from now, because the server may execute it at any moment; longer only once it is confirmed,
-        # because it may never execute it.  So the claim never holds here for longer than there.
         self.deadline_at = min(self.deadline_at, started + seconds)
         if await self.issuer.settle(self, Verb.EXTEND, max(1, round(seconds * 1000))):
             if self.settled is None:

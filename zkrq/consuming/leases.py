@@ -275,7 +275,6 @@ class Leases:
         connection, so its message may arrive first.  Then no lease exists that could be lost.  A request that is
         repeated keeps what was heard since its first try.
         """
-        # The same request again, after its answer was lost: keep what was heard since the first try.
         if request != self._in_flight:
             self._in_flight, self._cancelled = request, set[str]()
 
@@ -334,7 +333,6 @@ class Leases:
         await self._batcher.aclose()
 
     async def _send(self, settlings: Sequence[_Settling]) -> Sequence[Refused | Exception]:
-        # Those of one bundle, by one request and with one verb, are one settlement.
         # One settlement for all items of a bundle that end in the same way: the server opens and writes one record.
         groups: dict[tuple[Grant, How], list[int]] = {}
         for parts, hows, _, _ in settlings:
@@ -431,11 +429,11 @@ class Leases:
             self._extend_due()
 
     def _extend_due(self) -> None:
-        """Extend the leases that are due.  If the session is not certain to be alive, every lease is due, because other
-        clients may have fenced this process: then Redis has to confirm each claim."""
+        """Extend the leases that are due.
+
+        While the session is not certain to be alive, every lease is: an extension asks whether this owner was fenced,
+        and if so the handler stops instead of working beside the new owner's."""
         loop = asyncio.get_running_loop()
-        # An uncertain session makes every lease due.  The extension is the question whether this owner is still
-        # alive: a fenced one is refused, and the handler stops instead of working beside the new owner's.
         soon = loop.time() + self.claim_timeout * EXTEND_AT if self.is_certain() else math.inf
         active = self._active()
         self._report_unentered(active)

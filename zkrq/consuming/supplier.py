@@ -32,8 +32,7 @@ from zkrq.base.tasks import wait_ended
 from zkrq.consuming.claims import Claim, lease_of
 from zkrq.consuming.core import supply as life
 from zkrq.consuming.core.dispatch import Report, Stock
-from zkrq.consuming.core.supply import IS_DUE, JOINED, WAITING, Action, Order, SupplyState
-from zkrq.consuming.core.turns import LATE_SECONDS
+from zkrq.consuming.core.supply import IS_DUE, JOINED, LATE_SECONDS, WAITING, Action, Order, SupplyState
 from zkrq.consuming.lease import Grant
 from zkrq.consuming.requests import Answered, Request
 from zkrq.protocol import calls

@@ -13,7 +13,7 @@ after every event.
    it holds, and while the session is not certain only if a server has just granted it: another client may have fenced
    this owner, but a fenced owner is granted nothing.
 3. Without consumers nothing stays claimed ahead, and what they will not take soon goes back.  How far ahead of a
-   stream claims are made is said in ``pace.py``, and which shard is asked for how much of that in ``turns.py``.
+   stream claims are made is said in ``pace.py``, and which shard is asked for how much of that in ``asked_of``.
 4. The next request leaves when half of what is to be claimed ahead is left, not for each item that is missing.  An
    answer that brings nothing leads to no other request, unless a consumer came after that request had left.
 5. A caller that does not wait is told that nothing is ready once every shard has answered after it came.  A shard that
@@ -35,8 +35,17 @@ from typing import Generic, NamedTuple, Protocol, TypeAlias, TypeVar, cast
 
 from zkrq.consuming.core.lease import DELIVER, HOLDING, TAKE_BACK, LeaseState
 from zkrq.consuming.core.pace import AHEAD_SECONDS, CLAIM_MAX, Pace, PrefetchLimit
-from zkrq.consuming.core.supply import IS_DUE, LOOK, Action, Order, Supply, SupplyState
-from zkrq.consuming.core.turns import PROBE_SECONDS, asked_of, is_spared
+from zkrq.consuming.core.supply import (
+    IS_DUE,
+    LOOK,
+    PROBE_SECONDS,
+    Action,
+    Order,
+    Supply,
+    SupplyState,
+    asked_of,
+    is_spared,
+)
 
 C = TypeVar("C")
 

@@ -12,6 +12,10 @@ are events.  Each finds its row in ``LIFE``, which names the next state, and wha
 4. A wake-up for which no other process was woken leads to a request even if no consumer waits here by then, because
    that request wakes the next process.  It is owed until a request is answered, so a failure does not lose it.
 5. A supply at rest has no loop.  What was left on the servers to wake it is not relied on: its next consumer asks.
+6. Of several shards, those that had more items ready than they were asked for are asked in turn, one at a time, for all
+   that is wanted (``asked_of``).  The others, which may be empty, are asked only if there is no such shard, all at the
+   same time.  So a process claims as much at a time as it would from a single shard, and one consumer of four shards
+   does not claim four items for one.
 
 A missing cell is a mistake of this package: it raises ``KeyError``.
 """
@@ -20,10 +24,16 @@ from __future__ import annotations
 
 import enum
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple, TypeAlias
 
 from zkrq.consuming.core.pace import CLAIM_MAX
+
+LATE_SECONDS = 0.1
+"""Seconds after which a request no longer counts: other shards are asked for what it is about."""
+
+PROBE_SECONDS = 0.5
+"""Seconds between two looks at a shard that had nothing, while consumers are served by other shards."""
 
 PASS_ON_LEAST = 1.0
 """Least seconds after a request until another one is made only to wake others for what is due."""
@@ -283,3 +293,26 @@ class Supply:
         assert is_closed or (self.order is not None) is (self.state in IN_FLIGHT), f"{self.state}, with {self.order}"
         assert 0 <= self.asking <= CLAIM_MAX, f"a request for {self.asking} items"
         assert self.asking or not self.is_late, "late, and not in flight"
+
+
+def asked_of(wanted: int, own: Supply, before: Sequence[Supply], after: Sequence[Supply]) -> int:
+    """Return how many of the items that the consumers want a shard is asked for.
+
+    ``before`` and ``after``: the shards that were asked less recently than this one, and more recently.
+    """
+    others = (*before, *after)
+    rivals = _with_items(others)
+    if own.is_dry:
+        return 0 if rivals else -(-wanted // (1 + len(others)))
+    if _with_items(before) or any(rival.asking for rival in rivals):
+        return 0
+    return max(0, wanted - sum(other.asking for other in others if not other.is_late))
+
+
+def is_spared(own: Supply, others: Sequence[Supply]) -> bool:
+    """Tell whether a shard is asked for nothing because others have items."""
+    return own.is_dry and bool(_with_items(others))
+
+
+def _with_items(standings: Sequence[Supply]) -> list[Supply]:
+    return [each for each in standings if not each.is_dry and not each.is_late]
