@@ -14,7 +14,8 @@ the same owner.  With ``--limits`` the queue has a limit of items claimed at onc
 
 With ``--results`` consumers ack with a result, and callers ask what became of items.
 
-The clients run the operations of ``zkrq.protocol`` themselves.  A rule of theirs is switched off by overriding one
+The clients run the operations of ``zkrq.protocol`` themselves, and what a consumer's process asks for, keeps and hands
+out is decided by ``zkrq.consuming.core``.  A rule of theirs is switched off by overriding one
 small piece, a rule of the scripts by a flag of the model's server.
 
     rules.py        the rules, what they say, what goes wrong without
@@ -26,7 +27,8 @@ small piece, a rule of the scripts by a flag of the model's server.
     server.py       a server's life, its disk, and the door of its scripts
     membership.py   the view as one client knows it
     runner.py       carries out operations, as requests to servers
-    clients.py      producers, consumers, the reaper
+    clients.py      producers, the reaper, callers that ask for results
+    consumers.py    who claims and settles; process.py is the shell of the library's ``consuming/core`` in it
     repair.py       when servers are caught up, recovered and scrubbed
     world.py        servers, view and chance, shared by all
     ensemble.py     with several shards: what ZooKeeper holds besides a view
@@ -39,7 +41,8 @@ small piece, a rule of the scripts by a flag of the model's server.
 Left out: time (a lease is over when the reaper says so, a push is old when a scrub finds that its producer has gone),
 priorities and delays, keys and limits, several queues, cancelling and clearing, memory pressure, reservations, and
 ZooKeeper's own failures but those named.  With shards: pauses, ``force``, which server of a shard is added or removed,
-a third shard, and consumers of two shards at once, because a claim is on one.
+a third shard, and consumers of two shards at once, because a claim is on one: how ``consuming/core`` spreads requests
+over shards walks ``unit/test_core_dispatch_walk.py``.
 
 ``python -m tests.model --help`` explores and replays.
 """

@@ -6,11 +6,10 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
-from typing import NamedTuple
 
 from tests.levels import LATER
 from tests.model.altered import NOW
-from tests.model.content import QUEUE, Item, Token, group_of, handed, place_of
+from tests.model.content import QUEUE, Item, group_of, place_of
 from tests.model.membership import PAUSE, Steps
 from tests.model.promises import Broken, Promise
 from tests.model.rules import Rule
@@ -18,33 +17,22 @@ from tests.model.runner import Client
 from tests.model.server import content_of
 from tests.model.world import Trouble, World
 from zkrq.protocol.calls import (
-    CLAIMED,
-    Claim,
-    ClaimReply,
     Declare,
     PushDecided,
     Put,
-    Redrive,
     Results,
     Seal,
-    Settle,
-    Settlement,
-    Turn,
-    TurnReply,
     item_id,
-    runs,
 )
-from zkrq.protocol.deciding import Decided
 from zkrq.protocol.payloads import join
 from zkrq.protocol.pushing import Done, InDoubt, Pushes
-from zkrq.protocol.records import VERSION_BYTES, fresh, in_order, is_alone, token_of
+from zkrq.protocol.records import fresh, in_order, is_alone
 from zkrq.protocol.steps import (
     Answers,
     Ask,
     DecisionNeeded,
     Denied,
     Failure,
-    Fenced,
     NothingDone,
     Operation,
     StepFailed,
@@ -280,190 +268,6 @@ class Watcher(Client):
                     yield from self.run(self.evicting.inspect())
 
 
-class Held(NamedTuple):
-    """An item that a consumer holds; ``version``: of the record that says so; ``fence``: fencing token."""
-
-    item: Item
-    bundle: Item
-    position: int
-    version: bytes
-    fence: tuple[int, int]
-
-
-class Claimed(NamedTuple):
-    """A claim request and its answer, None if it was refused, or has failed."""
-
-    token: Token
-    decided: Decided[ClaimReply] | Decided[TurnReply] | None
-
-
-Part = list[tuple[Held, str]]
-"""Items, and how each is settled."""
-
-Together = dict[tuple[Item, bytes, str], list[int]]
-"""Positions of the items that are settled together: by bundle, version, verb."""
-
-
-class Consumer(Client):
-    """Claims some items at a time, and settles them in parts, each item in its own way; or it dies with them, or is
-    paused beyond its lease.  Where it takes turns, it may claim while it settles the last part."""
-
-    CLAIMS = 5
-    MOST = 4
-    """Items in one claim."""
-    IDLE = 1
-    """Turns after a claim of nothing."""
-    DIES = 0.12
-    VERBS = ("ack",) * 12 + ("nack", "nack", "bury", "release", "extend")
-    LATE = 0.3
-    """Whoever was paused beyond its lease settles nevertheless."""
-    REDRIVES = 0.5
-    TURNS = 0.7
-
-    def work(self) -> Steps[None]:
-        chance, ledger = self.world.chance, self.world.ledger
-        claimed: Claimed | None = None
-        for further in reversed(range(self.CLAIMS)):
-            token, decided = claimed or (yield from self.claim())
-            claimed = None
-            if decided is None:
-                yield from self.give_up(token)
-                continue
-            held = self.handed(decided, token)
-            if not decided.records:
-                for _ in range(self.IDLE):
-                    yield PAUSE
-                if chance(0.3):
-                    self.view = self.world.view
-            elif token in ledger.lapsed:
-                yield from self.give_up(token)
-            else:
-                claimed = yield from self.handle(held, token, may_turn=self.world.turns and further > 0)
-
-    def claim(self) -> Steps[Claimed]:
-        """Make a claim request, of an owner of its own."""
-        token = self.world.token()
-        self.tokens.append(token)
-        try:
-            return Claimed(token, (yield from self.run(self.operations.decide(self.request(token)))))
-        except Failure:
-            return Claimed(token, None)
-
-    def request(self, token: Token) -> Claim:
-        owner, _, seq = token.rpartition("/")
-        return Claim(QUEUE, owner, int(seq), 1 + self.world.below(self.MOST), LEASE_MS, "", 0, "X", 0, 0)
-
-    def handed(self, decided: Decided[ClaimReply] | Decided[TurnReply], token: Token) -> list[Held]:
-        """The items that the consumer is given."""
-        held: list[Held] = []
-        records = dict(decided.records)
-        for item, id, position, payload in handed(decided.reply):
-            if position in decided.superseded.get(id, ()):
-                self.world.ledger.withheld(item, token)
-            else:
-                if payload != content_of(item):
-                    raise Broken(Promise.LOST, f"{item!r} is handed out as {payload!r}")
-                held.append(Held(item, id, position, records[id][VERSION_BYTES], token_of(records[id])))
-        return held
-
-    def handle(self, held: list[Held], token: Token, *, may_turn: bool) -> Steps[Claimed | None]:
-        """Settle all of it, in a turn at last if it may be; return what that claimed."""
-        world, ledger = self.world, self.world.ledger
-        for item, _, _, _, fence in held:
-            world.log("holds", item, token)
-            ledger.hold(item, token)
-            ledger.hold_in_order(item, token, fence)
-        while held:
-            for _ in range(world.below(5)):
-                yield PAUSE
-            if token in ledger.lapsed:
-                if not world.chance(self.LATE):
-                    return None
-            elif world.chance(self.DIES):
-                world.log("dies", [item for item, *_ in held], token)
-                yield from self.give_up(token)
-                return None
-            part = [held.pop(world.below(len(held))) for _ in range(1 + world.below(len(held)))]
-            verbs = [self.VERBS[world.below(len(self.VERBS))] for _ in part]
-            is_last = not held and "extend" not in verbs
-            if may_turn and is_last and world.chance(self.TURNS):
-                return (yield from self.take_turn(list(zip(part, verbs, strict=True)), token))
-            yield from self.settle(list(zip(part, verbs, strict=True)), token)
-            held += [each for each, verb in zip(part, verbs, strict=True) if verb == "extend"]
-            yield from self.redrive([each.item for each, verb in zip(part, verbs, strict=True) if verb == "bury"])
-        return None
-
-    def settle(self, part: Part, token: Token) -> Steps[None]:
-        together = self.settling(part, token)
-        call = Settle(QUEUE, 0, 0, settlements(together, token, self.world.ledger.keeps_results))
-        try:
-            decided = yield from self.run(self.operations.settle(call))
-        except Failure as failure:
-            self.failed(part, token, failure)
-        else:
-            self.settled(part, token, together, decided.reply.lost)
-
-    def take_turn(self, part: Part, token: Token) -> Steps[Claimed]:
-        """Settle, and claim for the next token in the same decision: each part has a verdict of its own."""
-        next_token = self.world.next_token(token)
-        self.tokens.append(next_token)
-        together = self.settling(part, token)
-        call = Turn.of(self.request(next_token), settlements(together, token, self.world.ledger.keeps_results))
-        try:
-            decided = yield from self.run(self.operations.decide(call))
-        except Failure as failure:
-            self.failed(part, token, failure)
-            return Claimed(next_token, None)
-        reply = decided.reply
-        self.world.ledger.counts["turns"] += 1
-        self.settled(part, token, together, reply.lost, {item for item, *_ in handed(reply)})
-        return Claimed(next_token, decided if reply.verdict == CLAIMED else None)
-
-    def settling(self, part: Part, token: Token) -> Together:
-        """Let go of what is settled, and put together what one settlement names."""
-        ledger = self.world.ledger
-        together: Together = {}
-        for (item, id, position, version, _), verb in part:
-            if verb != "extend":
-                ledger.let_go(item, token)
-            ledger.settling(item, token, verb)
-            together.setdefault((id, version, verb), []).append(position)
-        return together
-
-    def failed(self, part: Part, token: Token, failure: Failure) -> None:
-        """Note that a settlement has failed: it may have happened, unless the failure says that nothing has."""
-        self.world.log(token, [(verb, each.item) for each, verb in part], str(failure))
-        for each, _ in part:
-            if isinstance(failure, NothingDone | Fenced):
-                self.world.ledger.not_settled(each.item, token)
-
-    def settled(
-        self, part: Part, token: Token, together: Together, lost: Sequence[bytes], given: Collection[Item] = ()
-    ) -> None:
-        """Note the answer to a settlement, item by item.  ``given``: items that the same answer hands out."""
-        world, ledger = self.world, self.world.ledger
-        lost_of = dict(zip(together, lost, strict=True))
-        for each, verb in part:
-            refused = each.position in lost_of[each.bundle, each.version, verb]
-            world.log(verb, each.item, token, "refused" if refused else "done")
-            if refused:
-                ledger.refused(each.item, token, verb, is_handed=each.item in given)
-            else:
-                ledger.settled_by(each.item, token, verb)
-
-    def redrive(self, dead: list[Item]) -> Steps[None]:
-        if not dead or not self.world.chance(self.REDRIVES):
-            return
-        self.world.ledger.redriven.update(dead)
-        call = Redrive(QUEUE, 0, 0, self.world.nonce(), [item.decode() for item in dead])
-        with suppress(Failure):
-            yield from self.run(self.operations.decide(call))
-
-    def give_up(self, token: Token) -> Steps[None]:
-        self.world.ledger.lapse(token)
-        yield from self.fence(token)
-
-
 class Reaper(Client):
     """Finds leases that are over, and fences their tokens."""
 
@@ -523,15 +327,6 @@ class Caller(Client):
             self.world.log("told", item, told.letter, told.text)
             if position not in superseded.get(bundle, ()) and pardons == ledger.pardons:
                 ledger.tell(item, told.letter, told.text, is_later=item in told_before)
-
-
-def settlements(together: Together, token: Token, keeps_results: bool) -> list[Settlement]:
-    """Name the settlements of one request's claims as calls do.  ``keeps_results``: an ack leaves the token."""
-    ack = b"ack 1000 %b" % token.encode() if keeps_results else "ack"
-    return [
-        (id.decode(), runs(positions), version, token, ack if verb == "ack" else f"{verb} 0 ")
-        for (id, version, verb), positions in together.items()
-    ]
 
 
 def bundle(number: int, size: int, id: str = "") -> Put:

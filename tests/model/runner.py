@@ -68,6 +68,7 @@ class Client(Member):
         self.operations = AlteredOperations(world.on)
         self._removed: dict[Item, bytes] = {}
         self.tries = TRIES
+        self._is_changing = False
 
     def work(self) -> Steps[None]:
         raise NotImplementedError
@@ -119,18 +120,18 @@ class Client(Member):
             case Seen(view):
                 return view
             case Evict(view, failed, answered):
-                return (yield from self._run(self.evicting.evict(view, failed, answered)))
+                return (yield from self._alone(self._run(self.evicting.evict(view, failed, answered))))
             case Swap(view):
                 yield from self.swap(view)
                 return self.view
             case Monotonic():
                 return NOW
             case Refresh():
-                return (yield from self.refresh())
+                return (yield from self._alone(self.refresh()))
             case Identify(servers):
                 return (yield from self._identify(servers))
             case Change(view, change):
-                return (yield from self.change(view, change))
+                return (yield from self._alone(self.change(view, change)))
             case Nonce():
                 return self.world.nonce()
             case ReadRegister():
@@ -150,6 +151,16 @@ class Client(Member):
             case _:
                 yield PAUSE
         return None
+
+    def _alone(self, steps: Steps[T]) -> Steps[T]:
+        """Look at the view, or change it, once no other operation of this client does."""
+        while self._is_changing:
+            yield PAUSE
+        self._is_changing = True
+        try:
+            return (yield from steps)
+        finally:
+            self._is_changing = False
 
     def ask(self, step: Ask) -> Steps[Answers]:
         if not step.lives:

@@ -13,7 +13,8 @@ from unittest.mock import patch
 from tests.levels import LATER
 from tests.model.awaiting import steps_of
 from tests.model.bundle import put_together, taken_apart
-from tests.model.clients import Caller, Consumer, Cut, Declarer, Producer, Reaper, Upgrader, Watcher
+from tests.model.clients import Caller, Cut, Declarer, Producer, Reaper, Upgrader, Watcher
+from tests.model.consumers import Consumer
 from tests.model.content import QUEUE, Token
 from tests.model.ensemble import Ensemble
 from tests.model.membership import Refused, Steps

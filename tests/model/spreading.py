@@ -10,7 +10,8 @@ from typing import Final
 
 from tests.levels import LATER
 from tests.model.awaiting import pause, steps_of
-from tests.model.clients import BUNDLE_MOST, Consumer, bundle
+from tests.model.clients import BUNDLE_MOST, bundle
+from tests.model.consumers import Consumer
 from tests.model.content import Token
 from tests.model.ensemble import Coordinator, Ensemble
 from tests.model.membership import PAUSE, Steps

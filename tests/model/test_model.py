@@ -41,35 +41,36 @@ SOON = 80
 """Schedules within which a rule is missed."""
 
 SEARCHED_FROM = {
-    Rule.RENEWED_ARE_RECOGNISED: 150,
-    Rule.LAST_VIEW_IS_COVERED: 60,
-    Rule.RECOVERY_MERGES: 150,
-    Rule.SCRUB_ROLLS_FORWARD: 600,
-    Rule.ELIGIBLE_IS_KEPT: 700,
+    Rule.LAST_VIEW_IS_COVERED: 9_500,
+    Rule.ELIGIBLE_IS_KEPT: 150,
+    Rule.RENEWED_ARE_RECOGNISED: 200,
+    Rule.SCRUB_ROLLS_FORWARD: 500,
 }
 """Rules that are missed only when several things come together: the search begins not far from a seed that is known."""
 
 KNOWN_NEAR = {
-    Rule.MISSING_IS_NOT_CREATED: 10,
-    Rule.RUN_ID_IS_COMPARED: 65,
-    Rule.LAST_VIEW_IS_COVERED: 120,
-    Rule.SETTLING_CHECKS_THE_TOKEN: 33,
-    Rule.TOMBSTONE_OF_THE_UNKNOWN: 19,
+    Rule.CLAIM_IS_EVERYWHERE: 12,
+    Rule.MISSING_IS_NOT_CREATED: 9,
+    Rule.RUN_ID_IS_COMPARED: 14,
+    Rule.LAST_VIEW_IS_COVERED: 9_528,
+    Rule.SETTLING_CHECKS_THE_TOKEN: 10,
+    Rule.TOMBSTONE_STAYS: 11,
     Rule.CATCH_UP_COPIES_TOMBSTONES: 18,
-    Rule.SOURCE_ADOPTS_BEFORE_READING: 75,
-    Rule.PAYLOADS_BY_POSITION: 4,
-    Rule.CLAIMS_HAVE_A_DEADLINE: 8,
-    Rule.PUSH_NEEDS_MIN_REPLICAS: 27,
-    Rule.ELIGIBLE_TAKE_PART: 13,
-    Rule.ELIGIBLE_IS_KEPT: 717,
-    Rule.RECOVERY_WAITS_FOR_ALL: 39,
-    Rule.RECOVERY_MERGES: 187,
-    Rule.RENEWED_ARE_RECOGNISED: 190,
-    Rule.SCRUB_ROLLS_FORWARD: 645,
+    Rule.TOMBSTONES_ARE_KEPT: 14,
+    Rule.SOURCE_ADOPTS_BEFORE_READING: 37,
+    Rule.LEARNERS_GET_EVERY_WRITE: 18,
+    Rule.PRIMARY_DECIDES: 12,
+    Rule.CLAIMS_HAVE_A_DEADLINE: 61,
+    Rule.PUSH_NEEDS_MIN_REPLICAS: 57,
+    Rule.ELIGIBLE_IS_KEPT: 172,
+    Rule.RECOVERY_WAITS_FOR_ALL: 42,
+    Rule.RECOVERY_MERGES: 62,
+    Rule.RENEWED_ARE_RECOGNISED: 244,
+    Rule.SCRUB_ROLLS_FORWARD: 549,
 }
 """Where the search of a test run begins, just before a seed that is known; ``make long`` searches all the way."""
 
-AMONG_MANY_FAULTS = {Rule.WIPING_IS_COMPARE_AND_SET: 19_200}
+AMONG_MANY_FAULTS = {Rule.WIPING_IS_COMPARE_AND_SET: 3_306}
 """The same, of rules that are missed only where much fails."""
 
 MANY_FAULTS = 14
@@ -85,7 +86,7 @@ but for the last, which a scenario of the simulation plays."""
 
 BEHIND_THE_DEADLINE = {
     Rule.REPEATED_CLAIM_GETS_THE_SAME: 0,
-    Rule.FENCED_TOKEN_IS_REFUSED: 0,
+    Rule.FENCED_TOKEN_IS_REFUSED: 80,
 }
 """Without these an item waits for the deadline of a claim that nobody knows of: they are missed where there is none.
 Each with the first of the schedules that are searched."""
@@ -113,35 +114,35 @@ BEHIND_A_BROKEN_LINK = {
     Rule.EVICTING_COSTS_STANDING: 4,
     Rule.ACCUSATION_IS_REFUTED: 4,
     Rule.CONTRADICTED_RETRIES: 115,
-    Rule.DENIAL_NEEDS_OTHERS: 12,
+    Rule.DENIAL_NEEDS_OTHERS: 29,
     Rule.DENIAL_IS_ACCUSED: 50,
 }
 """Rules about who may evict: missed where one client cannot always use one server, within this many schedules."""
 
 OVER_SHARDS = {
-    Rule.PUSH_NAMES_ITS_MAP: 63,
-    Rule.MAP_BY_COMPARE_AND_SET: 10,
-    Rule.IDENTITY_GOES_HOME: 4,
-    Rule.REPEATED_GOES_WHERE_IT_WENT: 16,
-    Rule.UNKNOWN_STAYS: 8,
-    Rule.TOUCHED_STAYS: 2,
-    Rule.HOMES_COME_FIRST: 30,
-    Rule.REGISTERED_WHILE_SETTLING: 10,
-    Rule.REGISTERED_UNDER_ITS_MAP: 142,
-    Rule.REMOVED_ONLY_EMPTY: 11,
-    Rule.MAP_RAISES_THE_EPOCH: 4,
+    Rule.PUSH_NAMES_ITS_MAP: 12,
+    Rule.MAP_BY_COMPARE_AND_SET: 184,
+    Rule.IDENTITY_GOES_HOME: 1,
+    Rule.REPEATED_GOES_WHERE_IT_WENT: 17,
+    Rule.UNKNOWN_STAYS: 9,
+    Rule.TOUCHED_STAYS: 238,
+    Rule.HOMES_COME_FIRST: 49,
+    Rule.REGISTERED_WHILE_SETTLING: 12,
+    Rule.REGISTERED_UNDER_ITS_MAP: 187,
+    Rule.REMOVED_ONLY_EMPTY: 10,
+    Rule.MAP_RAISES_THE_EPOCH: 133,
 }
 """Rules about several shards, each with a seed that is known.  Any change of ``resharding.py`` or ``founding.py``
 shifts the seeds, because the model runs them.  No seed is known of the others among ``SHARD_RULES``, which need a push
 in the few steps between an operator's last look and what the operator does about it."""
 
 IN_TURNS = {
-    Rule.TURN_FINDS_ITS_OWN: 53,
-    Rule.EACH_PART_HAS_A_VERDICT: 49,
-    Rule.DECIDED_AGAIN: 6,
-    Rule.SETTLING_CHECKS_THE_TOKEN: 18,
-    Rule.CLAIM_IS_EVERYWHERE: 110,
-    Rule.ROWS_STAY: 0,
+    Rule.TURN_FINDS_ITS_OWN: 5,
+    Rule.EACH_PART_HAS_A_VERDICT: 37,
+    Rule.DECIDED_AGAIN: 12,
+    Rule.SETTLING_CHECKS_THE_TOKEN: 39,
+    Rule.CLAIM_IS_EVERYWHERE: 4,
+    Rule.ROWS_STAY: 4,
 }
 """Rules that bear on turns, each with a known seed in which a turn breaks the promise.  Two are of turns alone.
 
@@ -155,18 +156,24 @@ the consumer takes it that nothing happened, but the item is gone."""
 
 BEHIND_THE_DEADLINE_IN_TURNS = {
     Rule.REPEATED_CLAIM_GETS_THE_SAME: 0,
-    Rule.FENCED_TOKEN_IS_REFUSED: 260,
+    Rule.FENCED_TOKEN_IS_REFUSED: 79,
 }
 """As ``BEHIND_THE_DEADLINE``, where consumers take turns."""
 
-WITH_RESULTS = {Rule.RESULT_IS_EVERYWHERE: 10, Rule.RESULT_IS_COMPLETED: 11}
+WITH_RESULTS = {Rule.RESULT_IS_EVERYWHERE: 17, Rule.RESULT_IS_COMPLETED: 11}
 """Rules that bear on results, each with a known seed."""
+
+OF_TWO_RELEASES = {Rule.LEVEL_RAISES_THE_EPOCH: 95, Rule.LEVEL_IS_READ_WITH_THE_VIEW: 0}
+"""Rules about clients of two releases, each with the first of the schedules that are searched."""
 
 BROKEN_PROMISES = {
     Rule.CONTRADICTED_RETRIES: Promise.FAILED_EARLY,
     Rule.DENIAL_NEEDS_OTHERS: Promise.EVICTED_FOR_ONE,
     Rule.DENIAL_IS_ACCUSED: Promise.HALTED,
 }
+
+CLOCKS_FROM = 370
+"""The first of the schedules with a wrong clock: one in three has an eviction for it, these more."""
 
 SHARD_SCHEDULES = 200
 """With several shards, in every run of the tests; 10,000 in the chaos run."""
@@ -235,6 +242,9 @@ def test_every_fault_happened(fault: Fault, all_rules: Findings) -> None:
         ("bundles of mixed fate", 0.1),
         ("bundles of several owners", 0.2),
         ("bundles whose payloads differ", 0.1),
+        ("claimed ahead", 0.5),
+        ("handed back", 1),
+        ("requests made again", 1),
     ],
 )
 def test_work_was_done(what: str, in_each_schedule: float, all_rules: Findings) -> None:
@@ -295,7 +305,7 @@ def test_who_may_evict(rule: Rule, bound: int) -> None:
 
 @pytest.fixture(scope="module")
 def clocks() -> Findings:
-    return explore(range(SCHEDULES // 2), clocks=True)
+    return explore(range(CLOCKS_FROM, CLOCKS_FROM + SCHEDULES // 2), clocks=True)
 
 
 def test_one_servers_clock_breaks_no_promise(clocks: Findings) -> None:
@@ -387,7 +397,8 @@ def test_without_a_rule_a_result_is_lost(rule: Rule, seed: int) -> None:
 
 @pytest.mark.parametrize("rule", LEVEL_RULES, ids=lambda rule: rule.label)
 def test_without_a_rule_a_client_of_the_release_before_reads_what_it_cannot(rule: Rule) -> None:
-    findings = explore(range(SOON), off=[rule], levels=True, only_first=True)
+    first = OF_TWO_RELEASES[rule]
+    findings = explore(range(first, first + SOON), off=[rule], levels=True, only_first=True)
     assert findings.violations[Promise.MISREAD]
     assert not violated(findings.first[Promise.MISREAD], levels=True)
 
@@ -484,8 +495,8 @@ def test_without_a_rule_of_order_a_group_is_out_of_order(rule: Rule, promises: C
 
 def test_without_the_end_of_the_item_before_an_item_comes_back_after_the_next_one() -> None:
     rule = Rule.END_TRAVELS_WITH_THE_NEXT
-    assert explore([422], off=[rule], ordered=True).violations.keys() == {Promise.OUT_OF_ORDER}
-    assert not explore([422], ordered=True).broken
+    assert explore([174], off=[rule], ordered=True).violations.keys() == {Promise.OUT_OF_ORDER}
+    assert not explore([174], ordered=True).broken
 
 
 @pytest.mark.parametrize("turns", [False, True], ids=["claims", "turns"])
@@ -505,8 +516,8 @@ def test_an_order_that_is_declared_meanwhile_is_kept_in_many_schedules() -> None
 @pytest.mark.parametrize(
     ("rule", "near", "promise"),
     [
-        (Rule.PLAIN_IS_REFUSED_IN_ORDER, 40, Promise.OUT_OF_ORDER),
-        (Rule.ORDER_BY_SETTINGS, 27, Promise.OUT_OF_ORDER),
+        (Rule.PLAIN_IS_REFUSED_IN_ORDER, 2, Promise.OUT_OF_ORDER),
+        (Rule.ORDER_BY_SETTINGS, 18, Promise.OUT_OF_ORDER),
         (Rule.TOKENS_BY_SETTINGS, 17, Promise.TOKEN_WENT_BACK),
     ],
     ids=["plain", "order", "tokens"],
@@ -564,7 +575,7 @@ def test_a_replay_is_the_same_in_every_process() -> None:
     """Nothing may depend on the order of a set or on the address of an object."""
 
     def told(hash_seed: str) -> str:
-        command = [sys.executable, "-m", "tests.model", "--trace", "3", "--off", Rule.CLAIM_IS_EVERYWHERE.label]
+        command = [sys.executable, "-m", "tests.model", "--trace", "12", "--off", Rule.CLAIM_IS_EVERYWHERE.label]
         environment = {**os.environ, "PYTHONHASHSEED": hash_seed}
         return subprocess.run(command, env=environment, check=True, capture_output=True, text=True).stdout
 

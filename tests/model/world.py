@@ -25,7 +25,7 @@ SERVERS = tuple(ServerId(id) for id in "ABC")
 Event = tuple[object, ...]
 
 RENAMED = 0.3
-"""How often a consumer has another owner id by the next turn."""
+"""How often a consumer has another owner id by the next request."""
 
 DOZES = 0.2
 DOZE = 250
@@ -179,9 +179,9 @@ class World:
         self.ledger.request(token)
         return token
 
-    def next_token(self, token: Token) -> Token:
-        """Return the token of the request after this one: of the same owner, or sometimes of another."""
-        if self.chance(RENAMED):
+    def next_token(self, token: Token, *, may_rename: bool) -> Token:
+        """Return the token of the request after this one: of the same owner, or sometimes of another if that may be."""
+        if may_rename and self.chance(RENAMED):
             return self.token()
         owner, _, seq = token.rpartition("/")
         token = f"{owner}/{int(seq) + 1}"
