@@ -15,7 +15,7 @@ from tests.model.promises import check_consistent
 from tests.model.world import World
 from zkrq.consuming.core import lease as leases
 from zkrq.consuming.core import supply as life
-from zkrq.consuming.core.dispatch import Dispatch, Report, Stock, Waiter
+from zkrq.consuming.core.dispatch import ClaimReport, Dispatch, Stock, Waiter
 from zkrq.consuming.core.lease import HOLDING, LeaseState
 from zkrq.consuming.core.pace import PrefetchLimit
 from zkrq.consuming.core.supply import IS_DUE, WAITING, Action, Order
@@ -311,7 +311,7 @@ class Process:
         self.is_open = False
         next_ms = -1 if is_short or not self.world.chance(MORE) else 0
         listening = is_short and self.stock.order is not None and self.stock.order.listens and self.world.chance(HEARS)
-        report = Report(next_ms, claims, len(claims), listening)
+        report = ClaimReport(next_ms, claims, len(claims), listening)
         self.dispatch.answer(self.stock, report, *self.moment)
         self._carry_out()
 
@@ -319,7 +319,7 @@ class Process:
         """The request was refused, or its answer came after the end of the session: another owner asks again."""
         self.lose()
         self.is_open, self.token = False, ""
-        self.dispatch.answer(self.stock, Report(0), *self.moment)
+        self.dispatch.answer(self.stock, ClaimReport(0), *self.moment)
         self._carry_out()
 
     def fail(self, error: Exception) -> None:

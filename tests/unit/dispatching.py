@@ -6,7 +6,7 @@ import itertools
 from collections import deque
 
 from zkrq.consuming.core import supply as life
-from zkrq.consuming.core.dispatch import Dispatch, Report, Stock, Waiter
+from zkrq.consuming.core.dispatch import ClaimReport, Dispatch, Stock, Waiter
 from zkrq.consuming.core.lease import HOLDING, LOSE, LeaseState
 from zkrq.consuming.core.supply import IS_DUE, WAITING, Action, Order
 
@@ -172,7 +172,7 @@ class Shell:
         claims = [Claim(item, server, self.now + LEASE) for item in items]
         server.hears = order.listens and len(items) < order.wanted
         self.vain += not items
-        report = Report(0 if server.ready else -1, claims, len(items), server.hears)
+        report = ClaimReport(0 if server.ready else -1, claims, len(items), server.hears)
         self.dispatch.answer(server.stock, report, *self.moment)
         self.carry_out(server.stock)
         return claims

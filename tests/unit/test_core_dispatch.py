@@ -7,7 +7,7 @@ import itertools
 from tests.every import every
 from tests.unit.dispatching import LEASE, Caller, Claim, Shell
 from zkrq.consuming.core import supply as life
-from zkrq.consuming.core.dispatch import POLL_MS, Report, Waiter
+from zkrq.consuming.core.dispatch import POLL_MS, ClaimReport, Waiter
 from zkrq.consuming.core.lease import LOSE
 from zkrq.consuming.core.pace import AHEAD_SECONDS, CLAIM_MAX, PrefetchLimit
 from zkrq.consuming.core.supply import IS_DUE, PROBE_SECONDS, Order, SupplyState
@@ -183,7 +183,7 @@ def test_a_consumer_without_a_channel_asks_again_soon() -> None:
     (server,) = shell.servers
     shell.wait()
     shell.ask(server)
-    shell.dispatch.answer(server.stock, Report(-1), *shell.moment)
+    shell.dispatch.answer(server.stock, ClaimReport(-1), *shell.moment)
     assert server.stock.due_at == shell.now + POLL_MS / 1000
 
 
@@ -400,7 +400,7 @@ def test_where_items_are_left_nobody_is_told_that_nothing_is_ready() -> None:
     late = shell.wait(2, patient=False)
     (server,) = shell.servers
     shell.ask(server)
-    shell.dispatch.answer(server.stock, Report(0), *shell.moment)
+    shell.dispatch.answer(server.stock, ClaimReport(0), *shell.moment)
     shell.carry_out()
     assert late.claims is None
 

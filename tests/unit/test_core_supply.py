@@ -166,7 +166,7 @@ def test_a_loop_that_was_ended_by_a_mistake_begins_anew() -> None:
 @every(("target", "elsewhere", "low"), [(10, 0, 5), (9, 0, 5), (0, 0, 0), (10, 2, 3)])
 def test_the_next_request_leaves_when_half_is_left(target: int, elsewhere: int, low: int) -> None:
     supply = Supply()
-    supply.keep(target, elsewhere)
+    supply.set_low(target, elsewhere)
     assert supply.low == low
 
 

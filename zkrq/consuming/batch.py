@@ -302,7 +302,7 @@ async def ack_together(leases: Iterable[Lease], wanted: int | None = None) -> No
             with suppress(Exception):
                 await answer
     finally:
-        errors += [error for some, answer in sent if (error := _note(some, answer))]
+        errors += [error for some, answer in sent if (error := _take_answer(some, answer))]
     # Where one outcome is unknown, the call as a whole may have had an effect, and says so.
     if errors:
         raise next((error for error in errors if isinstance(error, OutcomeUnknown)), errors[0])
@@ -310,12 +310,12 @@ async def ack_together(leases: Iterable[Lease], wanted: int | None = None) -> No
 
 def keep_results(leases: Sequence[Lease], results: Sequence[object]) -> None:
     """Note the result that each ack is to leave.  Raises ``ConfigError`` unless there is one for each, and as
-    ``Lease.keep`` does."""
+    ``Lease.keep_result`` does."""
     if len(results) != len(leases):
         raise ConfigError(f"{len(results)} results for {len(leases)} claims: give one for each")
     for lease, result in zip(leases, results, strict=True):
         if result is not None:
-            lease.keep(result)
+            lease.keep_result(result)
 
 
 def _portions(held: tuple[Issuer, list[Lease]]) -> Sequence[tuple[Issuer, list[Lease]]]:
@@ -334,7 +334,7 @@ def _portions(held: tuple[Issuer, list[Lease]]) -> Sequence[tuple[Issuer, list[L
     return portions
 
 
-def _note(leases: Sequence[Lease], answer: asyncio.Future[Refused]) -> BaseException | None:
+def _take_answer(leases: Sequence[Lease], answer: asyncio.Future[Refused]) -> BaseException | None:
     """Note what became of the leases; return the error for those whose outcome is not known."""
     answer.cancel()  # changes nothing once it is there
     error = None if answer.cancelled() else answer.exception()

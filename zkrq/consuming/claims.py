@@ -158,7 +158,7 @@ class Claim(Generic[T]):
         it holds for ``claim_timeout`` at most, and unless an ack succeeds by then, the item is delivered again.
         """
         if result is not None:
-            self._lease.keep(result)
+            self._lease.keep_result(result)
         await self._lease.settle(Verb.ACK)
 
     async def nack(self, delay: Duration | None = None, reason: str | None = None) -> None:

@@ -331,7 +331,7 @@ class Lease(ref[object]):
         if self.timer:  # seldom, so an ack does without the call
             self._stop_timer()
 
-    def keep(self, result: object) -> None:
+    def keep_result(self, result: object) -> None:
         """Note the result that its ack is to leave.
 
         Raises as ``Issuer.encode_result`` does.

@@ -95,7 +95,7 @@ class Leases:
             name=f"settle in {context.queue}",
             patience=replicas.operation_timeout,
             watched=context.observers.settled,
-            landed=self._report,
+            landed=self._tell_settled,
         )
         self._log = Log(logging.getLogger("zkrq.claims"), {"cluster": context.cluster, "queue": context.queue})
 
@@ -383,7 +383,7 @@ class Leases:
         request.land(decided)
         return decided
 
-    def _report(
+    def _tell_settled(
         self, settlings: Sequence[_Settling], seconds: Sequence[float], results: Sequence[Refused | Exception]
     ) -> None:
         by_verb: dict[str, tuple[list[float], Counter[str]]] = {}

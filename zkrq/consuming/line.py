@@ -46,7 +46,7 @@ class Line(Generic[T]):
         self._suppliers = {supplier.supply: supplier for supplier in suppliers}
         self.dispatch.use([*self._suppliers], *(self._moment() if self.dispatch.waiters else (0.0, False)))
         for supplier in suppliers:
-            supplier.note_company()
+            supplier.start_late()
         self.carry_out()
 
     def close(self) -> None:

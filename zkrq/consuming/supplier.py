@@ -7,12 +7,8 @@ or it would get the items behind them.
 A request whose answer was lost is repeated under the same number until it is answered, and gets the same items: with a
 new number the items of the lost answer would stay claimed, and extended by nobody, until their deadlines.
 
-A request that is due when settlements leave joins them, and both are one decision (``turn.lua``): the consumer of a
-slot settles one item and gets the next for the price of one call.  A request never waits for settlements that are not
-leaving already.
-
-An idle queue costs one request every ``SWEEP_SECONDS``; a push wakes it immediately.  A push wakes one process
-only, so a process that is woken while none of its consumers waits requests no items, which wakes the next process.
+A request that joins settlements is one decision with them (``turn.lua``): the consumer of a slot settles one item and
+gets the next for the price of one call.  A request never waits for settlements that are not leaving already.
 """
 
 from __future__ import annotations
@@ -31,7 +27,7 @@ from zkrq.base.pauses import doubled
 from zkrq.base.tasks import wait_ended
 from zkrq.consuming.claims import Claim, lease_of
 from zkrq.consuming.core import supply as life
-from zkrq.consuming.core.dispatch import Report, Stock
+from zkrq.consuming.core.dispatch import ClaimReport, Stock
 from zkrq.consuming.core.supply import IS_DUE, JOINED, LATE_SECONDS, WAITING, Action, Order, SupplyState
 from zkrq.consuming.lease import Grant
 from zkrq.consuming.requests import Answered, Request
@@ -289,15 +285,15 @@ class Supplier(Generic[T]):
         request, self._joined = self._joined, None
         if request:
             self.supply.tell(life.TAKE_OVER)
-            self.note_company()
+            self.start_late()
         return request
 
-    def note_company(self) -> None:
+    def start_late(self) -> None:
         """See to it that other suppliers, if there are any, hear that the request in flight takes long."""
         if self._dispatch.has_others and not self._late and self.supply.asking:
-            self._late = asyncio.get_running_loop().call_later(LATE_SECONDS, self._note_late)
+            self._late = asyncio.get_running_loop().call_later(LATE_SECONDS, self._tell_late)
 
-    def _note_late(self) -> None:
+    def _tell_late(self) -> None:
         self._dispatch.late(self.supply, asyncio.get_running_loop().time(), self._identity.is_certain())
         self._line.carry_out()
 
@@ -317,7 +313,7 @@ class Supplier(Generic[T]):
             return None
         # Noted before the first await: a wake-up that arrives from now on must lead to another request.
         self.supply.ask(order, now)
-        self.note_company()
+        self.start_late()
         # A request that overtakes what is being handed back would get the items behind them, and the order would be
         # lost.
         if self._handed_back:
@@ -362,19 +358,19 @@ class Supplier(Generic[T]):
         )
         return Request(call, asyncio.get_running_loop().time())
 
-    async def _finish(self, request: Request, answer: Awaitable[Answered]) -> Report[Claim[T]]:
+    async def _finish(self, request: Request, answer: Awaitable[Answered]) -> ClaimReport[Claim[T]]:
         """Wait for the answer to a request; return what it brings."""
         owner, context = request.call.owner, self._context
         try:
             decided = await answer
         except ClaimLost:
             context.declared_dead(owner)
-            return Report(0)  # under another owner id
+            return ClaimReport(0)  # under another owner id
         assert request.call.seq == self.seq + 1, f"request {request.call.seq} is answered after {self.seq}"
         # Only now: if the answer is lost, the same number is asked again, and gives the same items.
         self.seq = request.call.seq
         if self._identity.is_over(owner):
-            return Report(0)  # the session has ended: other consumers will get these items
+            return ClaimReport(0)  # the session has ended: other consumers will get these items
         claims, size = self._admit(decided, request)
         self._dispatch.pace.limited = decided.reply.limited > 0
         next_ms, dropped = decided.reply.next_ms, decided.reply.dropped_letters
@@ -383,7 +379,7 @@ class Supplier(Generic[T]):
         if given_up := calls.given_up(decided.records.with_notes()):
             context.events.tell(ItemsGivenUp(context.cluster, context.queue, tuple(given_up)), logging.WARNING)
         is_short = sum(decided.reply.handed[2::4]) < request.call.count
-        return Report(next_ms, claims, size, is_short and bool(request.call.waiter))
+        return ClaimReport(next_ms, claims, size, is_short and bool(request.call.waiter))
 
     def _admit(self, decided: Answered, request: Request) -> tuple[Sequence[Claim[T]], int]:
         """Make claims of the result of the request, and hold them.  Return them, and the bytes of their payloads.

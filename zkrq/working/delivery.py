@@ -161,7 +161,7 @@ class Delivery:
         """Ack what the handler has not settled, as long as it holds, with what it has returned as the result."""
         claim = self.claims[0]
         if self._result is not None and claim.settled is None and self._keeps_results:
-            lease_of(claim).keep(self._result)
+            lease_of(claim).keep_result(self._result)
         return ack_while_held(claim)
 
     @property

@@ -1,21 +1,28 @@
 """Decide which claims go to which consumer, and what each shard of a queue is asked for: events in, actions out.
 
 A *stock* is a supply (``supply.py``) with the claims made ahead of it.  A *waiter* is a call that found nothing there.
-``Dispatch`` is told of events: a consumer draws, waits, leaves or gives claims back; a request is due, answered or
-fails; shards change.  After every event ``_decide`` settles who is served, whose wait is over, what goes back and which
-stock is to look what it shall claim; ``order`` says that to a stock that looks.  A consumer that finds claims ahead
-decides nothing, and takes no more than two calls.  What the shell is to carry out is in ``actions``; it looks there
-after every event.
+The shell (``line.py``, ``supplier.py``) tells ``Dispatch`` of events, and after each carries out ``actions``.
+
+From a wake-up to a handler:
+
+- ``Supply.wake`` makes the stock due.  Its loop asks ``order`` what to claim: what the waiters want, and what is to be
+  claimed ahead (``Pace.target``).  Of several shards each is asked for its part of that (``asked_of``).
+- The request leaves, by itself or with settlements.  What happens meanwhile makes the stock due again.
+- ``answer`` puts the claims into the stock.  ``_decide`` gives them to the waiters, the first that came first, and says
+  which stock is to look again.  The shell sets the waiters' futures, and their handlers begin.
+- What is left stays ahead: the next ``draw`` of a stream takes it, and asks for more when less than ``Supply.low`` is
+  left.  That decides nothing else, and is no more than two calls.
+
+How far ahead a stream claims is changed in ``Pace.adapt``, and nowhere else: it sets the target.  When the next request
+leaves is in ``Supply.set_low``, and what goes back unused in ``Pace.surplus``.
 
 1. Nothing waits that could begin: a consumer waits only while nothing is claimed ahead, and the first that came is
    served first.  So a stream that finds claims ahead does not overtake those who wait.
 2. A claim is in one place: in a stock, with the consumer that was given it, or on its way back.  It is given only while
    it holds, and while the session is not certain only if a server has just granted it: another client may have fenced
    this owner, but a fenced owner is granted nothing.
-3. Without consumers nothing stays claimed ahead, and what they will not take soon goes back.  How far ahead of a
-   stream claims are made is said in ``pace.py``, and which shard is asked for how much of that in ``asked_of``.
-4. The next request leaves when half of what is to be claimed ahead is left, not for each item that is missing.  An
-   answer that brings nothing leads to no other request, unless a consumer came after that request had left.
+3. Without consumers nothing stays claimed ahead.
+4. An answer that brings nothing leads to no other request, unless a consumer came after that request had left.
 5. A caller that does not wait is told that nothing is ready once every shard has answered after it came.  A shard that
    fails, or is away, is not waited for, unless it is the same with all.
 6. Streams take the claims of one shard at a time, because claims that were made together are settled together.  A turn
@@ -101,7 +108,7 @@ class Waiter(Generic[C]):
     """Stocks that had nothing for it, or have failed.  None: none yet."""
 
 
-class Report(NamedTuple, Generic[C]):
+class ClaimReport(NamedTuple, Generic[C]):
     """What a claim request brought."""
 
     next_ms: int
@@ -297,7 +304,7 @@ class Dispatch(Generic[C]):
         is_awaited = any(map(_PATIENT, waiting))
         return Order(True, count, is_awaited or expected > 0, is_awaited, expected=expected, waiting=waiting)
 
-    def answer(self, stock: Stock[C], report: Report[C], now: float, is_certain: bool) -> None:
+    def answer(self, stock: Stock[C], report: ClaimReport[C], now: float, is_certain: bool) -> None:
         """Note what the request in flight has brought: give it to the consumers, and say when the next one is due."""
         next_ms, listening, claims, limited = report.next_ms, report.listening, report.claims, self.pace.limited
         is_dry = next_ms != 0
@@ -310,7 +317,7 @@ class Dispatch(Generic[C]):
         stock.ahead += claims
         is_dry_still = stock.found(is_dry=is_dry)
         # Only an empty shard is an answer for callers that do not wait: what is left comes with the next request.
-        told = self._note_answer(stock, order, None) if is_dry else ()
+        told = self._tell_askers(stock, order, None) if is_dry else ()
         cause = Cause.STILL_EMPTY if is_dry_still else Cause.EMPTIED if is_dry else Cause.LEFT
         self._decide(cause, now, is_certain, at=stock, fresh=stock, told=told)
         if limited:
@@ -326,7 +333,7 @@ class Dispatch(Generic[C]):
         """
         order = stock.fail()
         stock.fails = True
-        told = self._note_answer(stock, order, error)
+        told = self._tell_askers(stock, order, error)
         cause = Cause.STILL_EMPTY if stock.found(is_dry=True) else Cause.EMPTIED
         self._decide(cause, now, is_certain, at=stock, told=told)
 
@@ -452,7 +459,7 @@ class Dispatch(Generic[C]):
                 break
             own.popleft()
         ahead, target = self.ahead, self.pace.target
-        stock.keep(target, ahead - len(own))
+        stock.set_low(target, ahead - len(own))
         count = sum(map(_WANT, self.waiters)) + max(0, max(target, expected) - ahead)
         if count and self.has_others:
             at = self.stocks.index(stock)
@@ -469,7 +476,7 @@ class Dispatch(Generic[C]):
             longest = min(longest, AHEAD_SECONDS)
         return min(longest, PROBE_SECONDS) if self.has_others and self._is_spared(stock) else longest
 
-    def _note_answer(self, stock: Stock[C], order: Order, error: Exception | None) -> Sequence[Waiter[C]]:
+    def _tell_askers(self, stock: Stock[C], order: Order, error: Exception | None) -> Sequence[Waiter[C]]:
         """Note that one had nothing, or has failed; return those for whom its request was made, if they do not wait
         longer."""
         told = [waiter for waiter in cast("tuple[Waiter[C], ...]", order.waiting) if not waiter.patient]

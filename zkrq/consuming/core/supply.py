@@ -265,7 +265,7 @@ class Supply:
         if self.state not in IN_FLIGHT:
             self.order, self.is_late = None, False
 
-    def keep(self, target: int, elsewhere: int) -> None:
+    def set_low(self, target: int, elsewhere: int) -> None:
         """Note how many items are to be claimed ahead in all, and how many other shards have claimed.
 
         The next request leaves when half is left, so that its answer arrives before the rest is used up.
