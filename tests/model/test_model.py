@@ -42,6 +42,7 @@ SOON = 80
 
 SEARCHED_FROM = {
     Rule.LAST_VIEW_IS_COVERED: 9_500,
+    Rule.CATCH_UP_NEEDS_ALL_MEMBERS: 1_100,
     Rule.ELIGIBLE_IS_KEPT: 150,
     Rule.RENEWED_ARE_RECOGNISED: 200,
     Rule.SCRUB_ROLLS_FORWARD: 500,
@@ -62,6 +63,7 @@ KNOWN_NEAR = {
     Rule.PRIMARY_DECIDES: 12,
     Rule.CLAIMS_HAVE_A_DEADLINE: 61,
     Rule.PUSH_NEEDS_MIN_REPLICAS: 57,
+    Rule.CATCH_UP_NEEDS_ALL_MEMBERS: 1_134,
     Rule.ELIGIBLE_IS_KEPT: 172,
     Rule.RECOVERY_WAITS_FOR_ALL: 42,
     Rule.RECOVERY_MERGES: 62,
@@ -98,8 +100,6 @@ NOT_MISSED = {
     Rule.REFUSAL_IS_SPREAD: "a refused consumer does not ask again, so none gets two answers",
     Rule.SURVIVORS_ANSWER: "it keeps the view alive, see below; what is lost without it was lost by more servers than "
     "the promise allows",
-    Rule.CATCH_UP_NEEDS_ALL_MEMBERS: "a repairer sees to a recovery first, and wiping is meant for one life of the "
-    "server, so it does not get past a power cut",
     Rule.RECOVERY_ONLY_OF_THE_DEAD: "while a member is dead no write completes but by an eviction, and then the "
     "recovery loses its compare-and-set",
     Rule.RECOVERY_BY_GENERATION: "what an old dump brings back is older than what the others have of the same item, "
@@ -536,8 +536,8 @@ def test_no_turn_is_taken_unless_asked_for_or_without_a_primary(all_rules: Findi
 
 @pytest.mark.chaos
 def test_survivors_who_answer_keep_the_view_alive() -> None:
-    """In 3000 schedules 22 views are left without anybody, 41 without the rule; here is much of the difference."""
-    seeds = range(1500, 1700)
+    """In 3000 schedules 27 views are left without anybody, 52 without the rule; here is some of the difference."""
+    seeds = range(300, 500)
     without = explore(seeds, off=[Rule.SURVIVORS_ANSWER])
     assert without.counts["nobody in sync"] > explore(seeds).counts["nobody in sync"] > 0
 
