@@ -183,9 +183,9 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "ended-there-counts-as-come",
-        "zkrq/client/homing.py",
-        "has_come[id] = False",
-        "has_come[id] = True",
+        "zkrq/protocol/homing.py",
+        "come[id] = False",
+        "come[id] = True",
         "what was removed on its shard since it was adopted is forgotten at home",
         Suite("tests/behaviour/test_coming_home.py", "-k", "removed_meanwhile"),
     ),

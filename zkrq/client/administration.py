@@ -15,10 +15,10 @@ from zkrq.base.errors import Changes, ConfigError, OutcomeUnknown
 from zkrq.base.limits import DeadLetters, ResultTtl, Size
 from zkrq.client.declaring import read_shared
 from zkrq.client.finding import Finding
-from zkrq.client.homing import MOVED
 from zkrq.client.inspection import Groups, History, Limits
 from zkrq.protocol import calls
 from zkrq.protocol.clocks import PUT_WINDOW_MS
+from zkrq.protocol.homing import MOVED
 from zkrq.protocol.records import REQUEUED, State, unpack
 
 if TYPE_CHECKING:

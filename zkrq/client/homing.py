@@ -20,20 +20,21 @@ from __future__ import annotations
 import logging
 import secrets
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from zkrq.base import clock
 from zkrq.base.errors import Closed, ZkrqError
 from zkrq.base.tasks import Rounds
 from zkrq.protocol import calls
-from zkrq.protocol.records import DamagedRecord
+from zkrq.protocol.homing import MOVED, are_at_home, have_come, to_adopt
 from zkrq.protocol.shards import shard_of
 
 if TYPE_CHECKING:
     from zkrq.client.shard import Shard
     from zkrq.client.shards import Shards
     from zkrq.coordination.coordinator import Coordinator
+    from zkrq.protocol.deciding import Decided
     from zkrq.protocol.shards import ShardName
 
 HOMING_SECONDS = 30.0
@@ -44,9 +45,6 @@ SWEEP_ROUNDS = 10
 
 HOMING_PAGE = 100
 """Items that come home together."""
-
-MOVED = "M"
-"""In place of a state: the item is on another shard, or is to be (``lua/cancel.lua``)."""
 
 _log = logging.getLogger("zkrq.shards")
 
@@ -109,83 +107,69 @@ async def bring_home(shards: Shards, queue: str) -> int:
     Ends what other clients have begun in any case.  A shard that is away stops nothing but its own items.  Raises
     ``Unavailable``, ``OutcomeUnknown``; then the next call continues.
     """
-    came = 0
-    home = await shards.home(queue) if queue in shards.map.homed else None
-    for shard in here(shards):
-        adopted = (await shard.replicas.ask(calls.Movable(queue, 0))).adopted
-        if adopted:
-            await _go_on(shards, queue, shard, [id.decode() for id in adopted])
-    for shard in here(shards):
-        while home and shard is not home and (some := await _bring_page(shards, queue, shard, home)):
-            came += some
-    if came:
-        _log.info("%d items of queue %s have come home", came, queue, extra={"queue": queue})
-    return came
+    return await Bringing(shards, queue).bring_all()
 
 
-async def _bring_page(shards: Shards, queue: str, shard: Shard, home: Shard) -> int:
-    """Bring the first items home that are queued on a shard; return how many came."""
-    as_of_ms = clock.now_ms()
-    movable = await shard.replicas.ask(calls.Movable(queue, HOMING_PAGE))
-    items = list(_adopted_of(movable))
-    if not items:
-        return 0
-    map_number = shards.map.number
-    adopted = await home.replicas.decide(calls.Adopt(queue, as_of_ms, items), map_number=map_number)
-    taken: list[str] = []
-    for item, outcome in zip(items, adopted.reply.outcomes, strict=True):
-        bundle, position = calls.bundle_and_position(item.id)
-        if outcome[:1] in b"+KD" and position not in adopted.superseded.get(bundle.encode(), ()):
-            taken.append(item.id)
-    if not taken:
-        return 0
-    has_come = await _decide(queue, shard, taken)
-    await _admit(queue, home, has_come)
-    return sum(has_come.values())
+class Bringing:
+    """Bring the items of one queue home: see ``bring_home``.  ``protocol/homing.py`` says what each step is for."""
 
+    def __init__(self, shards: Shards, queue: str) -> None:
+        self._shards = shards
+        self._queue = queue
 
-def _adopted_of(movable: calls.MovableReply) -> Iterable[calls.Adopted]:
-    bundles = {copied.id: copied for copied in movable.copies.items}
-    for bundle, position in movable.places:
-        if copied := bundles.get(bundle):
-            try:
-                item = calls.Adopted.of(copied, position)
-            except DamagedRecord:
-                continue  # until it is mended
-            if item:
-                yield item
+    async def bring_all(self) -> int:
+        """Bring what can come; return how many came."""
+        shards, queue, came = self._shards, self._queue, 0
+        home = await shards.home(queue) if queue in shards.map.homed else None
+        for shard in here(shards):
+            adopted = (await shard.replicas.ask(calls.Movable(queue, 0))).adopted
+            if adopted:
+                await self._go_on(shard, [id.decode() for id in adopted])
+        for shard in here(shards):
+            while home and shard is not home and (some := await self._bring_page(shard, home)):
+                came += some
+        if came:
+            _log.info("%d items of queue %s have come home", came, queue, extra={"queue": queue})
+        return came
 
+    async def _bring_page(self, shard: Shard, home: Shard) -> int:
+        """Bring the first items home that are queued on a shard; return how many came."""
+        as_of_ms = clock.now_ms()
+        items = to_adopt(await shard.replicas.ask(calls.Movable(self._queue, HOMING_PAGE)))
+        if not items or not (taken := await self.adopt(home, as_of_ms, items)):
+            return 0
+        has_come = await self.leave(shard, taken)
+        await self.admit(home, has_come)
+        return sum(has_come.values())
 
-async def _go_on(shards: Shards, queue: str, home: Shard, ids: Sequence[str]) -> None:
-    """Have the shards from which these adopted items come decide about them."""
-    by_shard: dict[ShardName | None, list[str]] = defaultdict(list)
-    for id in ids:
-        by_shard[shard_of(id)].append(id)
-    there = {shard.name: shard for shard in here(shards)}
-    for name, named in by_shard.items():
-        shard = there.get(name) if name else None
-        if shard and shard is not home:
-            await _admit(queue, home, await _decide(queue, shard, named))
-        elif name not in shards.map.shards:  # removed, when nothing was left there
-            await _admit(queue, home, dict.fromkeys(named, True))
+    async def _go_on(self, home: Shard, ids: Sequence[str]) -> None:
+        """Have the shards from which these adopted items come decide about them."""
+        by_shard: dict[ShardName | None, list[str]] = defaultdict(list)
+        for id in ids:
+            by_shard[shard_of(id)].append(id)
+        there = {shard.name: shard for shard in here(self._shards)}
+        for name, named in by_shard.items():
+            shard = there.get(name) if name else None
+            if shard and shard is not home:
+                await self.admit(home, await self.leave(shard, named))
+            elif name not in self._shards.map.shards:  # removed, when nothing was left there
+                await self.admit(home, dict.fromkeys(named, True))
 
+    async def adopt(self, home: Shard, as_of_ms: int, items: Sequence[calls.Adopted]) -> Sequence[str]:
+        """Have home adopt items; return those that may leave their shard."""
+        call = calls.Adopt(self._queue, as_of_ms, items)
+        return are_at_home(items, await home.replicas.decide(call, map_number=self._shards.map.number))
 
-async def _decide(queue: str, shard: Shard, ids: Sequence[str]) -> Mapping[str, bool]:
-    """Have a shard remove what is queued there and was adopted at home; return whether each has moved, or has ended
-    there, without those of which neither is said."""
-    decided = await shard.replicas.decide(calls.Cancel(queue, MOVED, 0, secrets.token_hex(4), ids))
-    has_come: dict[str, bool] = {}
-    for id, state in zip(ids, decided.reply.states, strict=True):
-        bundle, position = calls.bundle_and_position(id)
-        if position in decided.superseded.get(bundle.encode(), ()):
-            continue
-        if state in (b"Q", MOVED.encode(), b""):  # what is unknown was forgotten, and it was queued when it was adopted
-            has_come[id] = True
-        elif state == b"X":
-            has_come[id] = False
-    return has_come
+    async def leave(self, shard: Shard, ids: Sequence[str]) -> Mapping[str, bool]:
+        """Have a shard remove what is queued there and was adopted at home; return what has become of each."""
+        call = calls.Cancel(self._queue, MOVED, 0, secrets.token_hex(4), ids)
+        return self.judge(ids, await shard.replicas.decide(call))
 
+    def judge(self, ids: Sequence[str], decided: Decided[calls.CancelReply]) -> Mapping[str, bool]:
+        """Return which items have come, or have ended."""
+        return have_come(ids, decided)
 
-async def _admit(queue: str, home: Shard, has_come: Mapping[str, bool]) -> None:
-    if has_come:
-        await home.replicas.decide(calls.Admit(queue, [(id, int(come)) for id, come in has_come.items()]))
+    async def admit(self, home: Shard, has_come: Mapping[str, bool]) -> None:
+        """Have home let those be due that have come, and forget those that have ended."""
+        if has_come:
+            await home.replicas.decide(calls.Admit(self._queue, [(id, int(come)) for id, come in has_come.items()]))
