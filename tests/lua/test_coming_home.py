@@ -54,6 +54,35 @@ def adopted(server: OneServer) -> list[str]:
     return [id.decode() for id in server.ask(calls.Movable(server.queue, 0)).adopted]
 
 
+# -- payloads ------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(params=["alone", "of a bundle"])
+def bare(request: pytest.FixtureRequest, server: OneServer, home: OneServer) -> str:
+    """An item that is adopted at home, on a server that never got its payload, because the primary had failed."""
+    there = server
+    there.put("a" if request.param == "alone" else Put(BUNDLE, [b"0", b"1"]))
+    items = items_of(there)
+    adopt(home, items)
+    bundle = "a" if request.param == "alone" else BUNDLE
+    home.command("HDEL", home.key("payloads"), bundle)
+    return items[-1].id
+
+
+def test_an_adopted_item_gets_its_payload_from_the_next_try(server: OneServer, home: OneServer, bare: str) -> None:
+    outcomes, _ = adopt(home, items_of(server))
+    assert set(outcomes) == {"K"}
+    assert bare in adopted(home)
+    ids = [item.id for item in items_of(server)]
+    leave(server, *ids)
+    admit(home, *ids)
+    assert home.claim(count=9).ids == ids
+
+
+def test_an_adopted_item_without_its_payload_is_not_told(home: OneServer, bare: str) -> None:
+    assert bare not in adopted(home)
+
+
 # -- nothing is handed out beside what is at home ------------------------------------------------------------------
 
 

@@ -58,14 +58,19 @@ local function operation(queue, put_window_ms, as_of_ms)
   local function adopt(id, packed, payload, text)
     local bundle, position = item_at(id)
     local before, r = open(bundle), read_record(packed, now_us)
-    local whole = bundle ~= id and before and redis.call('HGET', payloads, bundle)
-    if order.damaged[bundle] or whole and not is_readable(whole, true) then return 'L' end
+    local whole = before and redis.call('HGET', payloads, bundle)
+    if order.damaged[bundle] or bundle ~= id and whole and not is_readable(whole, true) then return 'L' end
     local state = before and position <= before.size and string.byte(before.states, position)
     local is_known = state and state ~= REFUSED and not (state == GONE and is_expired(before, put_window_ms))
     local moment, failures = own_of(r, 1)
     local attempts, due_us = attempts_at(r, 1), (moment or r.due) + r.shift
     if is_known and places.due_of_adopted(before, position) then
       write_item(before, position, attempts, due_us, failures, text) -- it may have been claimed there since
+      -- The server that adopted it first may have failed before it gave the payload to this one.
+      if not (whole and payload_at(whole, position)) then
+        note_size(payload, 1)
+        write_payload(before, position, payload, whole)
+      end
       return 'K'
     elseif is_known then
       tell_as_is(before)

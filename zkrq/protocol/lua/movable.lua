@@ -1,6 +1,7 @@
 #!lua flags=allow-oom
 -- purpose: read the first items that are queued here, to bring them to another shard, and the ids of the first ones that were
--- adopted here and wait for the decision of theirs (adopt.lua).
+-- adopted here and wait for the decision of theirs (adopt.lua): not of those whose payloads this server lacks, because nobody else
+-- would have them once their shard has let them go.
 -- count: of the queued ones.
 -- KEYS: server records payloads ready scheduled members expiring notes lead
 -- ARGV: epoch generation count
@@ -14,12 +15,17 @@ local function operation(count)
   count = math.min(tonumber(count), SEEN_MAX)
   local found_places, bundles, adopted, seen = {}, {}, {}, {}
 
+  local function is_whole(r, position)
+    if r.whole == nil then r.whole = redis.call('HGET', payloads, r.bundle) end
+    return r.whole and is_readable(r.whole, true) and payload_at(r.whole, position)
+  end
+
   local function see(r, position)
     local id = id_of(r.bundle, r, position)
     if seen[id] then return end
     seen[id] = true
     if places.due_of_adopted(r, position) then
-      if #adopted < ADOPTED_MAX then adopted[#adopted + 1] = id end
+      if #adopted < ADOPTED_MAX and is_whole(r, position) then adopted[#adopted + 1] = id end
     elseif #found_places < 2 * count then
       local n = #found_places
       found_places[n + 1], found_places[n + 2] = r.bundle, position
