@@ -21,13 +21,13 @@ import logging
 import secrets
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 from zkrq.base import clock
 from zkrq.base.errors import Closed, ZkrqError
 from zkrq.base.tasks import Rounds
 from zkrq.protocol import calls
-from zkrq.protocol.homing import MOVED, are_at_home, have_come, to_adopt
+from zkrq.protocol.homing import MOVED, are_at_home, are_everywhere, bundles_of, have_come, to_adopt
 from zkrq.protocol.shards import shard_of
 
 if TYPE_CHECKING:
@@ -113,6 +113,9 @@ async def bring_home(shards: Shards, queue: str) -> int:
 class Bringing:
     """Bring the items of one queue home: see ``bring_home``.  ``protocol/homing.py`` says what each step is for."""
 
+    page: ClassVar = HOMING_PAGE
+    """Items that come together."""
+
     def __init__(self, shards: Shards, queue: str) -> None:
         self._shards = shards
         self._queue = queue
@@ -122,9 +125,9 @@ class Bringing:
         shards, queue, came = self._shards, self._queue, 0
         home = await shards.home(queue) if queue in shards.map.homed else None
         for shard in here(shards):
-            adopted = (await shard.replicas.ask(calls.Movable(queue, 0))).adopted
+            adopted = await self.adopted_on(shard)
             if adopted:
-                await self._go_on(shard, [id.decode() for id in adopted])
+                await self._go_on(shard, adopted)
         for shard in here(shards):
             while home and shard is not home and (some := await self._bring_page(shard, home)):
                 came += some
@@ -132,10 +135,23 @@ class Bringing:
             _log.info("%d items of queue %s have come home", came, queue, extra={"queue": queue})
         return came
 
+    async def adopted_on(self, home: Shard) -> Sequence[str]:
+        """Return the ids of adopted items that wait at home, and are on all its servers.
+
+        Whoever has adopted them may have died when only the primary had them.  If that fails once their shard has let
+        them go, nobody has them.
+        """
+        look = calls.Movable(self._queue, 0)
+        if not (ids := (await home.replicas.ask(look)).adopted):
+            return ()
+        decided = await home.replicas.decide(calls.Affirm(self._queue, bundles_of(ids)))
+        # The primary may be another one by now, which has no payloads to give to the others.
+        return are_everywhere(set(ids), (await home.replicas.ask(look)).adopted, decided.superseded)
+
     async def _bring_page(self, shard: Shard, home: Shard) -> int:
         """Bring the first items home that are queued on a shard; return how many came."""
         as_of_ms = clock.now_ms()
-        items = to_adopt(await shard.replicas.ask(calls.Movable(self._queue, HOMING_PAGE)))
+        items = to_adopt(await shard.replicas.ask(calls.Movable(self._queue, self.page)))
         if not items or not (taken := await self.adopt(home, as_of_ms, items)):
             return 0
         has_come = await self.leave(shard, taken)

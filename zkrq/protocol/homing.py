@@ -6,7 +6,7 @@ The steps are calls, which clients make in this order: ``Adopt`` at home, ``Canc
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from zkrq.protocol.calls import Adopted, AdoptReply, CancelReply, MovableReply, bundle_and_position
@@ -42,6 +42,26 @@ def are_at_home(items: Sequence[Adopted], adopted: Decided[AdoptReply]) -> Seque
         if outcome[:1] in b"+KD" and position not in adopted.superseded.get(bundle.encode(), ()):
             there.append(item.id)
     return there
+
+
+def bundles_of(ids: Sequence[bytes]) -> Sequence[bytes]:
+    """Return the bundles of items, each once."""
+    return list(dict.fromkeys(bundle_and_position(id.decode())[0].encode() for id in ids))
+
+
+def are_everywhere(
+    affirmed: Collection[bytes], adopted: Sequence[bytes], superseded: Mapping[bytes, Collection[int]]
+) -> Sequence[str]:
+    """Return the ids of the adopted items that all servers of home have, since the primary has decided them again.
+
+    ``superseded``: by that decision, see ``Decided``.
+    """
+    ids: list[str] = []
+    for id in [each.decode() for each in adopted if each in affirmed]:
+        bundle, position = bundle_and_position(id)
+        if position not in superseded.get(bundle.encode(), ()):
+            ids.append(id)
+    return ids
 
 
 def have_come(ids: Sequence[str], decided: Decided[CancelReply]) -> Mapping[str, bool]:
