@@ -108,6 +108,7 @@ PLACES: Mapping[str, str] = {
     "lua": QUICK,
     "model": TEST,
     "model/test_few_schedules.py": QUICK,
+    "model/test_homing.py": CHECK,
     "model/test_model.py::test_no_promise_is_broken_over_shards": CHECK,
     "model/test_model.py::test_shards_came_and_went": CHECK,
     "model/test_model.py::test_who_may_evict": CHECK,

@@ -12,6 +12,9 @@ places pushes and reshards is the library's own: its coroutines await nothing bu
 With ``--turns`` consumers settle the last of what they hold and claim what they do next in one decision, mostly under
 the same owner.  With ``--limits`` the queue has a limit of items claimed at once.
 
+With ``--homing`` a limit or an order is declared while items are queued, claimed and delayed on two shards, from one of
+which they come home; those who bring them die anywhere.
+
 With ``--results`` consumers ack with a result, and callers ask what became of items.
 
 The clients run the operations of ``zkrq.protocol`` themselves, and what a consumer's process asks for, keeps and hands
@@ -22,7 +25,7 @@ small piece, a rule of the scripts by a flag of the model's server.
     altered.py      the library's operations, in which rules can be switched off
     bundle.py       a bundle as a script works on it
     content.py      what a server holds of one queue, and how scripts store it
-    deciding.py     what the scripts do that decide
+    deciding.py     what the scripts do that decide; moving.py: that bring items home
     scripts.py      all scripts; test_scripts.py holds them against the real ones
     server.py       a server's life, its disk, and the door of its scripts
     membership.py   the view as one client knows it
@@ -34,6 +37,7 @@ small piece, a rule of the scripts by a flag of the model's server.
     ensemble.py     with several shards: what ZooKeeper holds besides a view
     shards.py       the shards as one client knows them; awaiting.py runs the library's coroutines
     spreading.py    producers and operators of several shards
+    coming.py       who declares a limit or an order over two shards, and who brings items home
     schedule.py     whose turn it is, which message arrives, what fails
     promises.py     what clients were told, and what follows from it
     explore.py      many schedules; trace.py tells what happened in one

@@ -10,6 +10,7 @@ python -m tests.model --schedules 10000 --turns                    consumers set
 python -m tests.model --schedules 10000 --levels                   clients of two releases, and the level is raised
 python -m tests.model --schedules 10000 --results                  consumers ack with a result, for which callers ask
 python -m tests.model --schedules 10000 --limits                   the queue has a limit of items claimed at once
+python -m tests.model --schedules 10000 --homing                   items of two shards come home for a limit or an order
 python -m tests.model --trace 31 --off decided-again               what happened in one schedule
 """
 
@@ -27,6 +28,7 @@ from tests.model.promises import Broken, Promise
 from tests.model.rules import (
     ALL_RULES,
     CLOCK_RULES,
+    HOMING_RULES,
     LEVEL_RULES,
     LIMIT_RULES,
     ORDER_RULES,
@@ -74,13 +76,14 @@ def main() -> int:
     parser.add_argument("--limits", action="store_true", help="the queue has a limit of items claimed at once")
     parser.add_argument("--ordered", action="store_true", help="groups keep the order of their pushes")
     parser.add_argument("--settings", action="store_true", help="they do once it is declared; producers do not know it")
+    parser.add_argument("--homing", action="store_true", help="items of two shards come home for a limit or an order")
     cores = os.cpu_count() or 1
     parser.add_argument("--jobs", type=int, default=cores, metavar="N", help=f"processes (default: {cores})")
     parser.add_argument("--trace", type=int, metavar="SEED", help="replay this schedule and tell what happened")
     given = parser.parse_args()
     kind = {"links": given.links, "clocks": given.clocks, "shards": given.shards, "turns": given.turns}
     kind |= {"limited": given.limits, "results": given.results, "levels": given.levels}
-    kind |= {"ordered": given.ordered, "settings": given.settings}
+    kind |= {"ordered": given.ordered, "settings": given.settings, "homing": given.homing}
     if given.trace is not None:
         return replay(given.trace, given.off, given.faults, kind)
     seeds = range(given.first, given.first + given.schedules)
@@ -113,9 +116,10 @@ def replay(seed: int, off: Collection[Rule], faults: int, kind: Mapping[str, boo
 def ablate(seeds: range, off: Collection[Rule], faults: int, jobs: int, kind: Mapping[str, bool]) -> int:
     print(f"{'without':36}{'':4}" + "".join(f"{promise.value:>31}" for promise in Promise) + f"{'orphans':>10}")
     special = {"turns": TURN_RULES, "limited": LIMIT_RULES, "results": RESULT_RULES, "levels": LEVEL_RULES}
-    special |= {"ordered": ORDER_RULES, "clocks": CLOCK_RULES, "settings": SETTINGS_RULES}
+    special |= {"ordered": ORDER_RULES, "clocks": CLOCK_RULES, "settings": SETTINGS_RULES, "homing": HOMING_RULES}
     left_out = {*SHARD_RULES, *(rule for name, rules in special.items() if not kind[name] for rule in rules)}
-    for rule in SHARD_RULES if kind["shards"] else [rule for rule in Rule if rule not in left_out]:
+    only = SHARD_RULES if kind["shards"] else HOMING_RULES if kind["homing"] else []
+    for rule in only or [rule for rule in Rule if rule not in left_out]:
         findings = explore_together(seeds, jobs=jobs, off=[*off, rule], faults=faults, **kind)
         by_promise = "".join(f"{findings.violations[promise]:>31,}" for promise in Promise)
         print(f"{rule.label:36}{rule.number or '':4}{by_promise}{findings.counts['orphans']:>10,}", flush=True)

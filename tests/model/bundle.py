@@ -12,6 +12,7 @@ from itertools import accumulate
 
 from zkrq.protocol import payloads, records
 from zkrq.protocol.calls import read_notes
+from zkrq.protocol.homing import MOVED
 from zkrq.protocol.records import REFUSED, REQUEUED, Bundle, Own, Row, State, Version
 
 QUEUED, CLAIMED, DEAD, GONE = State.QUEUED.value, State.CLAIMED.value, State.DEAD.value, State.GONE.value
@@ -21,6 +22,10 @@ REMOVED = GONE + REFUSED
 
 unpack = lru_cache(maxsize=100_000)(records.unpack)
 """Nobody changes what it returns."""
+
+
+NEVER_US = 2.0**52
+"""When an item is due that home has adopted, and whose shard has not decided yet."""
 
 
 def is_beginning(row: Row) -> bool:
@@ -60,6 +65,10 @@ class Draft:
     @property
     def order(self) -> float:
         return self._bundle.order
+
+    @property
+    def is_alone(self) -> bool:
+        return self._bundle.is_alone
 
     @property
     def size(self) -> int:
@@ -154,6 +163,19 @@ class Draft:
     def queue_by_itself(self, position: int, failures: int) -> None:
         self.own[position] = Own(0, failures)
         self.states[position] = REQUEUED
+
+    def adopt(self, position: int, due_us: float, failures: int) -> None:
+        self.own[position] = Own(due_us, failures)
+        self.set(range(position, position + 1), REQUEUED, 0)
+
+    def is_adopted(self, position: int) -> bool:
+        """Whether the shard from which the item comes has not decided yet that it has left."""
+        return self.states[position] == REQUEUED and self.own[position].moment_us >= NEVER_US
+
+    def has_left(self, position: int) -> bool:
+        """Whether another shard has adopted the item, and this one has let it go."""
+        row = self.rows[self.rows_of[position] - 1] if self.rows_of[position] else None
+        return self.states[position] == GONE and row is not None and not row.seq and row.owner.startswith(MOVED)
 
     def failures(self, position: int) -> int:
         return self.own[position].failures if position in self.own else 0

@@ -95,6 +95,8 @@ class Clock:
     """Whether groups keep the order of their pushes; then every item is alone, and in a group."""
     declared: bool = False
     """Whether only a record says so, which is declared meanwhile, and producers do not know of it."""
+    homed: bool = False
+    """Whether the limit or the order holds where a record says so, and the items of other shards come home for it."""
 
 
 @dataclass(slots=True)
@@ -218,6 +220,11 @@ class Storing:
         """Whether the server has heard that the queue keeps an order."""
         packed = self.held.records.get(LIMITS)
         return packed is not None and "ordered=1" in unpack(packed).text
+
+    @property
+    def needs_home(self) -> bool:
+        """Whether the server has heard that one server has to decide about all claims of the queue."""
+        return self.clock.homed and LIMITS in self.held.records
 
 
 class Work:

@@ -94,7 +94,7 @@ class Deciding(Storing):
             return b"K"
         if known and state == GONE:
             work.tell(known)
-            return b"D"
+            return b"K" if known.has_left(position) else b"D"
         if new.pushed_at_ms in self.clock.old or self.is_askew():
             if again:
                 self._enter(work, put, known, REFUSED)
@@ -177,7 +177,9 @@ class Deciding(Storing):
             held.owners[call.owner] = call.seq
             if Rule.CLAIMS_HAVE_A_DEADLINE in on:
                 self._requeue(work, lambda row: row.token in self.clock.lapsed)
-            if self.clock.ordered:
+            if call.elsewhere and self.needs_home and Rule.HELD_ELSEWHERE in on:
+                pass
+            elif self.clock.ordered and (self.keeps_order or not self.clock.homed):
                 self._hand_out_in_order(work, call, handed)
             else:
                 self._hand_out(work, call, handed)
@@ -185,7 +187,7 @@ class Deciding(Storing):
 
     def _slots(self, work: Work) -> int:
         """Return how many more items may be claimed; negative: too many are."""
-        if not self.clock.limit:
+        if not self.clock.limit or (self.clock.homed and not self.needs_home):
             return SLOTS_MAX
         return self.clock.limit - sum(draft.states.count(CLAIMED) for draft in work.open_all())
 
@@ -205,7 +207,7 @@ class Deciding(Storing):
         """Return the items that are queued or claimed, by group, the first ones first."""
         groups: dict[str | None, list[Draft]] = {}
         for draft in sorted(work.open_all(), key=lambda draft: (draft.order or draft.pushed_at_ms, draft.id)):
-            if draft.states[0] in WAITING + CLAIMED:
+            if draft.states[0] in WAITING + CLAIMED and not draft.is_adopted(0):
                 groups.setdefault(draft.group, []).append(draft)
         return groups
 
@@ -256,7 +258,8 @@ class Deciding(Storing):
 
     def _hand_out_again(self, work: Work, token: Token, handed: list[object], too_many: int) -> None:
         for draft in work.open_all():
-            if self.clock.ordered and Rule.REPEATED_IN_ORDER in self.on and not self._is_in_order(work, draft, token):
+            is_ordered = self.clock.ordered and (not self.clock.homed or draft.claim_n is not None)
+            if is_ordered and Rule.REPEATED_IN_ORDER in self.on and not self._is_in_order(work, draft, token):
                 continue
             over = max(0, -self._slots_of(work, draft.id)) if Rule.REPEATED_WITHIN_THE_GROUP in self.on else 0
             if (too_many or over) and not work.is_of_this_epoch(draft):
@@ -272,7 +275,7 @@ class Deciding(Storing):
                 mine = [range(at, at + 1) for run in mine for at in run if has_payload(whole, at)]
             for run in mine:
                 self._hand(handed, draft, run)
-            if mine and self.clock.ordered:
+            if mine and is_ordered:
                 self._tell_ended(work, draft)
             if mine:
                 if not work.is_of_this_epoch(draft):
@@ -287,7 +290,7 @@ class Deciding(Storing):
                 return
             whole, row = self.held.payloads.get(draft.id), 0
             lacking = self.lacks_payloads(draft.id, draft)
-            for at in [at for at, state in enumerate(draft.states) if state in WAITING]:
+            for at in [at for at, state in enumerate(draft.states) if state in WAITING and not draft.is_adopted(at)]:
                 run = range(at, at + 1)
                 if whole is None or (lacking and not has_payload(whole, at)):
                     if draft.pushed_at_ms in self.clock.old:

@@ -6,6 +6,7 @@ A compare-and-set may be lost, repeated, or carried out without an answer.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Final
 
 from tests.model.awaiting import doze, pause
@@ -17,7 +18,8 @@ from zkrq.base.errors import Unavailable
 from zkrq.coordination.coordinator import Versioned
 from zkrq.producing.placement import MAP
 from zkrq.protocol.clocks import PUT_WINDOW_MS
-from zkrq.protocol.shards import FIRST_VIEW, ShardMap, decode
+from zkrq.protocol.shards import FIRST, FIRST_VIEW, Entry, ShardMap, ShardName, ShardState, decode
+from zkrq.protocol.shards import encode as encode_map
 from zkrq.protocol.view import ServerId, encode, encode_end
 
 FURTHER = ("DEF", "GHI", "JKL")
@@ -52,6 +54,20 @@ class Ensemble:
         for servers in self.further:
             for server in servers.values():
                 server.held.generation = ""
+
+    def begin_with(self, name: ShardName) -> World:
+        """Found a second shard of this name before anybody begins, as one that takes pushes; return it."""
+        servers, register = self.further[0], f"view of {name}"
+        world = self.worlds[register] = self.first.beside(register, servers)
+        for server in servers.values():
+            server.held.generation, server.held.epoch = world.nonce(), 1
+        members = {id: server.life for id, server in servers.items()}
+        world.view = replace(self.first.view, map_number=1, members=members, servers=dict.fromkeys(servers, ""))
+        world.version = 0
+        self.first.view = replace(self.first.view, map_number=1)
+        shards = {FIRST: Entry(ShardState.OPEN, FIRST_VIEW), name: Entry(ShardState.OPEN, register)}
+        self._registers[MAP] = Versioned(encode_map(ShardMap(1, shards, world.nonce())), 0)
+        return world
 
     # -- registers ---------------------------------------------------------------------------------------------------
 

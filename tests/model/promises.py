@@ -37,6 +37,7 @@ class Promise(enum.Enum):
     OVER_THE_LIMIT = "more held at once than the limit"
     MISREAD = "a client was let in where there is what it cannot read"
     OVER_THE_LIMIT_OF_A_GROUP = "more of a group held at once than its limit"
+    BESIDE_HOME = "claimed beside home"
     OUT_OF_ORDER = "out of order in a group"
     TOKEN_WENT_BACK = "token of a group went back"
     INCONSISTENT = "what a client knows is inconsistent"
@@ -93,6 +94,10 @@ class Ledger:
         self.redriven: set[Item] = set()
         self.greatest: dict[int, tuple[int, ...]] = {}
         """The greatest token of each group."""
+        self.home = FIRST_VIEW
+        """The register of the home of the queue, where items of another shard come home."""
+        self.asked_at: dict[Token, str] = {}
+        """The register of the shard of each claim request there."""
         self.asked_in_order: set[Token] = set()
         """Claim requests that began when the order was declared everywhere."""
         self.results: dict[Item, bytes] = {}
@@ -124,6 +129,10 @@ class Ledger:
         if where != register:
             raise Broken(Promise.TWICE, f"item {item} on shards {where} and {register}")
 
+    def is_at_home(self, token: Token) -> bool:
+        """Whether a claim request goes to the home of the queue."""
+        return self.asked_at.get(token, self.home) == self.home
+
     def request(self, token: Token) -> None:
         self.tokens.append(token)
         if self.is_declared:
@@ -139,8 +148,10 @@ class Ledger:
             raise Broken(Promise.REDELIVERED, f"item {item} to token {token}")
         if len(holders) > 1:
             raise Broken(Promise.TWO_HOLDERS, f"item {item} with tokens {sorted(holders)}")
+        if self.clock.homed and not self.is_judged(item, token):
+            return
         if limit := self.clock.limit:
-            held = sum(map(len, self.holders.values()))
+            held = sum(self.is_at_home(other) for tokens in self.holders.values() for other in tokens)
             self.counts["holds at the limit"] += held == limit
             if held > limit:
                 raise Broken(Promise.OVER_THE_LIMIT, f"item {item} to token {token}: {held} are held")
@@ -150,6 +161,16 @@ class Ledger:
             self.counts["holds at the limit of a group"] += held == limit
             if held > limit:
                 raise Broken(Promise.OVER_THE_LIMIT_OF_A_GROUP, f"item {item} to token {token}: {held} are held")
+
+    def is_judged(self, item: Item, token: Token) -> bool:
+        """Whether a claim was asked for since it was declared that one server decides about all of them; then it is
+        one of home's."""
+        if token not in self.asked_in_order or self.pardons:
+            return False
+        if not self.is_at_home(token):
+            raise Broken(Promise.BESIDE_HOME, f"item {item} to token {token}")
+        self.counts["holds at home"] += 1
+        return True
 
     def push_begins(self, item: Item) -> None:
         self._moment += 1
@@ -163,13 +184,17 @@ class Ledger:
         """A consumer is given an item of an ordered group, with this fencing token."""
         if not self.clock.ordered or self.pardons:
             return
-        group = group_of(item)
+        group = group_of(same(item))
+        if self.clock.homed and self.is_declared and not self.is_at_home(token):
+            return
+        if self.clock.homed and token in self.asked_in_order:
+            self._check_alone(item, token)
         if token in self.asked_in_order and fence <= self.greatest.get(group, (0, 0)):
             raise Broken(Promise.TOKEN_WENT_BACK, f"item {item}: {fence} after {self.greatest[group]}")
         self.greatest[group] = max(fence, self.greatest.get(group, fence))
         if item not in self.begun_at:
             return
-        mates = [other for other in self.begun_at if group_of(other) == group and other != item]
+        mates = [other for other in self.begun_at if group_of(same(other)) == group and other != item]
         for other in mates:
             is_earlier = self.returned_at.get(other, self._moment + 1) < self.begun_at[item]
             if is_earlier and other not in self.may_have_ended and item not in self.redriven:
@@ -179,6 +204,17 @@ class Ledger:
                 raise Broken(Promise.OUT_OF_ORDER, f"item {item}, after {other} was handed out")
         self.handed_out.add(item)
         self.counts["holds in order"] += 1
+
+    def _check_alone(self, item: Item, token: Token) -> None:
+        """Raise ``Broken`` if another item of the group is claimed at home."""
+        mates = {
+            other: held
+            for other, tokens in self.holders.items()
+            for held in tokens
+            if other != same(item) and group_of(other) == group_of(same(item)) and self.is_at_home(held)
+        }
+        if mates:
+            raise Broken(Promise.OUT_OF_ORDER, f"item {item} to token {token}, while {mates} are held")
 
     def let_go(self, item: Item, token: Token) -> None:
         self.holders[same(item)].discard(token)
@@ -199,6 +235,11 @@ class Ledger:
             self.maybe_acked[item].add(token)
         if verb in ("ack", "bury"):
             self.may_have_ended.add(item)
+
+    def may_be_removed(self, item: Item) -> None:
+        """An operator is about to remove an item."""
+        self.maybe_acked[item].add("an operator")
+        self.may_have_ended.add(item)
 
     def not_settled(self, item: Item, token: Token) -> None:
         """The consumer was told that nothing has happened."""

@@ -352,6 +352,31 @@ class Rule(enum.Enum):
         "a client that reads a view of a level that it does not speak does nothing more",
         "it adopts the view, and reads what it cannot",
     )
+    HELD_ELSEWHERE = (
+        0,
+        "once a queue needs a home, other shards hand nothing out",
+        "what was pushed there before is claimed beside what is at home, over the limit and out of order",
+    )
+    HOME_FIRST = (
+        0,
+        "an item is at home before its shard lets it go",
+        "a client dies in between, and the item is on no shard",
+    )
+    ADOPTED_EVERYWHERE = (
+        0,
+        "whoever goes on with adopted items has all servers of home have them, before their shard lets them go",
+        "the primary fails, which alone had adopted an item, and the item is on no shard",
+    )
+    NOT_DUE = (
+        0,
+        "home hands out no item that it has adopted before its shard has decided",
+        "its shard hands it out, too, or an operator removes it there",
+    )
+    ENDED_FOR_GOOD = (
+        0,
+        "home forgets an adopted item only if it has ended on its shard for good",
+        "a consumer has it, lets it be queued again, another client brings it, and then the first one has it forgotten",
+    )
     PUSH_NAMES_ITS_MAP = (
         0,
         "a push is placed by a shard map, and sent only under a view that asks for no newer one",
@@ -506,6 +531,9 @@ ORDER_RULES = [
 
 SETTINGS_RULES = [Rule.PLAIN_IS_REFUSED_IN_ORDER, Rule.ORDER_BY_SETTINGS, Rule.TOKENS_BY_SETTINGS]
 """Rules about producers that do not know that the queue keeps an order."""
+
+HOMING_RULES = [Rule.HELD_ELSEWHERE, Rule.HOME_FIRST, Rule.ADOPTED_EVERYWHERE, Rule.NOT_DUE, Rule.ENDED_FOR_GOOD]
+"""Rules about items that come home from other shards."""
 
 TURN_RULES = [Rule.TURN_FINDS_ITS_OWN, Rule.EACH_PART_HAS_A_VERDICT]
 """Rules about turns alone."""

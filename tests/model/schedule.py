@@ -14,6 +14,18 @@ from tests.levels import LATER
 from tests.model.awaiting import steps_of
 from tests.model.bundle import put_together, taken_apart
 from tests.model.clients import Caller, Cut, Declarer, Producer, Reaper, Upgrader, Watcher
+from tests.model.coming import (
+    Announcer,
+    Canceller,
+    Finisher,
+    Grouper,
+    Hasty,
+    Homed,
+    Mover,
+    check_all_is_home,
+    check_items,
+    end_claims,
+)
 from tests.model.consumers import Consumer
 from tests.model.content import QUEUE, Token
 from tests.model.ensemble import Ensemble
@@ -28,12 +40,16 @@ from zkrq.base import clock
 from zkrq.protocol.calls import Enrol, Reserve, Wipe
 from zkrq.protocol.replies import Answer, Status
 from zkrq.protocol.shards import ShardName
+from zkrq.protocol.shards import home as home_of
 from zkrq.protocol.view import ServerId
 
 T = TypeVar("T")
 
 FAULTS = 5
 """Faults of servers and clients in one schedule; what happens to messages is not counted."""
+
+ORDERS = 3
+"""Of as many schedules in which items come home, one declares an order, the others a limit."""
 
 STEPS_MAX = 5000
 """Where there are several shards, twice as many."""
@@ -149,6 +165,7 @@ class Kind(TypedDict, total=False):
     levels: bool
     ordered: bool
     settings: bool
+    homing: bool
 
 
 class Schedule:
@@ -167,13 +184,16 @@ class Schedule:
         levels: bool = False,
         ordered: bool = False,
         settings: bool = False,
+        homing: bool = False,
     ) -> None:
         """``links``: one client does not always reach one server.  ``clocks``: that of one server is wrong at times.
         ``shards``: a second shard comes and goes.
         ``turns``: consumers settle and claim in one decision.  ``limited``: the queue has a limit of items claimed at
         once.  ``results``: consumers ack with a result, for which callers ask.  ``levels``: clients are of two
         releases, and the level is raised.  ``ordered``: groups keep the order of their pushes.
-        ``settings``: they do once a client has declared it, and producers do not know of it."""
+        ``settings``: they do once a client has declared it, and producers do not know of it.
+        ``homing``: a limit or an order is declared while items are on two shards, from one of which they come home."""
+        shards = shards and not homing
         self.world = World(
             seed,
             on,
@@ -183,23 +203,28 @@ class Schedule:
             limited=limited,
             results=results,
             levels=levels,
-            ordered=ordered or settings,
+            ordered=ordered or settings or (homing and seed // 2 % ORDERS == 0),
             declared=settings,
+            homed=homing,
         )
         self.trace = self.world.trace
         self.counts = self.world.ledger.counts
         self.on = on
         self._faults_left = faults
-        self._rarity = 2.5 if shards else 1  # there is more going on
+        self._rarity = 2.5 if shards or homing else 1  # there is more going on
         self._alive: list[Actor] = []
         self._ready: list[Actor] = []
         self._network: list[Message] = []
         self._servers: dict[ServerId, Server] = {}
         self._held_up: dict[ServerId, list[Message]] = {}
         self._spreading: Sequence[Spreading] = ()
-        self._ensemble = Ensemble(self.world) if shards else None
+        self._ensemble = Ensemble(self.world) if shards or homing else None
         producers: Iterable[Client] = (Producer(self.world, pushed) for pushed in (range(1, 4), range(4, 7)))
         self._know(self.world)
+        self._is_homing = homing
+        if self._ensemble and homing:
+            self._begin_apart(self._ensemble)
+            return
         if self._ensemble:
             self.world.on_founded = self._know_another
             self.world.is_busy = lambda: any(isinstance(actor.client, Spreading) for actor in self._alive)
@@ -249,6 +274,26 @@ class Schedule:
             *(Operator(ensemble, name) for _ in range(2)),
         ]
         return self._spreading
+
+    def _begin_apart(self, ensemble: Ensemble) -> None:
+        """Enter clients of two shards that are there from the beginning."""
+        there = ensemble.begin_with(ShardName(SECONDS[self.world.below(len(SECONDS))]))
+        self._know(there)
+        for world in (self.world, there):
+            world.is_busy = lambda: any(isinstance(actor.client, Spreading) for actor in self._alive)
+        map = ensemble.map
+        home = self.world.ledger.home = map.shards[home_of(QUEUE, map.hashed)].register
+        kind = Grouper if self.world.ledger.clock.ordered else Hasty
+        self._spreading = [
+            *(kind(ensemble, pushed) for pushed in (range(1, 5), range(5, 9))),
+            *(Mover(ensemble) for _ in range(3)),
+            *(Announcer(ensemble) for _ in range(2)),
+            Canceller(ensemble),
+        ]
+        self._enter(*self._spreading)
+        for world in (self.world, there):
+            consumers = (Homed(world, home) for _ in range(3))
+            self._enter(*consumers, *(Steady(world) for _ in range(2)), Reaper(world), Scrubber(world))
 
     def _cut(self, links: Links) -> None:
         cut, watchers = (
@@ -480,6 +525,9 @@ class Schedule:
     def _check(self) -> None:
         self.world.levels = False  # who looks now is of the later release
         ledger, worlds = self.world.ledger, self._worlds
+        if self._is_homing and self._ensemble:
+            self._check_homed(self._ensemble)
+            return
         if self.world.links:
             self.world.links.down = False
         if self._ensemble:
@@ -505,6 +553,43 @@ class Schedule:
             used = {name: shard.register for name, shard in client.shards.open.items()}
             if not there.items() <= used.items() <= named.items():
                 raise Broken(Promise.STRANDED, f"a client uses {used} of {there}")
+
+    def _check_homed(self, ensemble: Ensemble) -> None:
+        """Wait until everything is at home, and is claimed there."""
+        ledger, worlds = self.world.ledger, self._worlds
+        for actor in self._alive:
+            actor.steps.close()
+        for server in self._servers.values():
+            self._resume(server)
+        for world in worlds:
+            self._bring_back(world)
+        believed = {
+            world.register: [world.servers[id] for id in world.view.members if world.believes(id)] for world in worlds
+        }
+        if not all(believed.values()):
+            self.counts["nobody in sync"] += 1
+            if self.world.blackouts:
+                raise Broken(Promise.LOST, "there is nobody left to be believed")
+            return
+        check_items(ledger, believed)
+        if any(len(believed[world.register]) < max(2, len(world.view.members)) for world in worlds):
+            return
+        self.counts["came to an end"] += 1
+        for world in worlds:
+            any(self._carry_out(Scrubber(world).scrub()) for _ in range(FINAL_SCRUBS))
+        primaries = {world.register: world.servers[world.view.primary(QUEUE)] for world in worlds}
+        end_claims(ledger, primaries.values())
+        self._carry_out(Finisher(ensemble).work())
+        home = primaries.pop(ledger.home)
+        check_all_is_home(ledger, home, *primaries.values())
+
+    def _bring_back(self, world: World) -> None:
+        """Bring all servers of a shard back, as far as it can be."""
+        repairer = Repairer(world)
+        if world.blackouts:
+            self._carry_out(repairer.recover())
+        for id in [id for id in world.servers if id not in world.view.members]:
+            self._carry_out(repairer.repair(id))
 
     def _check_shard(self, world: World) -> None:
         if world.blackouts:

@@ -21,9 +21,10 @@ from tests.model.bundle import (
     unpack_notes,
 )
 from tests.model.content import HEAD, LIMITS, QUEUE, Content, Item, Work, ok, place_of
-from tests.model.deciding import Deciding
+from tests.model.moving import Moving
 from tests.model.rules import Rule
 from zkrq.protocol import calls
+from zkrq.protocol.homing import MOVED
 from zkrq.protocol.records import (
     FIRST,
     REFUSED,
@@ -37,7 +38,7 @@ PAGE = 2
 """Bundles on a page, so that writes come between two pages."""
 
 
-class Scripts(Deciding):
+class Scripts(Moving):
     """One server's content, and a method for each script, by its name."""
 
     def run(self, epoch: int, call: calls.Call[Any]) -> Answer:
@@ -91,6 +92,8 @@ class Scripts(Deciding):
         if state != GONE:
             return (b"C", row.owner.encode()) if state == CLAIMED and row else (b"Q", b"")
         work.tell(draft)
+        if draft.has_left(position):
+            return MOVED.encode(), b""
         if row is None or not row.seq:
             return b"X" if row else b"E", b""
         text = self.recall_result(draft, position)
@@ -185,6 +188,12 @@ class Scripts(Deciding):
             elif positions:
                 self._drop_payloads(id, unpack(packed), positions)
         return ok()
+
+    # -- coming home -------------------------------------------------------------------------------------------------
+
+    def movable(self, epoch: int, call: calls.Movable) -> Answer:
+        places, bundles, adopted = self.see_movable(epoch, call.count)
+        return ok(places, self._copies(bundles), [], adopted)
 
     # -- copying and comparing ---------------------------------------------------------------------------------------
 

@@ -19,6 +19,7 @@ from tests.model.promises import Broken, Promise
 from tests.model.rules import (
     ALL_RULES,
     CLOCK_RULES,
+    HOMING_RULES,
     LEVEL_RULES,
     LIMIT_RULES,
     ORDER_RULES,
@@ -187,7 +188,7 @@ LOAD_BEARING = [
     if rule
     not in (
         *(*SHARD_RULES, *TURN_RULES, *LIMIT_RULES, *ORDER_RULES, *SETTINGS_RULES),
-        *(*RESULT_RULES, *LEVEL_RULES, *CLOCK_RULES),
+        *(*RESULT_RULES, *LEVEL_RULES, *CLOCK_RULES, *HOMING_RULES),
     )
     and not any(
         rule in those for those in (AMONG_MANY_FAULTS, RARE, BEHIND_THE_DEADLINE, BEHIND_A_BROKEN_LINK, NOT_MISSED)

@@ -19,9 +19,10 @@ from tests.model.server import Request, Server, content_of
 from tests.stored import SHIFT_BYTES
 from zkrq.protocol import calls
 from zkrq.protocol.clocks import PUT_WINDOW_MS
+from zkrq.protocol.homing import MOVED
 from zkrq.protocol.keys import key, script_keys
 from zkrq.protocol.payloads import join
-from zkrq.protocol.records import VERSION_BYTES, Bundle, Own, Row, Version, fresh, pack, unpack
+from zkrq.protocol.records import FIRST, REQUEUED, VERSION_BYTES, Bundle, Own, Row, Version, fresh, pack, unpack
 from zkrq.protocol.replies import Answer, Status, read_reply
 from zkrq.protocol.scripts import LIBRARY, SCRIPTS
 from zkrq.protocol.view import Life, ServerId
@@ -203,6 +204,10 @@ _TOLD: Mapping[type[calls.Call[Any]], Callable[[Any], Any]] = {
     calls.Compare: lambda reply: (list(reply.unknown), list(reply.different)),
     calls.Affirm: decided,
     calls.Forward: decided,
+    calls.Movable: lambda reply: (set(reply.places), copies(reply.copies.items), set(reply.adopted)),
+    calls.Adopt: lambda reply: (reply.outcomes, decided(reply.records)),
+    calls.Admit: decided,
+    calls.Cancel: lambda reply: (reply.states, decided(reply.records)),
 }
 """What a reply says, but for times."""
 
@@ -210,13 +215,14 @@ _TOLD: Mapping[type[calls.Call[Any]], Callable[[Any], Any]] = {
 class Load:
     """Draws calls, mostly such as make sense by now."""
 
-    def __init__(self, seed: int, server: Server) -> None:
+    def __init__(self, seed: int, server: Server, drawn: Sequence[str]) -> None:
         self._random = random.Random(seed)
         self._server = server
+        self._drawn = drawn
         self._last_turn: calls.Turn | None = None
 
     def draw(self) -> calls.Call[Any]:
-        return getattr(self, f"_{self._random.choice(_DRAWN)}")()
+        return getattr(self, f"_{self._random.choice(self._drawn)}")()
 
     def draw_gate(self) -> tuple[int, str]:
         """Epoch and generation."""
@@ -421,6 +427,30 @@ class Load:
         ]
         return calls.Forward(QUEUE, FIRST_MS * 1000, LONG_MS, items)
 
+    def _movable(self) -> calls.Movable:
+        return calls.Movable(QUEUE, self._random.choice([0, 100]))
+
+    def _adopt(self) -> calls.Adopt:
+        moment = self._random.choice([YOUNG_MS, YOUNG_MS, YOUNG_MS, OLD_MS])
+        return calls.Adopt(QUEUE, moment, [self._adopted(id) for id in self._items()])
+
+    def _adopted(self, id: str) -> calls.Adopted:
+        own, attempts = {0: Own(0, self._random.randint(0, 2))}, [self._random.randint(0, 2)]
+        record = Bundle(FIRST, REQUEUED, attempts=attempts, pushed_at_ms=YOUNG_MS, own=own)
+        return calls.Adopted(id, pack(record), join([content_of(id.encode())]))
+
+    def _admit(self) -> calls.Admit:
+        return calls.Admit(QUEUE, [(id, self._random.randint(0, 1)) for id in self._items()])
+
+    def _cancel(self) -> calls.Cancel:
+        rng = self._random
+        return calls.Cancel(QUEUE, rng.choice(["", MOVED, MOVED, "Q", "D"]), 0, rng.choice(["c1", "c2"]), self._items())
+
+    def _items(self) -> list[str]:
+        """Some items, each once."""
+        ids = [item for id in self._some() for item in ids_of(id)]
+        return self._random.sample(ids, self._random.randint(1, len(ids)))
+
     def _wipe(self) -> calls.Wipe:
         return calls.Wipe(QUEUE)
 
@@ -447,6 +477,9 @@ _DRAWN = (
     ),
     *("fence", "claims", "retire", "results", "redrive", "cut", "install", "affirm", "forward", "enrol"),
 )
+
+
+_DRAWN_OF_MOVES = (*_DRAWN, *3 * ("movable", "adopt", "admit", "cancel"))
 
 
 OF_A_SERVER = (
@@ -477,10 +510,10 @@ OF_A_SERVER = (
 """The rules that are kept by the scripts, but for the run_id, which a connection checks."""
 
 
-def compare(seed: int, *off: Rule) -> None:
-    """Make random calls, and raise ``AssertionError`` where model and scripts differ."""
+def compare(seed: int, *off: Rule, moves: bool = False) -> None:
+    """Make random calls, and raise ``AssertionError`` where model and scripts differ.  ``moves``: items come home."""
     twins = Twins(ALL_RULES.difference(off))
-    load, rng = Load(seed, twins.model), random.Random(-seed)
+    load, rng = Load(seed, twins.model, _DRAWN_OF_MOVES if moves else _DRAWN), random.Random(-seed)
     twins.ask(1, "g1", calls.Enrol("", "a", "", FIRST_MS * 1000, LONG_MS, holding=False))
     for _ in range(60):
         if rng.random() < 0.01:
@@ -496,6 +529,11 @@ def compare(seed: int, *off: Rule) -> None:
 @pytest.mark.parametrize("seed", range(40))
 def test_model_and_scripts_reply_alike(seed: int) -> None:
     compare(seed)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_model_and_scripts_bring_items_home_alike(seed: int) -> None:
+    compare(seed, moves=True)
 
 
 @pytest.mark.parametrize("rule", OF_A_SERVER, ids=lambda rule: rule.label)

@@ -107,11 +107,13 @@ class World:
         levels: bool = False,
         ordered: bool = False,
         declared: bool = False,
+        homed: bool = False,
     ) -> None:
         """``clocks``: that of one server is wrong at times.  ``turns``: consumers may settle and claim in one decision.
         ``limited``: the queue has a limit.
         ``results``: consumers ack with a result.  ``levels``: clients are of two releases, and the level is raised.
-        ``ordered``: groups keep the order of their pushes.  ``declared``: once that is declared."""
+        ``ordered``: groups keep the order of their pushes.  ``declared``: once that is declared.  ``homed``: a limit or
+        an order is declared while items are on two shards."""
         self.on = on
         self.has_all_rules = on == ALL_RULES
         """Whether what a client knows must be consistent: without some rule it need not be."""
@@ -120,7 +122,9 @@ class World:
         self.links = Links(SERVERS[seed // 2 % len(SERVERS)], trouble) if links or clocks else None
         self.blackouts = seed % 2 == 1
         clock = Clock(limit=LIMIT, group_limit=GROUP_LIMIT) if limited else Clock()
-        clock.ordered, clock.declared = ordered, declared
+        if homed:
+            clock = Clock(limit=0 if ordered else LIMIT, homed=True)
+        clock.ordered, clock.declared = ordered, declared or homed
         self.ledger = Ledger(clock)
         self.ledger.keeps_results = results
         self.levels = levels
