@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
-from typing import Any
+from typing import Any, NoReturn
 
 import pytest
 
@@ -13,7 +13,9 @@ from zkrq.client.homing import Homing, bring_home
 from zkrq.client.inner import client_of
 from zkrq.client.results import ResultQueue
 from zkrq.protocol import calls
+from zkrq.protocol.deciding import Deciding
 from zkrq.protocol.shards import FIRST, ShardName, shard_of
+from zkrq.protocol.view import View
 from zkrq.replication.replicas import Replicas
 from zkrq.testing import Servers, TestCluster
 
@@ -244,6 +246,31 @@ async def test_another_client_goes_on(
         for claim in claims:
             await claim.ack()
     assert sum(await queue.size()) == 0
+
+
+async def test_what_only_the_primary_has_adopted_is_everywhere_before_it_leaves(
+    own: Servers, two: TestCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name = name_at(FIRST)
+    queue = two.queue(name)
+    (id,) = await push_to(queue, B, ["a"])
+    await queue.set_limits(ONE)
+
+    def die(self: Deciding, view: View, call: calls.Decision[Any], *rest: object) -> NoReturn:
+        raise Died
+
+    with monkeypatch.context() as patch, pytest.raises(Died):
+        patch.setattr(Deciding, "spread", die)
+        await come_home(two, name)
+    async with connect(own) as other:
+        with monkeypatch.context() as patch, pytest.raises(Died):
+            let_die(patch, calls.Admit, sent=False)
+            await come_home(other, name)
+        home = client_of(other).shards.first
+        answers = await home.fleet.ask(home.view.epoch, home.view.members, calls.Read(name, [id.encode()]), once=True)
+    found = [calls.Read(name, []).read(answer.body).items for answer in answers.values()]
+    assert [[copied.id for copied in items] for items in found] == [[id.encode()]] * len(home.view.members)
+    assert len(found) > 1
 
 
 REMOVALS: Sequence[Callable[[zkrq.Queue[Any], str], Awaitable[object]]] = [
