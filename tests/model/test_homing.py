@@ -50,6 +50,7 @@ def test_no_promise_is_broken_while_items_come_home_in_many_schedules() -> None:
     [
         (Rule.HELD_ELSEWHERE, 35, Promise.BESIDE_HOME),
         (Rule.HOME_FIRST, 14, Promise.LOST),
+        (Rule.ADOPTED_EVERYWHERE, 106, Promise.LOST),
         (Rule.NOT_DUE, 4, Promise.REDELIVERED),
     ],
     ids=lambda given: getattr(given, "label", None),
