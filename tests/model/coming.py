@@ -24,6 +24,7 @@ from zkrq.base.errors import ZkrqError
 from zkrq.base.ids import MARK
 from zkrq.client.homing import Bringing
 from zkrq.client.shard import Shard
+from zkrq.consuming.core.supply import Order
 from zkrq.producing.sending import Named
 from zkrq.protocol.calls import Adopted, Cancel, CancelReply, Claim, Declare, Fence, Movable, Put, Redrive
 from zkrq.protocol.deciding import Decided
@@ -207,7 +208,6 @@ class Homed(Patient):
     """A consumer of one of two shards, which does not always know where the queue is at home."""
 
     CLAIMS = 12
-    MOST = 3
     BEGINS = 250
     """Turns before the first claim, at most."""
     VERBS = ("ack",) * 5 + ("nack", "nack", "release", "release", "bury", "extend")
@@ -223,10 +223,10 @@ class Homed(Patient):
             yield PAUSE
         yield from super().work()
 
-    def request(self, token: Token) -> Claim:
+    def request(self, order: Order, token: Token) -> Claim:
         self.world.ledger.asked_at[token] = self.world.register
         knows = self.world.chance(self.KNOWS)
-        return replace(super().request(token), elsewhere=not (knows and self._is_home))
+        return replace(super().request(order, token), elsewhere=not (knows and self._is_home))
 
 
 class Canceller(Spreading):
