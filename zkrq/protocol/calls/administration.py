@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar, NamedTuple
 
-from zkrq.protocol.calls.call import Body, Decision, Records, Trimming
+from zkrq.protocol.calls.call import Decision, Records, Trimming
 
 
 class CancelReply(NamedTuple):
@@ -32,10 +32,6 @@ class Cancel(Trimming[CancelReply]):
     items: Sequence[str] = ()
     trim: bool = False
 
-    def read(self, body: Body) -> CancelReply:
-        states, records = body
-        return CancelReply(states, Records(records))
-
 
 class RedriveReply(NamedTuple):
     """``ids``: items that are queued again.  ``executed_before``: the reply repeats what the first try did."""
@@ -55,10 +51,6 @@ class Redrive(Decision[RedriveReply]):
     count: int
     call: str
     items: Sequence[str] = ()
-
-    def read(self, body: Body) -> RedriveReply:
-        executed_before, ids, records = body
-        return RedriveReply(bool(executed_before), ids, Records(records))
 
 
 class ClearReply(NamedTuple):
@@ -87,10 +79,6 @@ class Clear(Trimming[ClearReply]):
     only: str = ""
     trim: bool = False
 
-    def read(self, body: Body) -> ClearReply:
-        executed_before, removed, before_ms, cursor, records = body
-        return ClearReply(bool(executed_before), removed, before_ms, cursor, Records(records))
-
 
 @dataclass(frozen=True, slots=True)
 class Pause(Decision[Records]):
@@ -100,9 +88,6 @@ class Pause(Decision[Records]):
     queue: str
     state: str
     call: str
-
-    def read(self, body: Body) -> Records:
-        return Records(body[0])
 
 
 class DeclareReply(NamedTuple):
@@ -131,10 +116,6 @@ class Declare(Decision[DeclareReply]):
     call: str
     replaced: str = ""
 
-    def read(self, body: Body) -> DeclareReply:
-        before, now, records = body
-        return DeclareReply(before, now, Records(records))
-
 
 @dataclass(frozen=True, slots=True)
 class Delete(Decision[Records]):
@@ -146,6 +127,3 @@ class Delete(Decision[Records]):
     script: ClassVar[str] = "delete"
     queue: str
     moment_ms: int
-
-    def read(self, body: Body) -> Records:
-        return Records(body[0])

@@ -58,6 +58,3 @@ class Cut(Combining[None]):
     script: ClassVar[str] = "cut"
     queue: str
     items: Sequence[Gone]
-
-    def read(self, body: Body) -> None:
-        return None

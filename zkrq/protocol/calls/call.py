@@ -12,7 +12,20 @@ from dataclasses import fields
 from functools import cache
 from itertools import chain
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any, ClassVar, Generic, NamedTuple, Protocol, Self, TypeVar, cast
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    ClassVar,
+    Generic,
+    NamedTuple,
+    Protocol,
+    Self,
+    TypeVar,
+    cast,
+    get_args,
+    get_origin,
+    get_type_hints,
+)
 
 from zkrq.protocol.clocks import PUT_WINDOW_MS, Expected
 from zkrq.protocol.records import states_of
@@ -132,9 +145,54 @@ class Call(Generic[R_co]):
         names, get = _fields(kind)
         return kind(**{**dict(zip(names, get(self), strict=True)), **changes})
 
-    @abstractmethod
     def read(self, body: Body) -> R_co:
-        """Read the values after OK."""
+        """Read the values after OK, as the type of the reply says.
+
+        Its fields are the values of the header, in order: ``Records`` and ``Rows`` of a list, a bool of a number, rows
+        with names of a list in which they follow one another.  A call that is made often, or whose reply is another
+        thing than what the header lists, has its own.
+        """
+        return _reader(type(self))(iter(body))
+
+
+Reader = Callable[[Iterator[Any]], Any]
+"""Takes what belongs to a value from those of a reply."""
+
+
+def reply_of(kind: type[Call[Any]]) -> Any:
+    """Return the type of the value of a call's reply."""
+    bases = chain.from_iterable(vars(each).get("__orig_bases__", ()) for each in kind.__mro__)
+    return next(found for base in bases for found in get_args(base) if not isinstance(found, TypeVar))
+
+
+@cache
+def _reader(kind: type[Call[Any]]) -> Reader:
+    return _reader_of(reply_of(kind))
+
+
+def _reader_of(of: Any) -> Reader:
+    """Return what reads values of this type."""
+    if of is type(None):
+        return lambda values: None
+    if is_named(of):
+        parts = list(map(_reader_of, get_type_hints(of).values()))
+        return lambda values: of(*[read(values) for read in parts])
+    if of is bool or of is Records or of is Rows:
+        return lambda values: of(next(values))
+    if get_origin(of) is Sequence and is_named(row := get_args(of)[0]):
+        return lambda values: read_rows(row, next(values))
+    return next
+
+
+def is_named(of: object) -> bool:
+    """Tell whether values of this type have named fields."""
+    return isinstance(of, type) and issubclass(of, tuple) and "_fields" in vars(cast("type[Any]", of))
+
+
+def read_rows(kind: Any, flat: Sequence[Any]) -> list[Any]:
+    """Read rows whose values are in one flat list."""
+    parts = iter(flat)
+    return [kind._make(row) for row in zip(*[parts] * len(kind._fields), strict=True)]
 
 
 @cache

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar, NamedTuple
 
-from zkrq.protocol.calls.call import FROM_NOW, START, Body, Call, Paging, Rows
-from zkrq.protocol.calls.rows import Copied, read_rows
+from zkrq.protocol.calls.call import FROM_NOW, START, Call, Paging, Rows
+from zkrq.protocol.calls.rows import Copied
 
 
 class ReadReply(NamedTuple):
@@ -26,10 +26,6 @@ class Read(Call[ReadReply]):
     queue: str
     items: Sequence[bytes | str]
     clock: int = FROM_NOW
-
-    def read(self, body: Body) -> ReadReply:
-        flat, beyond, damaged = body
-        return ReadReply(read_rows(Copied, flat), beyond, damaged)
 
 
 class CopyPage(NamedTuple):
@@ -50,10 +46,6 @@ class Page(Paging[CopyPage]):
     cursor: bytes
     count: int
     clock: int = FROM_NOW
-
-    def read(self, body: Body) -> CopyPage:
-        cursor, flat, beyond, damaged = body
-        return CopyPage(cursor, read_rows(Copied, flat), beyond, damaged)
 
 
 class MetadataReply(NamedTuple):
@@ -78,10 +70,6 @@ class Metadata(Paging[MetadataReply]):
     queue: str
     cursor: bytes = START
 
-    def read(self, body: Body) -> MetadataReply:
-        cursor, items, clock, floor_ms, begun, limits, owners = body
-        return MetadataReply(cursor, items, clock, floor_ms, begun, limits, Rows(owners))
-
 
 @dataclass(frozen=True, slots=True)
 class Install(Call[int]):
@@ -94,9 +82,6 @@ class Install(Call[int]):
     begun: bytes = b""
     limited: bytes = b""
 
-    def read(self, body: Body) -> int:
-        return body[0]
-
 
 @dataclass(frozen=True, slots=True)
 class Wipe(Call[None]):
@@ -104,6 +89,3 @@ class Wipe(Call[None]):
 
     script: ClassVar[str] = "wipe"
     queue: str
-
-    def read(self, body: Body) -> None:
-        return None

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar, NamedTuple
 
-from zkrq.protocol.calls.call import START, Body, Call, Decision, Paging, Records
-from zkrq.protocol.calls.rows import Copied, read_rows
+from zkrq.protocol.calls.call import START, Call, Decision, Paging, Records
+from zkrq.protocol.calls.rows import Copied
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,9 +18,6 @@ class Mend(Decision[Records]):
     script: ClassVar[str] = "mend"
     queue: str
     items: Sequence[Copied]
-
-    def read(self, body: Body) -> Records:
-        return Records(body[0])
 
 
 class Kept(NamedTuple):
@@ -47,10 +44,6 @@ class SetAside(Call[SetAsideReply]):
     reason: str
     items: Sequence[Kept]
 
-    def read(self, body: Body) -> SetAsideReply:
-        flat, full = body
-        return SetAsideReply(read_rows(Kept, flat), full)
-
 
 class AsidePage(NamedTuple):
     """A page of what is set aside, and the cursor to continue from."""
@@ -68,10 +61,6 @@ class Aside(Paging[AsidePage]):
     cursor: bytes = START
     items: Sequence[bytes] = ()
 
-    def read(self, body: Body) -> AsidePage:
-        cursor, flat = body
-        return AsidePage(cursor, read_rows(Kept, flat))
-
 
 @dataclass(frozen=True, slots=True)
 class DropAside(Call[None]):
@@ -81,9 +70,6 @@ class DropAside(Call[None]):
     queue: str
     items: Sequence[bytes] = ()
 
-    def read(self, body: Body) -> None:
-        return None
-
 
 @dataclass(frozen=True, slots=True)
 class DropName(Call[None]):
@@ -92,9 +78,6 @@ class DropName(Call[None]):
     script: ClassVar[str] = "drop_name"
     items: Sequence[bytes]
     queue: str = ""
-
-    def read(self, body: Body) -> None:
-        return None
 
 
 class Remains(NamedTuple):

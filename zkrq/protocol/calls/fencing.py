@@ -33,10 +33,6 @@ class Fence(Decision[FenceReply]):
     def fenced(self) -> str:
         return self.owner
 
-    def read(self, body: Body) -> FenceReply:
-        cursor, requeued, records = body
-        return FenceReply(cursor, requeued, Records(records))
-
 
 class OwnersReply(NamedTuple):
     """A page of owners, the cursor to continue from, and the server's clock."""
@@ -62,9 +58,6 @@ class Owners(Paging[OwnersReply], Clocked[OwnersReply]):
     def clock_of(self, body: Body) -> int:
         return body[2]
 
-    def read(self, body: Body) -> OwnersReply:
-        return OwnersReply(*body)
-
 
 @dataclass(frozen=True, slots=True)
 class Claims(Paging[Names]):
@@ -75,9 +68,6 @@ class Claims(Paging[Names]):
     owner: str
     cursor: bytes = START
 
-    def read(self, body: Body) -> Names:
-        return Names(*body)
-
 
 @dataclass(frozen=True, slots=True)
 class Retire(Call[None]):
@@ -86,6 +76,3 @@ class Retire(Call[None]):
     script: ClassVar[str] = "retire"
     queue: str
     owner: str
-
-    def read(self, body: Body) -> None:
-        return None

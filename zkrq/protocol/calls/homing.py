@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar, NamedTuple
 
-from zkrq.protocol.calls.call import Body, Call, Decision, Records
-from zkrq.protocol.calls.rows import Copied, Copies, Put, item_id, read_notes, read_rows
+from zkrq.protocol.calls.call import Body, Call, Decision, Records, read_rows
+from zkrq.protocol.calls.rows import Copied, Copies, Put, item_id, read_notes
 from zkrq.protocol.payloads import join, payload_at
 from zkrq.protocol.records import FIRST, REQUEUED, Bundle, Own, pack, unpack
 
@@ -103,10 +103,6 @@ class Adopt(Decision[AdoptReply]):
     def puts(self) -> Sequence[Put]:
         return [each.put for each in self.items]
 
-    def read(self, body: Body) -> AdoptReply:
-        outcomes, records = body
-        return AdoptReply(outcomes, Records(records))
-
 
 @dataclass(frozen=True, slots=True)
 class Admit(Decision[Records]):
@@ -115,6 +111,3 @@ class Admit(Decision[Records]):
     script: ClassVar[str] = "admit"
     queue: str
     items: Sequence[tuple[str, int]]
-
-    def read(self, body: Body) -> Records:
-        return Records(body[0])

@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, NamedTuple
 
-from zkrq.protocol.calls.call import START, Body, Call, Paging
-from zkrq.protocol.calls.rows import Copied, Copies, read_rows
+from zkrq.protocol.calls.call import START, Body, Call, Paging, read_rows
+from zkrq.protocol.calls.rows import Copied, Copies
 
 
 class PeekReply(NamedTuple):
@@ -43,10 +43,6 @@ class Keyed(Call[Copies]):
     script: ClassVar[str] = "keyed"
     queue: str
     key: str
-
-    def read(self, body: Body) -> Copies:
-        flat, beyond = body
-        return Copies(read_rows(Copied, flat), beyond)
 
 
 class DeadPageReply(NamedTuple):
@@ -89,9 +85,6 @@ class Count(Call[Counts]):
     script: ClassVar[str] = "count"
     queue: str
 
-    def read(self, body: Body) -> Counts:
-        return Counts(*body)
-
 
 class StatisticsReply(NamedTuple):
     """Figures of a queue; ``waited_ms``: how long the oldest ready item has been due, negative: none is ready.
@@ -128,9 +121,6 @@ class Statistics(Call[StatisticsReply]):
     script: ClassVar[str] = "statistics"
     queue: str
 
-    def read(self, body: Body) -> StatisticsReply:
-        return StatisticsReply(*body)
-
 
 class EndedRow(NamedTuple):
     """An item that has ended: ``state`` is a letter of ``lua/history.lua``; ``took_us``: since its last claim began,
@@ -163,10 +153,6 @@ class History(Call[HistoryReply]):
     passed: int
     count: int
 
-    def read(self, body: Body) -> HistoryReply:
-        kept, flat = body
-        return HistoryReply(kept, read_rows(EndedRow, flat))
-
 
 class GroupRow(NamedTuple):
     """What is known of a group: items that are claimed; what waits, and how; see ``lua/group_page.lua``."""
@@ -194,10 +180,6 @@ class GroupPage(Paging[GroupPageReply]):
     cursor: bytes
     count: int
     items: Sequence[bytes] = ()
-
-    def read(self, body: Body) -> GroupPageReply:
-        cursor, flat = body
-        return GroupPageReply(cursor, read_rows(GroupRow, flat))
 
 
 class ClaimCountsReply(NamedTuple):

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar, NamedTuple
 
-from zkrq.protocol.calls.call import Body, Decision, Records, Trimming
+from zkrq.protocol.calls.call import Decision, Records, Trimming
 
 
 class Told(NamedTuple):
@@ -40,10 +40,6 @@ class Results(Decision[ResultsReply]):
     waiter: str
     items: Sequence[str]
 
-    def read(self, body: Body) -> ResultsReply:
-        flat, records = body
-        return ResultsReply([Told(*pair) for pair in zip(flat[::2], flat[1::2], strict=True)], Records(records))
-
 
 class StoredRow(NamedTuple):
     """One result to keep, to count, or to forget.
@@ -73,10 +69,6 @@ class Store(Trimming[StoreReply]):
     queue: str
     items: Sequence[StoredRow]
     trim: bool = False
-
-    def read(self, body: Body) -> StoreReply:
-        counted, records = body
-        return StoreReply(counted, Records(records))
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,12 +5,10 @@ from __future__ import annotations
 import re
 import struct
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, NamedTuple, TypeVar
+from typing import NamedTuple
 
 from zkrq.protocol.payloads import join, payload_at, split
 from zkrq.protocol.records import FIRST, Bundle, Version, above, fresh, is_alone, pack, states_of, unpack, version_of
-
-R = TypeVar("R", bound=NamedTuple)
 
 
 def pack_gone(items: Iterable[tuple[bytes, bytes]]) -> bytes:
@@ -149,12 +147,6 @@ class Copies(NamedTuple):
 
     items: Sequence[Copied]
     beyond: Sequence[bytes]
-
-
-def read_rows(kind: type[R], flat: Sequence[Any]) -> list[R]:
-    """Read the rows of a reply that lists their values in one flat list."""
-    parts = iter(flat)
-    return [kind._make(row) for row in zip(*[parts] * len(kind._fields), strict=True)]
 
 
 def read_notes(notes: bytes) -> dict[int, str]:

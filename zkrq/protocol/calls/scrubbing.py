@@ -63,9 +63,6 @@ class Affirm(Decision[Records]):
     queue: str
     items: Sequence[bytes]
 
-    def read(self, body: Body) -> Records:
-        return Records(body[0])
-
 
 @dataclass(frozen=True, slots=True)
 class Forward(Decision[Records]):
@@ -76,9 +73,6 @@ class Forward(Decision[Records]):
     clock: int
     window_ms: int
     items: Sequence[Copied]
-
-    def read(self, body: Body) -> Records:
-        return Records(body[0])
 
 
 class LinesPage(NamedTuple):
@@ -96,9 +90,6 @@ class RepairLines(Paging[LinesPage]):
     queue: str
     cursor: bytes = START
 
-    def read(self, body: Body) -> LinesPage:
-        return LinesPage(*body)
-
 
 class TrimReply(NamedTuple):
     """Number of dropped tombstones, and how far back removals are remembered, -1: as far as promised."""
@@ -113,6 +104,3 @@ class Trim(Call[TrimReply]):
 
     script: ClassVar[str] = "trim"
     queue: str
-
-    def read(self, body: Body) -> TrimReply:
-        return TrimReply(*body)

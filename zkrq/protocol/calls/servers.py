@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from zkrq.protocol.calls.call import START, Body, Call, Names, Paging
+from zkrq.protocol.calls.call import START, Call, Names, Paging
 
 
 @dataclass(frozen=True, slots=True)
@@ -14,9 +14,6 @@ class Seal(Call[None]):
 
     script: ClassVar[str] = "seal"
     queue: str = ""
-
-    def read(self, body: Body) -> None:
-        return None
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,10 +28,6 @@ class Broadcast(Call[int]):
     body: bytes
     queue: str = ""
 
-    def read(self, body: Body) -> int:
-        (count,) = body
-        return count
-
 
 @dataclass(frozen=True, slots=True)
 class Room(Call[None]):
@@ -42,9 +35,6 @@ class Room(Call[None]):
 
     script: ClassVar[str] = "room"
     queue: str = ""
-
-    def read(self, body: Body) -> None:
-        return None
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,9 +53,6 @@ class Enrol(Call[None]):
     holding: bool
     queue: str = ""
 
-    def read(self, body: Body) -> None:
-        return None
-
 
 @dataclass(frozen=True, slots=True)
 class Reserve(Call[None]):
@@ -76,9 +63,6 @@ class Reserve(Call[None]):
     hold_ms: int
     queue: str = ""
 
-    def read(self, body: Body) -> None:
-        return None
-
 
 @dataclass(frozen=True, slots=True)
 class Queues(Paging[Names]):
@@ -88,9 +72,6 @@ class Queues(Paging[Names]):
     cursor: bytes = START
     queue: str = ""
 
-    def read(self, body: Body) -> Names:
-        return Names(*body)
-
 
 @dataclass(frozen=True, slots=True)
 class Forget(Call[bool]):
@@ -98,6 +79,3 @@ class Forget(Call[bool]):
 
     script: ClassVar[str] = "forget"
     queue: str
-
-    def read(self, body: Body) -> bool:
-        return bool(body[0])

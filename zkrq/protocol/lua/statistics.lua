@@ -7,7 +7,7 @@
 -- entries are set aside (set_aside.lua).
 -- KEYS: server records ready scheduled groups tombstones keys expiring lead aside
 -- ARGV: epoch generation
--- reply: OK ready scheduled claimed dead expired paused waited_ms keyed expiring tombstones removed deleted limits claim_ms groups_used in_line blocked set_aside
+-- reply: OK ready scheduled claimed dead expired paused waited_ms keyed expiring tombstones removed deleted limits claim_ms groups in_line blocked set_aside
 -- reply: NOTINSYNC generation
 -- reply: STALE epoch
 -- writes: nothing
