@@ -86,7 +86,7 @@ if TYPE_CHECKING:
     from zkrq.client.health import Health, ServerHealth
     from zkrq.client.inspection import Sizes, Statistics
     from zkrq.client.items import EndedItem, FoundPage, Item, ItemState
-    from zkrq.client.moments import next_moments
+    from zkrq.client.moments import moment_id, next_moments
     from zkrq.client.queue import Queue
     from zkrq.client.results import Result, ResultQueue, ResultReceipt, ResultState
     from zkrq.client.schedules import Recurring
@@ -103,7 +103,7 @@ if TYPE_CHECKING:
     from zkrq.protocol.levels import ClientInfo
     from zkrq.protocol.view import View
     from zkrq.repair.progress import Progress
-    from zkrq.working.delivery import After, Before
+    from zkrq.working.delivery import After, Before, settle_while_held
     from zkrq.working.handlers import BatchHandler, Handler
     from zkrq.working.outcomes import Counts, Ending, Outcome, WorkerStatistics
     from zkrq.working.worker import Worker
@@ -225,9 +225,11 @@ __all__ = [
     "exponential",
     "found",
     "linear",
+    "moment_id",
     "new_id",
     "next_moments",
     "run",
+    "settle_while_held",
     "typed",
 ]
 
@@ -351,8 +353,10 @@ if not TYPE_CHECKING:
         "found": "client.connecting",
         "linear": "base.retry",
         "new_id": "base.ids",
+        "moment_id": "client.moments",
         "next_moments": "client.moments",
         "run": "process.program",
+        "settle_while_held": "working.delivery",
     }
     """The module of each public name, below ``zkrq``."""
 

@@ -26,25 +26,25 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar, Unpack
 from weakref import WeakKeyDictionary, WeakValueDictionary
 
-from zkrq.base.checks import Duration, check_name
 from zkrq.base.codecs import RAW
 from zkrq.base.errors import ClaimLost, Closed, ConfigError, NoResult, ZkrqError, reason_of
 from zkrq.base.limits import Results
 from zkrq.base.settings import QUEUE_DEFAULTS, QueueOptions
 from zkrq.client.connecting import connect
-from zkrq.client.moments import Period, id_of, latest
+from zkrq.client.moments import moment_id, next_moments
 from zkrq.client.queue import Queue, check_pop
-from zkrq.client.scheduling import keep
 from zkrq.client.stored import StoredResult, StoredResults
 from zkrq.client.timetable import StoredSchedule
+from zkrq.consuming.claims import Claim
 from zkrq.operations.labels import Labels
 from zkrq.operations.push import PUSH
+from zkrq.operations.queues import QUEUE_PLACE
 from zkrq.operations.schedules import ID_CATCH_UP
-from zkrq.working.delivery import ack_while_held, settle_while_held
+from zkrq.working.delivery import settle_while_held
 
 if TYPE_CHECKING:
+    from zkrq.base.checks import Duration
     from zkrq.client.cluster import Cluster
-    from zkrq.consuming.claims import Claim
 
 try:
     from taskiq import (
@@ -141,7 +141,7 @@ class ZkrqBroker(AsyncBroker):
         check_pop(prefetch, None)
         QUEUE_DEFAULTS.updated({**options})  # finds bad values now
         names = dict.fromkeys((queue_name, *additional_queues))
-        self.queue_names: Sequence[str] = tuple(check_name("the queue's name", name) for name in names)
+        self.queue_names: Sequence[str] = tuple(QUEUE_PLACE.kind.check("queue", name) for name in names)
         self._connect = connect
         self._prefetch = prefetch
         self._settings = options
@@ -241,7 +241,7 @@ class ZkrqBroker(AsyncBroker):
                 if reason is not None:
                     await settle_while_held(claim, partial(_nack, reason))
                 else:
-                    await ack_while_held(claim)
+                    await settle_while_held(claim, Claim[bytes].ack)
             except (ClaimLost, Closed) as error:  # taskiq has no use for it, and the loss was reported
                 _log.info("item %s could not be settled: %s", claim.id, error, extra=self._extra(claim.queue))
 
@@ -334,7 +334,7 @@ class ZkrqScheduleSource(LabelScheduleSource):
         moment = _aware(task.time) if task.time else present.replace(second=0, microsecond=0)  # cron: once a minute
         if present - moment > timedelta(seconds=ID_CATCH_UP):
             raise ScheduledTaskCancelledError
-        _appointment.set(_Appointment(task.schedule_id, id_of(task.schedule_id, moment)))
+        _appointment.set(_Appointment(task.schedule_id, moment_id(task.schedule_id, moment)))
 
     async def add_schedule(self, schedule: ScheduledTask) -> None:
         """Queue the task of ``schedule_by_time``, due at its time; store a recurring one, or replace that of its id.
@@ -342,7 +342,7 @@ class ZkrqScheduleSource(LabelScheduleSource):
         Raises as ``Queue.push`` does, and of a recurring one as ``StoredSchedules.add``.
         """
         if schedule.time is None:
-            await keep(self._broker.cluster.schedules(), self._entry_of(schedule))
+            await self._broker.cluster.schedules().keep(self._entry_of(schedule))
             return
         item = _item_id(schedule.schedule_id)
         before = _appointment.set(_Appointment(schedule.schedule_id, item, _aware(schedule.time)))
@@ -513,14 +513,15 @@ def _interval(task: ScheduledTask) -> timedelta:
 
 def _moments(task: ScheduledTask, present: datetime) -> Iterator[ScheduledTask]:
     """Yield a schedule's last moment, if it is not long past, and those of the next time, at least one."""
-    period = Period(round(_interval(task) / timedelta(milliseconds=1)), 0)
-    moment = latest(period, present - timedelta(seconds=ID_CATCH_UP), present) or period.after(present)
-    while True:
+    seconds = _interval(task) / timedelta(seconds=1)
+    count = int((ID_CATCH_UP + AHEAD_SECONDS) / seconds) + 2
+    found = next_moments(seconds, present - timedelta(seconds=ID_CATCH_UP), count)
+    first = max(0, sum(moment <= present for moment in found) - 1)
+    for moment in found[first:]:
         id = f"{task.schedule_id}@{moment.isoformat()}"
         yield task.model_copy(update={"interval": None, "time": moment, "schedule_id": id})
         if moment > present + timedelta(seconds=AHEAD_SECONDS):
             break
-        moment = period.after(moment)
 
 
 def _aware(moment: datetime) -> datetime:

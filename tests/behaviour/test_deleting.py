@@ -17,7 +17,7 @@ from tests.harness import HANG, command, settled, take
 from zkrq import local
 from zkrq.base import clock
 from zkrq.client.inner import client_of
-from zkrq.client.moments import id_of
+from zkrq.client.moments import moment_id
 from zkrq.protocol import calls
 from zkrq.protocol.clocks import PUT_WINDOW
 from zkrq.protocol.view import Life, ServerId
@@ -101,7 +101,7 @@ async def test_a_push_makes_the_queue_again(queue: zkrq.Queue[Any], cluster: zkr
 
 
 def _moment_of_a_schedule() -> str:
-    return id_of("report", clock.now() - timedelta(seconds=5))
+    return moment_id("report", clock.now() - timedelta(seconds=5))
 
 
 @pytest.mark.parametrize("new_id", [zkrq.new_id, _moment_of_a_schedule])

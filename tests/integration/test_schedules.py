@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator
 from contextlib import AsyncExitStack
+from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -146,6 +147,22 @@ async def test_code_declares_the_options_of_each_push(cluster: Cluster) -> None:
         assert entry.options == OPTIONS_GIVEN
     with pytest.raises(TypeError, match=r"every\(\) has no option 'delay'"):
         cluster.every(60, queue, "x", delay=1)  # type: ignore[call-arg]
+
+
+async def test_another_program_pushes_for_a_schedule_with_its_mark(pair: Pair, cluster: Cluster) -> None:
+    queue, schedules = cluster.queue("reports"), cluster.schedules()
+    async with pair.client() as other, other.schedules().run():
+        kept = await schedules.keep(zkrq.StoredSchedule("reports", "theirs", 0.1, payload=b"1", mark="mine"))
+        assert (kept.mark, kept.declared) == ("mine", True)
+        await schedules.pause("reports", "theirs")
+        assert (await schedules.keep(replace(kept, when=0.2))).paused, "a pause holds"
+        await schedules.resume("reports", "theirs")
+        assert await queue.pop_one(timeout=A_WHILE) is None
+    with pytest.raises(zkrq.ConfigError, match="give it a mark"):
+        await schedules.keep(replace(kept, mark=""))
+    moment = zkrq.next_moments(60, now())[0]
+    receipts = [await queue.push("x", id=zkrq.moment_id("theirs", moment)) for _ in range(2)]
+    assert [each.new for each in receipts] == [True, False]
 
 
 async def test_an_item_has_one_key(cluster: Cluster) -> None:

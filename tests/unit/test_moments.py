@@ -18,7 +18,7 @@ from zkrq.base.checks import Duration
 from zkrq.base.errors import ConfigError
 from zkrq.base.ids import made_at_ms, new_id_at
 from zkrq.client import timetable, timetable_form
-from zkrq.client.moments import EPOCH, id_of, latest, next_moments, read_schedule
+from zkrq.client.moments import EPOCH, latest, moment_id, next_moments, read_schedule
 from zkrq.client.timetable import Key, StoredSchedule, Timetable, checked, divided, mark_of
 from zkrq.client.timetable_form import decode, encode
 from zkrq.operations.kinds import Text
@@ -172,10 +172,14 @@ def test_without_cronsim_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch
 
 def test_an_id_carries_its_moment_and_its_schedule() -> None:
     noon = utc(2026, 5, 1, 12)
-    id = id_of("report", noon)
-    assert id == id_of("report", noon)
+    id = moment_id("report", noon)
+    assert id == moment_id("report", noon)
     assert made_at_ms(id) == round(noon.timestamp() * 1000)
-    others = {id_of("report", noon + timedelta(milliseconds=1)), id_of("repor", noon), new_id_at(made_at_ms(id) or 0)}
+    others = {
+        moment_id("report", noon + timedelta(milliseconds=1)),
+        moment_id("repor", noon),
+        new_id_at(made_at_ms(id) or 0),
+    }
     assert id not in others
     assert len(others) == 3
 

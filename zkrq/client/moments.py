@@ -200,14 +200,18 @@ def from_ms(ms: int) -> datetime:
     return EPOCH + timedelta(milliseconds=ms)
 
 
-def id_of(name: str, moment: datetime) -> str:
-    """Make the id of a schedule's item, in the format of ``ids.py``, so that it carries the moment."""
+def moment_id(name: str, moment: datetime) -> str:
+    """Return the id under which a schedule of this name pushes the item of a moment.
+
+    It carries the moment: servers refuse it when it comes more than 300 seconds late, and remember for longer that its
+    item is done.  So any number of programs that push under it push one item.  Moments differ by milliseconds at least.
+    """
     digest = hashlib.sha256(name.encode()).hexdigest()
     return f"{MARK}{to_ms(moment):011x}-{digest[:8]}-{digest[8:24]}"
 
 
 def key_of(name: str, moment: datetime) -> str:
-    """Make the key of a schedule's item, which is also its id where it is too late for ``id_of``."""
+    """Make the key of a schedule's item, which is also its id where it is too late for ``moment_id``."""
     return id_of_copy("schedule", name, moment.astimezone(UTC).isoformat())
 
 

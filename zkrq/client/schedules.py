@@ -40,9 +40,9 @@ from zkrq.client.moments import (
     check_missed,
     check_span,
     from_ms,
-    id_of,
     key_of,
     latest,
+    moment_id,
     to_ms,
     walk,
 )
@@ -373,7 +373,7 @@ class Recurring(Generic[T]):
 
     async def _push_item(self, moment: datetime) -> Receipt:
         plan = self._plan
-        options: PushOptions = {**plan.options, "id": id_of(self.name, moment)}
+        options: PushOptions = {**plan.options, "id": moment_id(self.name, moment)}
         if plan.is_keyed:
             key = key_of(self.name, moment)
             options |= once(key, plan.terms.catch_up / 1000 + WINDOW_MORE)

@@ -104,6 +104,18 @@ class StoredSchedules:
         entry = checked(made)
         return await self._change(key, lambda table: table.added(entry, replacing=replace))
 
+    async def keep(self, entry: StoredSchedule) -> StoredSchedule:
+        """Store a schedule whose items a program of yours pushes, in the place of one of that name, whose pause holds.
+
+        The program recognises it by its ``mark``, which must not be empty: zkrq's own processes push nothing for it.
+        Raises as ``add``.
+        """
+        if not entry.mark:
+            raise ConfigError(f"{entry.key}: give it a mark, by which your program recognises it; nothing was changed")
+        key = self._key(entry.queue, entry.name)
+        kept = checked(replace(entry, since=now()))
+        return await self._change(key, lambda table: table.added(kept, replacing=True))
+
     async def change(
         self,
         queue: Queue[T],
@@ -188,16 +200,6 @@ class StoredSchedules:
             _log.error("last moments of schedules are not known: %s", error, extra={"cluster": self._client.namespace})
             return entries
         return [with_progress(each, known[each.key]) if each.key in known else each for each in entries]
-
-
-async def keep(schedules: StoredSchedules, entry: StoredSchedule) -> None:
-    """Store a schedule whose items another program pushes, which recognises it by its mark; replace one of that name.
-
-    No process of zkrq's pushes for it.  Raises as ``StoredSchedules.add``.
-    """
-    checked_entry = checked(replace(entry, since=now()))
-    store = schedules._client.schedule_store  # pyright: ignore[reportPrivateUsage]
-    await store.change(lambda table: table.added(checked_entry, replacing=True))
 
 
 class _Runner:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from zkrq.client.moments import from_ms, id_of, key_of
+from zkrq.client.moments import from_ms, key_of, moment_id
 
 if TYPE_CHECKING:
     from zkrq.client.queue import Queue
@@ -33,4 +33,4 @@ class Walker:
     def ids_of(self, moment: int) -> Sequence[str]:
         """Return the ids under which the item of a moment may have been pushed."""
         at = from_ms(moment)
-        return (id_of(self.name, at), key_of(self.name, at)) if self.is_keyed else (id_of(self.name, at),)
+        return (moment_id(self.name, at), key_of(self.name, at)) if self.is_keyed else (moment_id(self.name, at),)

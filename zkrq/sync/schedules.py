@@ -36,6 +36,7 @@ class StoredSchedules:
 
     list = blocking(scheduling.StoredSchedules.list)
     get = blocking(scheduling.StoredSchedules.get)
+    keep = blocking(scheduling.StoredSchedules.keep)
 
     def add(
         self,

@@ -266,10 +266,9 @@ class Delivery:
 
 
 async def settle_while_held(claim: Claim[T], settle: Callable[[Claim[T]], Awaitable[None]]) -> None:
-    """Settle a claim by ``settle(claim)`` unless it is settled; repeat it after an unknown outcome as long as the claim
-    holds.
+    """Settle a claim by ``settle(claim)``, unless it is settled.
 
-    Raises ``ClaimLost``, ``Closed``.
+    After an unknown outcome it is repeated as long as the claim holds.  Raises ``ClaimLost``, ``Closed``.
     """
     while claim.settled is None and not await is_answered(settle(claim)):
         pass
