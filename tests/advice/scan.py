@@ -46,6 +46,7 @@ _NOT_SAID = {
     "Record",
     "Failure",
     "_kept",
+    "_on_claim",
 }
 """Functions whose texts describe something, and are said in no trouble."""
 

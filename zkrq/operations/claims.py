@@ -34,21 +34,26 @@ CLAIM_PLACE = Parameter("claim", TOKEN, "`claim` of the reply that gave the clai
 
 LOST = Failure("ClaimLost", "The claim does not hold any more: stop working on the item.")
 
+OF_ITEM = (
+    Field("id", Text(), "The item's id."),
+    Field("item", Content(), "The item."),
+    Field("headers", Texts(), "Texts that were pushed with the item, by name."),
+    Field("key", Text(), "Unique while the item is queued or claimed.", nullable=True),
+    Field("group", Text(), "The group that the item was pushed into.", nullable=True),
+    Field("priority", Count(), "0 to 9, higher is delivered first."),
+    Field("pushed_at", Moment(), "When the item was pushed, by the producer's clock."),
+)
+"""What is known of an item, whoever looks at it."""
+
 CLAIMED = Record(
     "Claim",
     "One item that a consumer holds.",
     (
-        Field("id", Text(), "The item's id."),
+        *OF_ITEM,
         Field("queue", Text(), "The queue that the item is in."),
-        Field("item", Content(), "The item."),
-        Field("headers", Texts(), "Texts that were pushed with the item, by name."),
         Field("owner", Text(), "The owner id of the consumer, as `consumers` lists it."),
-        Field("key", Text(), "Unique while the item is queued or claimed.", nullable=True),
-        Field("group", Text(), "The group that the item was pushed into.", nullable=True),
-        Field("priority", Count(), "0 to 9, higher is delivered first."),
         Field("attempts", Count(), "Deliveries that count, including this one."),
         Field("failures", Count(), "Earlier deliveries that failed."),
-        Field("pushed_at", Moment(), "When the item was pushed, by the producer's clock."),
         Field("deadline", Moment(), "When the claim ends unless it is extended, by the clock of the claim's machine."),
         Field(
             "fencing", Pair(Count()), "Greater in a later claim of the item, or of its ordered group.", source="token"
@@ -124,33 +129,48 @@ ACK_MANY = Operation(
     subject="claim",
 )
 
-ACK = Operation(
+
+def _on_claim(name: str, sentence: str, *parameters: Parameter, result: Record = SETTLED, more: str = "") -> Operation:
+    """Describe what is asked of a claim."""
+    return Operation(
+        name,
+        sentence,
+        parameters,
+        result=result,
+        method="POST",
+        path=f"/claims/{{claim}}/{name}",
+        more=more,
+        on="claim",
+        failures=(LOST,),
+        subject="claim",
+    )
+
+
+ACK = _on_claim(
     "ack",
     "Remove the item: the work is done. With `next`, claim one more of its queue, if one is ready.",
-    (
-        Parameter(
-            "result",
-            Value(),
-            "What callers that wait for the item get, any JSON value, up to 32 KiB.",
-            "nothing",
-            null="a result without a value",
-        ),
-        Parameter(
-            "ttl",
-            Seconds(RESULT_TTL_LEAST, RESULT_TTL_MAX),
-            "Seconds for which the result is kept, unless the settings of the queue say it.",
-            "3600",
-            default=3600.0,
-        ),
-        Parameter(
-            "next",
-            Flag(),
-            "Claim one item that is ready, too, which costs less than a request of its own.",
-            "false",
-            default=False,
-        ),
-        Parameter("lease", LEASE, "Seconds for which that claim holds.", "30", default=LEASE_SECONDS),
+    Parameter(
+        "result",
+        Value(),
+        "What callers that wait for the item get, any JSON value, up to 32 KiB.",
+        "nothing",
+        null="a result without a value",
     ),
+    Parameter(
+        "ttl",
+        Seconds(RESULT_TTL_LEAST, RESULT_TTL_MAX),
+        "Seconds for which the result is kept, unless the settings of the queue say it.",
+        "3600",
+        default=3600.0,
+    ),
+    Parameter(
+        "next",
+        Flag(),
+        "Claim one item that is ready, too, which costs less than a request of its own.",
+        "false",
+        default=False,
+    ),
+    Parameter("lease", LEASE, "Seconds for which that claim holds.", "30", default=LEASE_SECONDS),
     result=Record(
         "Acked",
         "The item is removed; a repeated request claims nothing.",
@@ -165,95 +185,54 @@ ACK = Operation(
             ),
         ),
     ),
-    method="POST",
-    path="/claims/{claim}/ack",
     more="With `result`, callers that wait for the item get it: when the reply comes, every server in sync has it. If "
     "the reply is lost, the item that was claimed goes back when its lease has passed.",
-    on="claim",
-    failures=(LOST,),
-    subject="claim",
 )
 
-NACK = Operation(
+NACK = _on_claim(
     "nack",
     "Deliver the item again, because the work failed; after too many failures it becomes a dead letter.",
-    (
-        Parameter(
-            "delay",
-            Seconds(),
-            "Seconds until the item is delivered again.",
-            "as the retry policy says",
-        ),
-        Parameter("reason", Text(REASON_MAX, 0), "Why the work failed, kept with the item.", "none"),
+    Parameter(
+        "delay",
+        Seconds(),
+        "Seconds until the item is delivered again.",
+        "as the retry policy says",
     ),
-    result=SETTLED,
-    method="POST",
-    path="/claims/{claim}/nack",
-    on="claim",
-    failures=(LOST,),
-    subject="claim",
+    Parameter("reason", Text(REASON_MAX, 0), "Why the work failed, kept with the item.", "none"),
 )
 
-RELEASE = Operation(
+RELEASE = _on_claim(
     "release",
     "Return the item to its place in the queue. This counts neither as a failure nor as a delivery.",
-    result=SETTLED,
-    method="POST",
-    path="/claims/{claim}/release",
-    on="claim",
-    failures=(LOST,),
-    subject="claim",
 )
 
-BURY = Operation(
+BURY = _on_claim(
     "bury",
     "Move the item to the dead letters: it can never be done.",
-    (
-        Parameter(
-            "reason",
-            Text(REASON_MAX, 0),
-            "Why the item can never be done, kept with the dead letter.",
-            "`rejected`",
-            default="rejected",
-        ),
+    Parameter(
+        "reason",
+        Text(REASON_MAX, 0),
+        "Why the item can never be done, kept with the dead letter.",
+        "`rejected`",
+        default="rejected",
     ),
-    result=SETTLED,
-    method="POST",
-    path="/claims/{claim}/bury",
-    on="claim",
-    failures=(LOST,),
-    subject="claim",
 )
 
-EXTEND = Operation(
+EXTEND = _on_claim(
     "extend",
     "Hold the item for longer. A reply without an error says that the claim still holds.",
-    (Parameter("lease", LEASE, "Seconds from now for which to hold the item.", "30", default=LEASE_SECONDS),),
+    Parameter("lease", LEASE, "Seconds from now for which to hold the item.", "30", default=LEASE_SECONDS),
     result=Record("Extended", "The claim holds.", (Field("lease", Seconds(), "Seconds from now."),)),
-    method="POST",
-    path="/claims/{claim}/extend",
-    on="claim",
-    failures=(LOST,),
-    subject="claim",
 )
 
-PROGRESS = Operation(
+PROGRESS = _on_claim(
     "progress",
     "Report how far the work is, for those who look at the item. At most one report a second is kept.",
-    (
-        Parameter("fraction", Number(0, 1), "0 to 1.", "unknown"),
-        Parameter(
-            "text", Text(REASON_MAX, 0), "In words, of which the first 200 characters are kept.", "none", default=""
-        ),
-    ),
+    Parameter("fraction", Number(0, 1), "0 to 1.", "unknown"),
+    Parameter("text", Text(REASON_MAX, 0), "In words, of which the first 200 characters are kept.", "none", default=""),
     result=Record(
         "Reported",
         "The report is sent, or will be within a second unless a later one takes its place.",
         (Field("reported", Flag()),),
     ),
-    method="POST",
-    path="/claims/{claim}/progress",
-    on="claim",
-    failures=(LOST,),
-    subject="claim",
 )

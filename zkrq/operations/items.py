@@ -6,8 +6,8 @@ from typing import Any
 
 from zkrq.base.checks import MAX_CURSOR, MAX_GROUP, MAX_ID, check_group, check_id
 from zkrq.base.errors import REASON_MAX
-from zkrq.operations.claims import WAIT_MAX
-from zkrq.operations.kinds import Choice, Content, Count, Flag, Header, Many, Moment, Number, Seconds, Text, Texts
+from zkrq.operations.claims import OF_ITEM, WAIT_MAX
+from zkrq.operations.kinds import Choice, Content, Count, Flag, Header, Many, Moment, Number, Seconds, Text
 from zkrq.operations.operation import Excludes, Failure, Field, Operation, Parameter, Record
 
 FOUND_MAX = 500
@@ -47,16 +47,10 @@ ITEM = Record(
     "StoredItem",
     "An item as it was when it was read.",
     (
-        Field("id", Text(), "The item's id."),
-        Field("item", Content(), "The item.", source="payload"),
+        *OF_ITEM,
         Field("state", Choice(STATES), "Its state."),
-        Field("headers", Texts(), "Texts that were pushed with the item, by name."),
-        Field("key", Text(), "Unique while the item is queued or claimed.", nullable=True),
-        Field("group", Text(), "The group that the item was pushed into.", nullable=True),
-        Field("priority", Count(), "0 to 9, higher is delivered first."),
         Field("attempts", Count(), "Deliveries that count."),
         Field("failures", Count(), "Deliveries that failed."),
-        Field("pushed_at", Moment(), "When the item was pushed, by the producer's clock."),
         Field("seconds_left", Seconds(), "Until the item is due, or its claim ends.", nullable=True),
         Field("expires_in", Seconds(), "Seconds until its `ttl` ends.", nullable=True),
         Field("owner", Text(), "The owner id of the consumer that has claimed it.", nullable=True),

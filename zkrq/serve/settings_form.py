@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from zkrq.base.errors import ConfigError
 from zkrq.base.limits import QueueSettings, origins_of
-from zkrq.client.changing import as_value, describe, from_value
+from zkrq.client.changing import describe, from_value
 from zkrq.client.declaring import read_shared
 from zkrq.client.queue import parts_of
+from zkrq.operations.settings import STORED
 from zkrq.serve.actions import read_fields
 
 if TYPE_CHECKING:
@@ -76,7 +77,7 @@ class Changed(NamedTuple):
 
 async def shown(queue: Queue[bytes], settings: QueueSettings) -> dict[str, Any]:
     """Return what the tab shows.  Raises ``Unavailable``."""
-    value = as_value(settings)
+    value = STORED.tell(settings)
     sections = (await read_shared(parts_of(queue).everywhere.shards.first.replicas, queue.name)).sections
     return {
         "form": FORM,
