@@ -34,6 +34,12 @@ def test_many_unknown_fields_are_one_error(name: str) -> None:
     assert len(errors_of(REQUESTS[name], {"x" * 100_000: 1})[0]) < 200
 
 
+@every("headers", [5, True, "x", [1], [["a", "b"]]])
+def test_headers_that_are_no_object_are_an_error_of_the_request(headers: object) -> None:
+    (message,) = errors_of(body_of(PUSH), {"item": 1, "headers": headers})
+    assert "dictionary" in message
+
+
 def test_many_headers_are_one_error() -> None:
     (message,) = errors_of(body_of(PUSH), {"item": 1, "headers": {str(number): number for number in range(10_000)}})
     assert "too many" in message

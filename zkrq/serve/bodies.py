@@ -209,7 +209,8 @@ class Body(BaseModel):
                 text = PydanticCustomError("extra_forbidden", "there is no field {names}", {"names": names + more})
                 wrong = InitErrorDetails(type=text, loc=(unknown[0][:50],), input=None)
                 raise ValidationError.from_exception_data(cls.__name__, [wrong])
-            if len(fields.get("headers") or ()) > MAX_HEADERS:
+            headers: object = fields.get("headers")
+            if isinstance(headers, dict) and len(cast("dict[str, Any]", headers)) > MAX_HEADERS:
                 raise ValueError(f"headers have at most {MAX_HEADERS} bytes, so there are too many")
         return cast("object", given)
 
