@@ -192,6 +192,12 @@ async def test_a_bad_push_names_the_field_and_quotes_nothing(stage: Stage, field
     assert "secret" not in message
 
 
+async def test_what_is_said_of_a_wrong_field_is_short(stage: Stage) -> None:
+    """A number has as many digits as JSON may have."""
+    response = await stage.http.post(f"{stage.path}/push", {"item": 1, "priority": 10**4000})
+    assert len(await refused(response, 400, "BadRequest")) < 1_100
+
+
 async def test_groups_keep_their_order(stage: Stage) -> None:
     """A failed item holds its group, and the items of another group come."""
     http = stage.http

@@ -41,6 +41,12 @@ if TYPE_CHECKING:
     from zkrq.serve.security import Policy
     from zkrq.serve.watching import Watching
 
+WRONGS_SAID = 10
+"""Wrong fields that a reply names."""
+
+WRONG_SAID = 1_000
+"""Characters of what it says of each: a number of thousands of digits is not repeated whole."""
+
 DESCRIPTION = """
 Push, claim and settle items of a zkrq namespace over HTTP.
 
@@ -94,7 +100,8 @@ async def _on_error(request: Request, error: Exception) -> JSONResponse:
 async def _on_bad_request(request: Request, error: Exception) -> JSONResponse:
     """Say what is wrong, without quoting what was sent: it may be secret."""
     wrongs = cast("RequestValidationError", error).errors()
-    text = "; ".join(f"{_place(wrong['loc'])}: {wrong['msg'].removeprefix('Value error, ')}" for wrong in wrongs[:10])
+    said = ((_place(wrong["loc"]), wrong["msg"].removeprefix("Value error, ")) for wrong in wrongs[:WRONGS_SAID])
+    text = "; ".join(f"{place}: {message:.{WRONG_SAID}}" for place, message in said)
     return _reply(BAD_REQUEST, text)
 
 
