@@ -290,7 +290,7 @@ def _is_nested(kind: kinds.Kind[Any]) -> bool:
 def _fields_of(parameters: tuple[Parameter, ...]) -> Iterator[tuple[str, Any]]:
     for each in parameters:
         of = _type_in_request(each.name, each.kind)
-        if each.null or (each.default is None and not each.required):
+        if (each.null or (each.default is None and not each.required)) and not isinstance(each.kind, kinds.Value):
             of = of | None
         described: dict[str, Any] = {"description": each.help}
         if each.example is not None:
