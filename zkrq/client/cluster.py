@@ -22,6 +22,7 @@ from zkrq.client.inspection import Sizes, Statistics, read_all_statistics, read_
 from zkrq.client.moments import read_schedule
 from zkrq.client.queue import Queue, check_pop
 from zkrq.client.scheduling import StoredSchedules
+from zkrq.client.timetable import divided
 from zkrq.client.topics import Listener, broadcast
 from zkrq.consuming.deliveries import Deliveries
 from zkrq.operations.schedules import CATCH_UP
@@ -224,6 +225,7 @@ class Cluster:
         """
         self._client.check_open()
         schedule = read_schedule(when, offset=offset, zone=zone)
+        divided("every()", options)  # finds options that there are not
         return self._client.schedules.declare(
             schedule, queue, item, name=name, catch_up=catch_up, missed=missed, **options
         )

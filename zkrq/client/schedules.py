@@ -47,10 +47,10 @@ from zkrq.client.moments import (
     walk,
 )
 from zkrq.client.queue import encode_with, push_encoded
-from zkrq.client.timetable import ITEM_MAX, Key, StoredSchedule, check_options, divided, mark_of, moments_of
+from zkrq.client.timetable import ITEM_MAX, Key, StoredSchedule, check_options, mark_of, moments_of
 from zkrq.client.walker import Walker
 from zkrq.operations.push import RepeatedOptions, once
-from zkrq.operations.schedules import CATCH_UP
+from zkrq.operations.schedules import CATCH_UP, OPTIONS
 from zkrq.protocol.clocks import PUT_WINDOW_MS
 from zkrq.protocol.recurring import LOSSES_MAX, Course, Loss, Missed, Terms
 
@@ -464,8 +464,8 @@ class Schedules:
         """Declare a schedule and start it; see ``Cluster.every``."""
         late, missed = check_catch_up(options.get("catch_up", CATCH_UP)), check_missed(options.get("missed", "last"))
         check_span(schedule, late)
-        given = divided("every()", {each: value for each, value in options.items() if each != "clock"})
-        pushes = cast("RepeatedOptions", check_options(given["options"], late))
+        given = {each: value for each, value in options.items() if each in OPTIONS.by_name}
+        pushes = cast("RepeatedOptions", check_options(given, late))
         named = name is not None
         name = _name(schedule, item) if name is None else check_id("name", name)
         key = Key(queue.name, name)
