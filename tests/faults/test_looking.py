@@ -15,7 +15,6 @@ from tests.harness import command
 from zkrq import local
 from zkrq.client.cluster import Cluster
 from zkrq.client.connecting import looker
-from zkrq.client.inner import meet_servers
 
 pytestmark = pytest.mark.anyio
 
@@ -53,7 +52,7 @@ async def test_the_view_stays_while_somebody_looks(fault: str, hub_stage: Stage)
     before = [hub.read(register) for register in ("view", "map")]
     async with troubled(victim, fault), looking(hub_stage) as cluster:
         await sees_everything(cluster)
-        health = await meet_servers(cluster)
+        health = await cluster.check_health()
         assert health.ok
         assert any(victim.name in text for text in health.warnings)
         assert health.servers[victim.name].place == "member"
@@ -84,7 +83,7 @@ async def test_too_few_servers_that_answer_are_trouble(hub_stage: Stage) -> None
     await hub_stage.kill(*hub_stage.servers.redis[:2])
     async with looking(hub_stage) as cluster:
         await sees_everything(cluster)
-        health = await meet_servers(cluster)
+        health = await cluster.check_health()
         assert not health.ok
         assert sum("could not be asked" in text for text in health.trouble) == 2
 

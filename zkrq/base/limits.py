@@ -357,6 +357,12 @@ class QueueSettings(NamedTuple):
     dead_letters: DeadLetters = DeadLetters()
     results_ttl: float | None = None
 
+    def __str__(self) -> str:
+        """Say those that differ from the defaults."""
+        history, size, ttl = History(self.history), Size(self.max_size), ResultTtl(self.results_ttl)
+        said = [str(part) for part in (self.limits, self.groups, size, history, ttl) if part.settings]
+        return "; ".join([*said, str(self.dead_letters)] if self.dead_letters != DeadLetters() else said)
+
 
 def mark_of(settings: str) -> str:
     """Return a short name of what a program declares, by which it is known again: eight hexadecimal digits."""

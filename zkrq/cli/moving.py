@@ -23,7 +23,7 @@ from zkrq.cli.flags import QUEUE, Flag
 from zkrq.cli.forms import raw_queue
 from zkrq.cli.progress import progress
 from zkrq.cli.stdin import stdin_lines
-from zkrq.client.changing import describe, differing, write_settings
+from zkrq.client.changing import differing, write_settings
 
 if TYPE_CHECKING:
     from zkrq.client.items import Item
@@ -226,7 +226,7 @@ async def _take_settings(queue: Queue[bytes], exported: QueueSettings | None, *,
         await write_settings(queue, exported, differing(exported, present), present)
         return exported
     sys.stderr.write(
-        f"the exported queue had other settings ({describe(exported)}): import with --settings gives them to this one\n"
+        f"the exported queue had other settings ({exported}): import with --settings gives them to this one\n"
     )
     return present
 

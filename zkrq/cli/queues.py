@@ -10,7 +10,6 @@ from zkrq.cli.conditions import conditions
 from zkrq.cli.flags import Flag, Takes
 from zkrq.cli.items import LOOKED_AT, item_line
 from zkrq.cli.servers import server_lines, server_value
-from zkrq.client.inner import meet_servers
 from zkrq.client.inspection import Sizes, Statistics, shards_left_out
 from zkrq.operations.items import DEAD_LETTERS
 from zkrq.operations.queues import CONSUMER, FIGURES, PAUSE, RESUME
@@ -19,7 +18,7 @@ from zkrq.operations.queues import CONSUMER, FIGURES, PAUSE, RESUME
 async def _stats(args: Namespace) -> Lines:
     async with look_at(args) as cluster:
         statistics = await cluster.statistics()
-        health = await meet_servers(cluster)
+        health = await cluster.check_health()
         left_out = shards_left_out(statistics.values(), cluster.shards)
     width = max(map(len, ["queue", *statistics]))
     rows: list[tuple[str, Iterable[object], str]] = [("queue", Sizes._fields, "")]

@@ -10,13 +10,13 @@ from zkrq.base.errors import ConfigError
 from zkrq.cli.command import Command, Line, Lines, look_at, open_cluster, setting, settings_of
 from zkrq.cli.flags import Flag
 from zkrq.client.connecting import founder
-from zkrq.client.inner import meet_servers
 from zkrq.protocol.shards import FIRST
 from zkrq.replication.urls import address, redact
 
 if TYPE_CHECKING:
     from zkrq.client.cluster import Cluster
     from zkrq.client.health import Health, ServerHealth
+    from zkrq.client.shards import ShardStatus
 
 
 async def _found(args: Namespace) -> Lines:
@@ -30,6 +30,19 @@ async def _found(args: Namespace) -> Lines:
 def server_value(server: ServerHealth) -> dict[str, object]:
     """Return what is known of a server as JSON can write it."""
     return {**server._asdict(), "out_since": server.out_since and server.out_since.isoformat(timespec="seconds")}
+
+
+def shard_value(shard: ShardStatus) -> dict[str, object]:
+    """Return what is known of a shard as JSON can write it."""
+    view = shard.view
+    return {
+        "state": shard.state,
+        "away": shard.away,
+        "epoch": view and view.epoch,
+        "min_replicas": view and view.min_replicas,
+        "servers": sorted(view.servers) if view else [],
+        "in_sync": sorted(view.members) if view else [],
+    }
 
 
 def server_lines(health: Health) -> list[Line]:
@@ -52,7 +65,7 @@ def _connection(server: ServerHealth) -> str:
 
 async def _servers_list(args: Namespace) -> Lines:
     async with look_at(args) as cluster:
-        for line in server_lines(await meet_servers(cluster)):
+        for line in server_lines(await cluster.check_health()):
             yield line
 
 

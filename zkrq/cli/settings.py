@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from zkrq.cli.command import Command, Line, Lines, look_at, open_cluster
 from zkrq.cli.flags import Flag, Takes, attribute, flag_of, reader
-from zkrq.client.changing import change_settings, describe, named_in
+from zkrq.client.changing import change_settings, named_in
 from zkrq.operations.operation import Arguments
 from zkrq.operations.settings import CHANGE_SETTINGS, SETTINGS, STORED
 
@@ -113,7 +113,7 @@ async def _set(args: Namespace) -> Lines:
 def _line(queue: str, settings: QueueSettings, now: str = "") -> Line:
     """Say what the settings of a queue are, and how it is now."""
     without = "" if settings.limits.settings else str(settings.limits)
-    said = "; ".join(filter(None, (without, describe(settings), now)))
+    said = "; ".join(filter(None, (without, str(settings), now)))
     return Line(said, {"queue": queue, **STORED.tell(settings)})
 
 

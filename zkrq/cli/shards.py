@@ -13,8 +13,8 @@ from zkrq.cli.asking import YES, confirm
 from zkrq.cli.command import Command, Line, Lines, look_at, open_cluster
 from zkrq.cli.flags import Flag
 from zkrq.cli.progress import progress
+from zkrq.cli.servers import shard_value
 from zkrq.client.environment import read_servers
-from zkrq.protocol.shards import ShardState
 
 if TYPE_CHECKING:
     from zkrq.client.cluster import Cluster
@@ -31,7 +31,7 @@ async def _list(args: Namespace) -> Lines:
     async with look_at(args) as cluster:
         for name, shard in cluster.shards.items():
             left = None
-            if shard.state in (ShardState.DRAINING.value, ShardState.CLOSED.value):
+            if shard.state in ("draining", "closed"):
                 with suppress(Unavailable):
                     left = await cluster.shard_sizes(name)
             yield _line(name, shard, left)
@@ -50,17 +50,8 @@ def _line(name: str, shard: ShardStatus, left: Mapping[str, Sizes] | None) -> Li
         parts += [f"not in sync: {', '.join(out)}"] if out else []
     if shard.away:
         parts.append(shard.away)
-    value = {
-        "shard": name,
-        "state": shard.state,
-        "away": shard.away,
-        "epoch": view and view.epoch,
-        "min_replicas": view and view.min_replicas,
-        "servers": sorted(view.servers) if view else [],
-        "in_sync": sorted(view.members) if view else [],
-        "left": None if left is None else {queue: sizes._asdict() for queue, sizes in left.items()},
-    }
-    return Line("; ".join(parts), value)
+    sizes = None if left is None else {queue: sizes._asdict() for queue, sizes in left.items()}
+    return Line("; ".join(parts), {"shard": name, **shard_value(shard), "left": sizes})
 
 
 async def _add(args: Namespace) -> Lines:

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, NamedTuple
 from zkrq.base.errors import ConfigError, ZkrqError
 from zkrq.cli.command import Command, Line, Lines, look_at
 from zkrq.cli.flags import Flag
-from zkrq.cli.servers import server_value
-from zkrq.client.inner import copied_by_learners, meet_servers
+from zkrq.cli.servers import server_value, shard_value
+from zkrq.client.inner import copied_by_learners
 from zkrq.client.inspection import Statistics, shards_left_out
 from zkrq.operations.queues import CONSUMER, FIGURES
 
@@ -62,15 +62,7 @@ class Snapshot(NamedTuple):
                 id: {**server_value(server), "copied_percent": self.copied.get(id)}
                 for id, server in self.health.servers.items()
             },
-            "shards": {
-                name: {
-                    "state": shard.state,
-                    "away": shard.away,
-                    "epoch": shard.view and shard.view.epoch,
-                    "in_sync": sorted(shard.view.members) if shard.view else [],
-                }
-                for name, shard in self.shards.items()
-            },
+            "shards": {name: shard_value(shard) for name, shard in self.shards.items()},
             "away": self.left_out,
             "queues": {name: FIGURES.tell(each) for name, each in self.queues.items()},
             "consumers": {owner: CONSUMER.tell(each) for owner, each in self.consumers.items()},
@@ -81,7 +73,7 @@ async def take_snapshot(cluster: Cluster) -> Snapshot:
     """Look at everything.  Raises ``Unavailable``."""
     queues = await cluster.statistics()
     consumers, copied = await cluster.consumers(), await copied_by_learners(cluster, queues)
-    health = await meet_servers(cluster)
+    health = await cluster.check_health()
     return Snapshot(time.monotonic(), health, cluster.shards, queues, consumers, copied)
 
 

@@ -150,10 +150,3 @@ def differing(settings: QueueSettings, present: QueueSettings) -> Named:
     """Name the sections of settings that are others than the present ones."""
     before = sections_in(present)
     return {name: {} for name, declared in sections_in(settings).items() if declared != before[name]}
-
-
-def describe(settings: QueueSettings) -> str:
-    """Say settings for people, those that differ from the defaults."""
-    history, size, ttl = History(settings.history), Size(settings.max_size), ResultTtl(settings.results_ttl)
-    said = [str(part) for part in (settings.limits, settings.groups, size, history, ttl) if part.settings]
-    return "; ".join([*said, str(settings.dead_letters)] if settings.dead_letters != DeadLetters() else said)

@@ -27,6 +27,7 @@ from zkrq.client.topics import Listener, broadcast
 from zkrq.consuming.deliveries import Deliveries
 from zkrq.operations.schedules import CATCH_UP
 from zkrq.protocol import calls
+from zkrq.protocol.replies import Answer
 from zkrq.protocol.shards import FIRST, ShardName
 from zkrq.protocol.view import ServerId, View
 from zkrq.replication.urls import check_url, dial
@@ -351,6 +352,16 @@ class Cluster:
     def health(self) -> Health:
         """Report what this client knows, without asking a server.  Raises ``Closed`` if it was never opened."""
         return self._client.health()
+
+    async def check_health(self) -> Health:
+        """Connect to servers that this client has not met, as those added after it was made; report the health."""
+        self._client.check_open()
+        for shard in self._client.shards.open.values():
+            unknown = [id for id in shard.view.receivers if not shard.fleet.servers[id].identity]
+            told = await shard.fleet.identify(unknown)
+            if shard.membership.only_looks:
+                shard.membership.overlook({id: who for id, who in told.items() if isinstance(who, Answer)})
+        return self.health()
 
     async def ping(self) -> None:
         """Ask every in-sync server whether a push and a claim could be made now.  Nothing is written.

@@ -16,7 +16,6 @@ from zkrq.protocol.replies import Answer, Status
 if TYPE_CHECKING:
     from zkrq.client.client import Client
     from zkrq.client.cluster import Cluster
-    from zkrq.client.health import Health
     from zkrq.client.shard import Shard
     from zkrq.protocol.server_info import ServerInfo
 
@@ -38,16 +37,6 @@ def opened_of(cluster: Inner) -> Cluster | None:
 async def remembered_queues(cluster: Cluster) -> list[str]:
     """List all queues of which the servers remember something, also deleted ones.  Raises ``Unavailable``."""
     return await cluster._remembered()  # pyright: ignore[reportPrivateUsage]
-
-
-async def meet_servers(cluster: Cluster) -> Health:
-    """Connect to the servers that were added after this client's own list was written; return the health then."""
-    for shard in client_of(cluster).shards.open.values():
-        unknown = [id for id in shard.view.receivers if not shard.fleet.servers[id].identity]
-        told = await shard.fleet.identify(unknown)
-        if shard.membership.only_looks:
-            shard.membership.overlook({id: who for id, who in told.items() if isinstance(who, Answer)})
-    return cluster.health()
 
 
 async def read_servers(cluster: Cluster) -> Mapping[str, ServerInfo]:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from zkrq.base.errors import ConfigError
 from zkrq.base.limits import QueueSettings, origins_of
-from zkrq.client.changing import describe, from_value
+from zkrq.client.changing import from_value
 from zkrq.client.declaring import read_shared
 from zkrq.client.queue import parts_of
 from zkrq.operations.settings import STORED
@@ -110,7 +110,7 @@ def question(queue: str, change: Changed) -> str | None:
     """Return what is asked before a change; None: nothing is changed."""
     if change.wanted == change.read:
         return None
-    before, after = (describe(each) or "the defaults" for each in (change.read, change.wanted))
+    before, after = (str(each) or "the defaults" for each in (change.read, change.wanted))
     return f"Change the settings of {queue} from {before} to {after}? They hold for all programs."
 
 

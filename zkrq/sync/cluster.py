@@ -158,6 +158,7 @@ class Cluster:
         opened = self._portal.open()
         return opened.read(lambda: opened.cluster.shards)
 
+    check_health = blocking(cluster.Cluster.check_health)
     shard_sizes = blocking(cluster.Cluster.shard_sizes)
     consumers = blocking(cluster.Cluster.consumers)
     clients = blocking(cluster.Cluster.clients)
