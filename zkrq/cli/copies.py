@@ -21,13 +21,14 @@ from zkrq.base.codecs import JSON
 from zkrq.base.errors import CodecError, ConfigError
 from zkrq.base.ids import MARK, id_of_copy
 from zkrq.client.changing import from_value
+from zkrq.operations.items import ITEM
 from zkrq.operations.settings import STORED
 
 if TYPE_CHECKING:
     from zkrq.base.limits import QueueSettings
     from zkrq.client.items import Item
 
-_PUSHED = ("item", "base64", "id", "key", "group", "priority", "headers", "due_at", "expires_at", "state")
+_PUSHED = ("id", "item", "base64", "state", "key", "group", "headers", "priority", "due_at", "expires_at")
 _TOLD = ("pushed_at", "order", "attempts", "failures", "reason", "died_at")
 """What a line says of an item that its copy does not keep."""
 
@@ -42,23 +43,13 @@ def exported(item: Item[bytes]) -> dict[str, Any]:
     now = clock.now()
     due_at = now + timedelta(seconds=item.seconds_left or 0) if item.state == "scheduled" else None
     expires_at = None if item.expires_in is None else now + timedelta(seconds=item.expires_in)
-    return {
-        "id": item.id,
+    told = {
+        **ITEM.tell(item),
         **_content(item.payload),
-        "state": item.state,
-        "key": item.key,
-        "group": item.group,
-        "headers": dict(item.headers),
-        "priority": item.priority,
         "due_at": due_at and due_at.isoformat(),
         "expires_at": expires_at and expires_at.isoformat(),
-        "pushed_at": item.pushed_at.isoformat(),
-        "order": item.order,
-        "attempts": item.attempts,
-        "failures": item.failures,
-        "reason": item.reason,
-        "died_at": item.died_at and item.died_at.isoformat(),
     }
+    return {name: told[name] for name in (*_PUSHED, *_TOLD) if name in told}
 
 
 def _content(payload: bytes) -> dict[str, Any]:

@@ -31,6 +31,13 @@ class Form(NamedTuple):
     encode: Callable[[bytes], bytes]
     decode: Callable[[bytes], object] | None
 
+    def read(self, text: bytes, where: str) -> bytes:
+        """Return the payload of an item.  ``where``: how an error calls it.  Raises ``ConfigError``."""
+        try:
+            return self.encode(text)
+        except (ValueError, TypeError) as error:
+            raise ConfigError(f"{where} is not JSON: {error}") from error
+
 
 def _read_json(text: bytes) -> object:
     try:

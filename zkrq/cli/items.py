@@ -178,12 +178,7 @@ _ALSO = (
 
 COMMANDS = (
     Command("get", "show one item", _get, takes=Takes(GET)),
-    Command(
-        "result",
-        "wait until one item has ended, and show what became of it",
-        _result,
-        takes=ENDS,
-    ),
+    Command("result", "wait until one item has ended, and show what became of it", _result, takes=ENDS),
     Command("peek", "show the first items in a state, without taking them", _peek, _ALSO, takes=FIRST),
     Command("list", "the same as peek", _peek, _ALSO, takes=FIRST),
     Command(

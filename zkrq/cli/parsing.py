@@ -26,13 +26,7 @@ class _Parser(argparse.ArgumentParser):
 class _Merge(argparse.Action):
     """Make one mapping of those that a flag gives."""
 
-    def __call__(
-        self,
-        parser: argparse.ArgumentParser,
-        namespace: argparse.Namespace,
-        values: Any,
-        option_string: str | None = None,
-    ) -> None:
+    def __call__(self, parser: Any, namespace: argparse.Namespace, values: Any, option_string: Any = None) -> None:
         before = getattr(namespace, self.dest)
         setattr(namespace, self.dest, {**(before if isinstance(before, dict) else {}), **values})
 

@@ -8,7 +8,7 @@ from argparse import Namespace
 from zkrq.base.errors import ConfigError, Receipt
 from zkrq.cli.command import Command, Line, Lines, open_cluster
 from zkrq.cli.flags import Takes
-from zkrq.cli.forms import CODEC, Form, form_of, raw_queue
+from zkrq.cli.forms import CODEC, form_of, raw_queue
 from zkrq.cli.progress import progress
 from zkrq.cli.stdin import stdin_lines
 from zkrq.operations.push import PUSH, RECEIPT
@@ -19,7 +19,7 @@ async def _push(args: Namespace) -> Lines:
     if many and ("id" in args.given or "key" in args.given):
         raise ConfigError("--id and --key are for one item; ITEM - may read several")
     form = form_of(args.codec)
-    item = b"" if many else _payload(form, args.item.encode(errors="surrogateescape"), "ITEM")
+    item = b"" if many else form.read(args.item.encode(errors="surrogateescape"), "ITEM")
     async with open_cluster(args) as cluster:
         queue = raw_queue(cluster, args.queue)
         if not many:
@@ -29,7 +29,7 @@ async def _push(args: Namespace) -> Lines:
         with progress("pushed", hidden=sys.stdout.isatty()) as show:  # the receipts show it, too
             async for lines in stdin_lines():
                 numbered = [(number, line) for number, line in enumerate(lines, read + 1) if line.strip()]
-                items = [_payload(form, line, f"line {number}") for number, line in numbered]
+                items = [form.read(line, f"line {number}") for number, line in numbered]
                 read += len(lines)
                 for receipt in await queue.push_many(items, **args.given):
                     yield _receipt(receipt)
@@ -53,13 +53,6 @@ def _told(receipt: Receipt) -> str:
     if receipt.new is None:
         return "  may have been in the queue already"
     return "" if receipt.new else "  is in the queue already"
-
-
-def _payload(form: Form, text: bytes, where: str) -> bytes:
-    try:
-        return form.encode(text)
-    except (ValueError, TypeError) as error:
-        raise ConfigError(f"{where} is not JSON: {error}") from error
 
 
 COMMANDS = (

@@ -20,14 +20,20 @@ CANCELLED_AT_ONCE = 1_500
 """Items that are cancelled between two updates of the progress."""
 
 
+def _counter(queue: Queue[Any], *states: str) -> Callable[[], Awaitable[int]]:
+    """Return the function that counts the items in these states."""
+
+    async def count_items() -> int:
+        sizes = await queue.size()
+        return sum(getattr(sizes, state) for state in states)
+
+    return count_items
+
+
 async def _clear(args: Namespace) -> Lines:
     async with open_cluster(args) as cluster:
         queue = cluster.queue(args.queue)
-
-        async def left() -> int:
-            sizes = await queue.size()
-            return sizes.ready + sizes.scheduled
-
+        left = _counter(queue, "ready", "scheduled")
         named = f"of group {args.group!r} " if args.group else ""
         items = f"the items {named}" if named else f"{count(await left(), 'item')} "
         await confirm(args, f"remove {items}of queue {args.queue!r} in {cluster.namespace!r}")
@@ -39,10 +45,7 @@ async def _clear(args: Namespace) -> Lines:
 async def _delete(args: Namespace) -> Lines:
     async with open_cluster(args) as cluster:
         queue = cluster.queue(args.queue)
-
-        async def left() -> int:
-            return sum(await queue.size())
-
+        left = _counter(queue, "ready", "scheduled", "claimed", "dead")
         items = count(await left(), "item")
         await confirm(args, f"delete queue {args.queue!r} in {cluster.namespace!r} with {items}, claimed ones included")
         async with follow("removed", left):
@@ -91,10 +94,7 @@ def _of_them_claimed(number: int) -> str:
 async def _dead_redrive(args: Namespace) -> Lines:
     async with open_cluster(args) as cluster:
         queue = cluster.queue(args.queue)
-
-        async def left() -> int:
-            return (await queue.size()).dead
-
+        left = _counter(queue, "dead")
         ids, letters, more = await _letters(args, queue, left)
         if args.given and ids:
             await confirm(args, f"queue {letters} of queue {args.queue!r} in {cluster.namespace!r} again")
@@ -106,10 +106,7 @@ async def _dead_redrive(args: Namespace) -> Lines:
 async def _dead_discard(args: Namespace) -> Lines:
     async with open_cluster(args) as cluster:
         queue = cluster.queue(args.queue)
-
-        async def left() -> int:
-            return (await queue.size()).dead
-
+        left = _counter(queue, "dead")
         ids, letters, more = await _letters(args, queue, left)
         if ids != []:
             await confirm(args, f"remove {letters} of queue {args.queue!r} in {cluster.namespace!r}")

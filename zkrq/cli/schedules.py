@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 
 import anyio
 
-from zkrq.base.errors import ConfigError
 from zkrq.cli.command import Command, Line, Lines, look_at, open_cluster
 from zkrq.cli.flags import QUEUE, Flag, Takes
 from zkrq.cli.forms import CODEC, form_of, raw_queue
@@ -55,10 +54,7 @@ async def _list(args: Namespace) -> Lines:
 
 
 def _payload(args: Namespace) -> bytes:
-    try:
-        return form_of(args.codec).encode(args.item.encode(errors="surrogateescape"))
-    except (ValueError, TypeError) as error:
-        raise ConfigError(f"the item is not JSON: {error}") from error
+    return form_of(args.codec).read(args.item.encode(errors="surrogateescape"), "the item")
 
 
 async def _add(args: Namespace) -> Lines:
