@@ -103,7 +103,7 @@ def flag_of(parameter: Parameter, wording: Wording = AsFlags(), names: Collectio
 
 
 BOUND_SHOWN = 1_000_000
-"""Greatest bound that usage texts tell: those beyond it hold nobody up."""
+"""Greatest bound that usage texts name."""
 
 
 def _bounds(parameter: Parameter) -> str:

@@ -19,7 +19,6 @@ from zkrq.operations.items import FIND
 from zkrq.operations.kinds import Choice, Count, Texts
 from zkrq.operations.operation import Arguments, Needs, Parameter
 from zkrq.operations.push import PUSH
-from zkrq.operations.schedules import SCHEDULES
 from zkrq.operations.settings import CHANGE_SETTINGS
 from zkrq.operations.table import OPERATIONS
 
@@ -56,8 +55,6 @@ def recorder(monkeypatch: pytest.MonkeyPatch) -> Recorder:
 
 (PUSHES,) = push.COMMANDS
 
-EVERY_OPERATION = {**OPERATIONS, **SCHEDULES}
-
 OTHERWISE = {
     ("pop", "lease"): "claims are extended until their items are printed",
     ("find", "limit"): "the command reads all pages",
@@ -75,7 +72,7 @@ OTHERWISE = {
 def test_a_command_has_the_parameters_of_its_operation() -> None:
     commands = {command.name: command for command in COMMANDS}
     left_out: set[tuple[str, str]] = set()
-    for operation in (each for each in EVERY_OPERATION.values() if each.command):
+    for operation in (each for each in OPERATIONS.values() if each.command):
         command = commands[operation.command]
         flags = {attribute(flag.name): flag for flag in command.flags}
         arguments = {name.rstrip("?."): help for name, help in command.arguments.items()}
@@ -93,7 +90,7 @@ def test_a_command_has_the_parameters_of_its_operation() -> None:
                 assert flags[name].help.startswith(tuple(texts)), (command.name, name)
         assert (operation.on == "queue") <= ("queue" in arguments), command.name
     assert left_out == OTHERWISE.keys()
-    assert {operation.name for operation in EVERY_OPERATION.values() if not operation.command} == {
+    assert {operation.name for operation in OPERATIONS.values() if not operation.command} == {
         *("ack", "ack_many", "bury", "extend", "nack", "progress", "release"),  # a claim ends with its command
         *("push_many", "queue_statistics", "get_schedule"),  # push -, stats and schedules list
     }
