@@ -12,7 +12,6 @@ from zkrq import local
 ELSEWHERE = {
     ("README.md", "# jobs.py"): "test_documentation.py",
     ("migrating.md", "# arq"): "a program of arq",
-    ("migrating.md", "# SAQ"): "a program of SAQ",
     ("security.md", "files = zkrq.TLS("): "tests/security/test_tls.py",
     ("applications.md", "from contextlib"): "tests/frameworks/test_frameworks_page.py",
     ("applications.md", "import asyncio"): "tests/frameworks/test_frameworks_page.py",
