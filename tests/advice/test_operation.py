@@ -114,7 +114,6 @@ async def test_zookeeper_knows_nothing(operator: Operator) -> None:
 
 
 @leads_out_of(RULES, "correct ZKRQ_NAMESPACE, or found it with `zkrq found`")
-@leads_out_of("operations.md", "`zkrq found` it, once; or the name is misspelt")
 @leads_out_of("deploying.md", "zkrq found --min-replicas 2")
 async def test_a_namespace_that_does_not_exist(operator: Operator) -> None:
     operator.environment["ZKRQ_NAMESPACE"] += "-x"
@@ -140,7 +139,6 @@ async def test_a_namespace_that_does_not_exist(operator: Operator) -> None:
     "raise its maxmemory, or drain the queues",
 )
 @leads_out_of("operations.md", "Raise `maxmemory` (`CONFIG SET`")
-@leads_out_of("operations.md", "it must be `noeviction`")
 @pytest.mark.parametrize(
     ("kind", "wrong", "step"),
     [

@@ -22,7 +22,7 @@ pytestmark = pytest.mark.anyio
     "    zkrq servers add redis://10.0.0.4 ",
     "    zkrq servers remove 10.0.0.1:6379",
 )
-@leads_out_of("operations.md", "machine is gone for good", "For a dead machine")
+@leads_out_of("operations.md", "machine is gone for good")
 async def test_a_dead_server_is_replaced(operator: Operator, spare: local.LocalRedis) -> None:
     """And programs that are started afterwards may be given the new one by the name that was printed."""
     dead, *others = operator.servers.redis
@@ -119,7 +119,6 @@ async def test_a_namespace_with_another_min_replicas(operator: Operator) -> None
 @leads_out_of("protocol/founding.py", "name it so here, too")
 @leads_out_of("cli/servers.py", "write so in ZKRQ_REDIS")
 @leads_out_of("operations.md", "zkrq servers rename 10.0.0.4:6379 redis-4")
-@leads_out_of("operations.md", "other names for the servers")
 async def test_a_server_that_is_not_known_by_its_name(operator: Operator, spare: local.LocalRedis) -> None:
     urls = operator.servers.redis_urls
     operator.name_servers({**urls, "spare": spare.url})
@@ -178,7 +177,7 @@ async def test_a_server_with_the_items_of_another_deployment(
 
 
 @leads_out_of(RULES, "a client evicts it and copies everything to it", "a client brings back what answers")
-@leads_out_of("operations.md", "Start a server that is out", "Start it. It is wiped and copied to by itself")
+@leads_out_of("operations.md", "Start a server that is out")
 @leads_out_of("deploying.md", "zkrq servers list                  #")
 async def test_a_server_that_was_restarted_alone(operator: Operator) -> None:
     """The next step names what a client does: so it does, and tells."""
