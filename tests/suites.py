@@ -71,7 +71,7 @@ PLACES: Mapping[str, str] = {
     "integration": CHECK,
     "integration/test_cli.py::test_push_stats_pop": TEST,
     "integration/test_cli_administration.py::test_dead_letters": TEST,
-    "integration/test_cli_administration.py::test_export_and_import": TEST,
+    "integration/test_cli_moving.py::test_export_and_import": TEST,
     "integration/test_cli_administration.py::test_finding": TEST,
     "integration/test_cli_administration.py::test_looking_and_administering": TEST,
     "integration/test_cli_administration.py::test_servers": TEST,

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-import enum
 import secrets
 from collections.abc import Awaitable, Generator, Iterable, Sequence
 from contextlib import contextmanager
-from typing import Protocol, TypedDict, TypeVar
+from typing import TypedDict, TypeVar
 from unittest.mock import patch
 
 from tests.levels import LATER
+from tests.model.actors import Actor, Client, Fault, Message, take
 from tests.model.awaiting import steps_of
 from tests.model.bundle import put_together, taken_apart
 from tests.model.clients import Caller, Cut, Declarer, Producer, Reaper, Upgrader, Watcher
@@ -27,13 +27,13 @@ from tests.model.coming import (
     end_claims,
 )
 from tests.model.consumers import Consumer
-from tests.model.content import QUEUE, Token
+from tests.model.content import QUEUE
 from tests.model.ensemble import Ensemble
 from tests.model.membership import Refused, Steps
 from tests.model.promises import Broken, Promise
 from tests.model.repair import Repairer, Scrubber
 from tests.model.rules import ALL_RULES, Rule, Rules
-from tests.model.server import TIMED_OUT, Request, Server
+from tests.model.server import TIMED_OUT, Server
 from tests.model.spreading import SECONDS, Namer, Operator, Patient, Spreader, Spreading, Steady
 from tests.model.world import Links, World
 from zkrq.base import clock
@@ -63,23 +63,6 @@ FINAL_SCRUBS = 3
 """Tries of the last scrub."""
 
 
-class Fault(enum.Enum):
-    """What may happen to a server, a client, or a message."""
-
-    WIPED = "restarted empty"
-    FLUSHED = "flushed, its process going on"
-    ROLLED_BACK = "restarted from an old dump"
-    POWER_CUT = "all restarted at once, with what was on their disks"
-    OLD_DISK = "one of those with an old dump"
-    CLIENT_DIED = "client died in the middle"
-    PAUSED = "paused"
-    RESUMED = "resumed"
-    DELAYED = "answered late or never"
-    DROPPED = "message lost"
-    DOUBLED = "message doubled"
-    LATE = "message came after its sender had given up"
-
-
 FAULT_KINDS = (
     Fault.WIPED,
     Fault.FLUSHED,
@@ -103,47 +86,6 @@ RESUMES = 0.1
 
 DROP = 0.4
 DOUBLE = 0.02
-
-
-class Client(Protocol):
-    """Anybody who acts; ``tokens`` are those of its claims."""
-
-    @property
-    def tokens(self) -> list[Token]: ...
-
-    @property
-    def speaks(self) -> int:
-        """The latest level that it speaks."""
-        ...
-
-    def work(self) -> Steps[None]: ...
-
-
-class Actor:
-    """A client under way: ready for its next step, or waiting for answers."""
-
-    __slots__ = ("answers", "client", "messages", "name", "steps", "waiting_for")
-
-    def __init__(self, name: str, client: Client) -> None:
-        self.name = name
-        self.client = client
-        self.steps = client.work()
-        self.answers: list[Answer | None] = []
-        self.messages: list[Message] = []
-        self.waiting_for = 0
-
-
-class Message:
-    """A request on its way.  It may arrive after its sender has stopped waiting, and it may arrive again."""
-
-    __slots__ = ("answers", "dropped", "position", "request", "sender")
-
-    def __init__(self, sender: Actor, answers: list[Answer | None], position: int, request: Request) -> None:
-        self.sender = sender
-        self.answers = answers
-        self.position = position
-        self.request = request
-        self.dropped = False
 
 
 UPGRADERS = 2
@@ -328,12 +270,12 @@ class Schedule:
                 continue
             turn = int(random() * turns)
             if turn < len(ready):
-                self._advance(_take(ready, turn), [])
+                self._advance(take(ready, turn), [])
             elif random() < DOUBLE and not network[turn - len(ready)].request.once:
                 self._count(Fault.DOUBLED)
                 self._deliver(network[turn - len(ready)])
             else:
-                self._deliver(_take(network, turn - len(ready)))
+                self._deliver(take(network, turn - len(ready)))
         self._check()
 
     # -- clients and messages ----------------------------------------------------------------------------------------
@@ -652,12 +594,3 @@ def _determined(ensemble: Ensemble) -> Generator[None]:
 
 async def _in_turn(*awaitables: Awaitable[T]) -> list[T]:
     return [await each for each in awaitables]
-
-
-def _take(things: list[T], at: int) -> T:
-    """Remove one of things whose order does not matter."""
-    last = things.pop()
-    if at == len(things):
-        return last
-    taken, things[at] = things[at], last
-    return taken

@@ -14,6 +14,7 @@ from itertools import pairwise
 
 import pytest
 
+from tests.model.actors import Fault
 from tests.model.explore import Findings, explore, explore_together
 from tests.model.promises import Broken, Promise
 from tests.model.rules import (
@@ -29,7 +30,7 @@ from tests.model.rules import (
     TURN_RULES,
     Rule,
 )
-from tests.model.schedule import Fault, Schedule
+from tests.model.schedule import Schedule
 from tests.model.trace import narrate
 
 SCHEDULES = 60
