@@ -57,6 +57,7 @@ class AlteredBringing(Bringing):
 
     async def adopt(self, home: Shard, as_of_ms: int, items: Sequence[Adopted]) -> Sequence[str]:
         await self._rest()
+        self._world.ledger.coming.update(same(item.id.encode()) for item in items)
         if Rule.HOME_FIRST not in self._world.on:
             self._later = as_of_ms, items
             return [item.id for item in items]
@@ -290,7 +291,8 @@ def check_items(ledger: Ledger, shards: Mapping[str, Collection[Server]]) -> Non
     for server in [server for servers in shards.values() for server in servers]:
         for item in sorted(server.alive):
             bundle, position = place_of(item)
-            if same(item) in ledger.acked and not Draft(bundle, server.records[bundle]).is_adopted(position):
+            is_done = same(item) in ledger.acked - ledger.may_come_again
+            if is_done and not Draft(bundle, server.records[bundle]).is_adopted(position):
                 raise Broken(Promise.REDELIVERED, f"item {item} on {server.id}, which has {server.records[bundle]}")
 
 

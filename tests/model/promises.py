@@ -104,6 +104,10 @@ class Ledger:
         """Of acks that have returned."""
         self.told: dict[Item, tuple[bytes, bytes]] = {}
         """Final states that callers have learned, by item."""
+        self.coming: set[Item] = set()
+        """Items that a home may have adopted."""
+        self.may_come_again: set[Item] = set()
+        """Items that two shards may have."""
         self.pardons = 0
         """How often servers were allowed to lose something."""
         self.refused_acks: defaultdict[Item, set[Token]] = defaultdict(set)
@@ -144,7 +148,7 @@ class Ledger:
         self.counts["holds"] += 1
         holders = self.holders[same(item)]
         holders.add(token)
-        if same(item) in self.acked:
+        if same(item) in self.acked - self.may_come_again:
             raise Broken(Promise.REDELIVERED, f"item {item} to token {token}")
         if len(holders) > 1:
             raise Broken(Promise.TWO_HOLDERS, f"item {item} with tokens {sorted(holders)}")
@@ -322,7 +326,9 @@ class Ledger:
     def forgive(self) -> None:
         """The only member lost something: below min_replicas only what was pushed is safe, not the acks that it alone
         knows, whether their clients have heard of them yet or not.  Nor its refusal of an ack that an evicted server
-        had still decided, which is now the one to be believed: that ack counts, whose handler had done its work."""
+        had still decided, which is now the one to be believed: that ack counts, whose handler had done its work.  Nor
+        that it let an item go home: both shards may have it."""
+        self.may_come_again |= self.coming
         self.acked.clear()
         self.results.clear()
         self.told.clear()
@@ -374,7 +380,7 @@ class Ledger:
             if server.held.results.get(bundle, {}).get(position) != text:
                 raise Broken(Promise.RESULT_LOST, f"item {item} on {server.id}, which has {records.get(bundle)}")
         for item in sorted(server.alive):
-            if same(item) in self.acked:
+            if same(item) in self.acked - self.may_come_again:
                 held = records.get(place_of(item)[0])
                 raise Broken(Promise.REDELIVERED, f"item {item} on {server.id}, which has {held}")
 

@@ -10,7 +10,6 @@ from zkrq.base.errors import ConfigError
 from zkrq.base.limits import DeadLetters, Groups, History, Limits, QueueSettings, ResultTtl, Size
 from zkrq.client.declaring import SECTIONS, BadSettings, SettingsChanged
 from zkrq.client.queue import parts_of
-from zkrq.operations.settings import STORED
 
 if TYPE_CHECKING:
     from zkrq.base.limits import Declared
@@ -92,11 +91,6 @@ def sections_in(settings: QueueSettings) -> dict[str, Declared]:
     return {SECTIONS[type(each)]: each for each in every}
 
 
-def as_value(settings: QueueSettings) -> dict[str, Any]:
-    """Return the settings as values that JSON can write."""
-    return STORED.tell(settings)
-
-
 _NO_LIMITS: dict[str, Any] = {"concurrency": None, "rate": None}
 
 
@@ -128,7 +122,7 @@ def _in_limits(given: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def from_value(value: Mapping[str, Any]) -> QueueSettings:
-    """Return the settings that ``as_value`` has made such values of.
+    """Return the settings of which ``STORED`` tells such values.
 
     Raises ``ConfigError``, ``KeyError``, ``TypeError`` for anything else.
     """
