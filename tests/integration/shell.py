@@ -21,6 +21,18 @@ from zkrq import local
 COMMAND_TIMEOUT = 20.0  # seconds for one command; one is usual on a busy machine
 START_TIMEOUT = 60.0  # seconds until private servers are up
 
+NO_RATE = {"rate": None, "seconds": None}
+NO_SETTINGS = {
+    "queue": "jobs",
+    "limits": {"concurrency": None, **NO_RATE},
+    "groups": {"concurrency": None, **NO_RATE, "ordered": False},
+    "history": 0,
+    "max_size": None,
+    "dead_letters": {"max_count": 100_000, "max_age": None, "expired": False},
+    "results_ttl": None,
+}
+"""What `zkrq queues show` tells of a queue without any."""
+
 
 class Shell:
     """Runs ``zkrq`` with the servers in its environment, in a namespace of its own."""

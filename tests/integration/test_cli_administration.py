@@ -12,7 +12,7 @@ import zkrq
 from tests.behaviour.helpers import bury
 from tests.harness import command as ask
 from tests.harness import over_zookeeper, settled, take
-from tests.integration.shell import Shell, founded_shell, on_a_terminal
+from tests.integration.shell import NO_RATE, NO_SETTINGS, Shell, founded_shell, on_a_terminal
 from zkrq import local
 from zkrq.operations.items import ENDED, ITEM, RESULT_OF_ITEM
 from zkrq.operations.queues import GROUP_FIGURES
@@ -176,18 +176,6 @@ async def test_looking_and_administering(shell: Shell) -> None:
     for command in ("get", "cancel"):
         code, out, err = await shell.run(command, "jobs", first["id"])
         assert (code, out, err) == (2, "", f"zkrq {command}: queue 'jobs' has no item '{first['id']}'\n")
-
-
-NO_RATE = {"rate": None, "seconds": None}
-NO_SETTINGS = {
-    "queue": "jobs",
-    "limits": {"concurrency": None, **NO_RATE},
-    "groups": {"concurrency": None, **NO_RATE, "ordered": False},
-    "history": 0,
-    "max_size": None,
-    "dead_letters": {"max_count": 100_000, "max_age": None, "expired": False},
-    "results_ttl": None,
-}
 
 
 async def test_settings(shell: Shell) -> None:

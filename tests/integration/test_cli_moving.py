@@ -11,8 +11,7 @@ import pytest
 import zkrq
 from tests.behaviour.helpers import bury
 from tests.harness import over_zookeeper, take
-from tests.integration.shell import Shell
-from tests.integration.test_cli_administration import NO_SETTINGS
+from tests.integration.shell import NO_SETTINGS, Shell
 from zkrq import local
 
 pytestmark = pytest.mark.anyio
