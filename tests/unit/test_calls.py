@@ -7,6 +7,8 @@ from collections.abc import Sequence
 from dataclasses import fields
 from typing import Any, NamedTuple, cast, get_args, get_origin, get_type_hints
 
+import pytest
+
 from tests.every import every
 from tests.unit.every_call import CALLS, sentinels
 from zkrq.protocol import calls
@@ -111,6 +113,12 @@ def test_a_reply_is_read_as_its_type_says() -> None:
     assert calls.Forget("q").read((1,)) is True
     assert calls.Wipe("q").read(()) is None
     assert calls.Broadcast("t", b"").read((3,)) == 3
+
+
+def test_a_reply_with_too_few_values_is_an_error_of_its_own() -> None:
+    """A ``StopIteration`` would end the operation that asked, as if it were done."""
+    with pytest.raises(ValueError, match="the reply of statistics has too few values: 2"):
+        calls.Statistics("q").read([1, 2])
 
 
 def test_booleans_are_sent_as_numbers() -> None:

@@ -152,7 +152,10 @@ class Call(Generic[R_co]):
         with names of a list in which they follow one another.  A call that is made often, or whose reply is another
         thing than what the header lists, has its own.
         """
-        return _reader(type(self))(iter(body))
+        try:
+            return _reader(type(self))(iter(body))
+        except StopIteration:
+            raise ValueError(f"the reply of {self.script} has too few values: {len(body)}") from None
 
 
 Reader = Callable[[Iterator[Any]], Any]
