@@ -10,11 +10,12 @@ From a wake-up to a handler:
 - The request leaves, by itself or with settlements.  What happens meanwhile makes the stock due again.
 - ``answer`` puts the claims into the stock.  ``_decide`` gives them to the waiters, the first that came first, and says
   which stock is to look again.  The shell sets the waiters' futures, and their handlers begin.
-- What is left stays ahead: the next ``draw`` of a stream takes it, and asks for more when less than ``Supply.low`` is
-  left.  That decides nothing else, and is no more than two calls.
+- What is left stays ahead: the next ``draw`` of a stream takes it without a wait, and asks for more when less than
+  ``Supply.low`` is left.
 
-How far ahead a stream claims is changed in ``Pace.adapt``, and nowhere else: it sets the target.  When the next request
-leaves is in ``Supply.set_low``, and what goes back unused in ``Pace.surplus``.
+How far ahead a stream claims is decided in ``Pace.adapt``, which sets ``Pace.target``.  Beyond it a request asks for
+the waiters, and for consumers that are *expected*: they settle a claim just now, and come back for the next one.
+``CLAIM_MAX`` bounds one request.  ``Supply.set_low`` says when the next one leaves, ``Pace.surplus`` what goes back.
 
 1. Nothing waits that could begin: a consumer waits only while nothing is claimed ahead, and the first that came is
    served first.  So a stream that finds claims ahead does not overtake those who wait.
@@ -26,7 +27,7 @@ leaves is in ``Supply.set_low``, and what goes back unused in ``Pace.surplus``.
 5. A caller that does not wait is told that nothing is ready once every shard has answered after it came.  A shard that
    fails, or is away, is not waited for, unless it is the same with all.
 6. Streams take the claims of one shard at a time, because claims that were made together are settled together.  A turn
-   lasts until those are used up, or for as many as the consumers take in a moment.
+   lasts until those are used up, or for as many claims as the target says.
 
 ``now`` is ``loop.time()``, in seconds.  ``is_certain``: whether the session is certainly alive.
 """
@@ -299,10 +300,17 @@ class Dispatch(Generic[C]):
         # A process that was woken alone makes a request even if nobody waits here any more: the request wakes the
         # next process that waits.  Without it the item would lie there until the next sweep.
         if not (count or stock.owes(now) or (now - stock.asked_at >= PROBE_SECONDS and self._is_spared(stock))):
-            return Order(False, pause=self._pause_of(stock, SWEEP_SECONDS))
+            return Order(asks=False, pause=self._pause_of(stock, SWEEP_SECONDS))
         waiting = tuple(self.waiters)
         is_awaited = any(map(_PATIENT, waiting))
-        return Order(True, count, is_awaited or expected > 0, is_awaited, expected=expected, waiting=waiting)
+        return Order(
+            asks=True,
+            wanted=count,
+            listens=is_awaited or expected > 0,
+            is_awaited=is_awaited,
+            expected=expected,
+            waiting=waiting,
+        )
 
     def answer(self, stock: Stock[C], report: ClaimReport[C], now: float, is_certain: bool) -> None:
         """Note what the request in flight has brought: give it to the consumers, and say when the next one is due."""
