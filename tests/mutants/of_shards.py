@@ -189,4 +189,28 @@ MUTANTS: tuple[Mutant, ...] = (
         "what was removed on its shard since it was adopted is forgotten at home",
         Suite("tests/behaviour/test_coming_home.py", "-k", "removed_meanwhile"),
     ),
+    Mutant(
+        "adopted-item-without-its-payload",
+        "zkrq/protocol/lua/adopt.lua",
+        "if not (whole and payload_at(whole, position)) then",
+        "if false then",
+        "a server of home that knows an adopted item has its payload before its shard lets it go",
+        Suite("tests/lua/test_coming_home.py"),
+    ),
+    Mutant(
+        "adopted-on-the-primary-alone",
+        "zkrq/client/homing.py",
+        "        look = calls.Movable(self._queue, 0)",
+        "        return [each.decode() for each in (await home.replicas.ask(calls.Movable(self._queue, 0))).adopted]",
+        "what is not on all servers of home stays on its shard",
+        Suite("tests/behaviour/test_coming_home.py"),
+    ),
+    Mutant(
+        "rules-of-a-push-are-not-asked",
+        "zkrq/operations/operation.py",
+        "rule.check(",
+        "(lambda *_: None)(",
+        "options that contradict each other are refused in every face",
+        Suite("tests/unit/test_operations.py"),
+    ),
 )
