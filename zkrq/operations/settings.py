@@ -56,14 +56,24 @@ _RATE = (
 LIMITS = Record(
     "QueueLimits",
     "Limits of a queue over all workers and processes.",
-    (Field("concurrency", Count(), "Items claimed at once, at most; null: no limit.", nullable=True), *_RATE),
+    (
+        Field(
+            "concurrency", Count(), "Items claimed at once over all workers, at most; null: no limit.", nullable=True
+        ),
+        *_RATE,
+    ),
 )
 
 GROUP_LIMITS = Record(
     "GroupLimits",
     "Limits of each group of a queue over all workers and processes.",
     (
-        Field("concurrency", Count(), "Items of a group claimed at once, at most; null: no limit.", nullable=True),
+        Field(
+            "concurrency",
+            Count(),
+            "Items of a group claimed at once over all workers, at most; null: no limit.",
+            nullable=True,
+        ),
         *_RATE,
         Field("ordered", Flag(), "Whether each group keeps the order of its pushes."),
     ),
@@ -144,7 +154,7 @@ CHANGED_LIMITS = Section(
     "ChangeLimits",
     "Limits to change; what is left out stays.",
     (
-        _kept("concurrency", Count(1, CONCURRENCY_MAX), "Items claimed at once, at most.", "no limit"),
+        _kept("concurrency", Count(1, CONCURRENCY_MAX), "Items claimed at once over all workers, at most.", "no limit"),
         *_CHANGED_RATE,
     ),
     RATE_RULES,
@@ -154,7 +164,12 @@ CHANGED_GROUPS = Section(
     "ChangeGroups",
     "Limits and order of each group to change; what is left out stays.",
     (
-        _kept("concurrency", Count(1, CONCURRENCY_MAX), "Items of a group claimed at once, at most.", "no limit"),
+        _kept(
+            "concurrency",
+            Count(1, CONCURRENCY_MAX),
+            "Items of a group claimed at once over all workers, at most.",
+            "no limit",
+        ),
         *_CHANGED_RATE,
         _kept(
             "ordered",
