@@ -11,12 +11,12 @@ from contextlib import suppress
 from dataclasses import replace
 
 from tests.model.awaiting import Awaited, pause, steps_of
-from tests.model.bundle import DEAD, Draft
+from tests.model.bundle import Draft
 from tests.model.content import QUEUE, Item, Token, group_of, handed, owner_of, place_of
 from tests.model.membership import PAUSE, Steps
-from tests.model.promises import Broken, Ledger, Promise, same
+from tests.model.promises import Broken, Ledger, Promise, redrive_all, same
 from tests.model.rules import Rule
-from tests.model.server import Server, content_of, items_of
+from tests.model.server import Server, content_of
 from tests.model.shards import KnownShards
 from tests.model.spreading import Patient, Spreader, Spreading
 from tests.model.world import LIMIT, World
@@ -27,7 +27,7 @@ from zkrq.client.homing import Bringing
 from zkrq.client.shard import Shard
 from zkrq.consuming.core.supply import Order
 from zkrq.producing.sending import Named
-from zkrq.protocol.calls import Adopted, Cancel, CancelReply, Claim, Declare, Fence, Movable, Put, Redrive
+from zkrq.protocol.calls import Adopted, Cancel, CancelReply, Claim, Declare, Fence, Movable, Put
 from zkrq.protocol.deciding import Decided
 from zkrq.protocol.homing import MOVED
 from zkrq.protocol.payloads import join
@@ -306,13 +306,7 @@ def end_claims(ledger: Ledger, primaries: Collection[Server]) -> None:
     for primary in primaries:
         for token in sorted(ledger.tokens):
             primary.ask(Fence(QUEUE, owner_of(token)))
-        dead = [
-            id.decode()
-            for bundle, record in primary.records.items()
-            for id, state in zip(items_of(bundle, record), record.states, strict=True)
-            if state == DEAD
-        ]
-        primary.ask(Redrive(QUEUE, 0, 0, "the last", dead))
+        redrive_all(primary)
 
 
 def check_all_is_home(ledger: Ledger, home: Server, there: Server) -> None:

@@ -410,14 +410,19 @@ class Ledger:
         self.clock.ordered = False
         for token in sorted(known):
             primary.ask(Fence(QUEUE, owner_of(token)))
-        dead = [
-            id.decode()
-            for bundle, record in primary.records.items()
-            for id, state in zip(items_of(bundle, record), record.states, strict=True)
-            if state == DEAD
-        ]
-        primary.ask(Redrive(QUEUE, 0, 0, "the last", dead))
+        redrive_all(primary)
         everything = Claim(QUEUE, "the last", 1, len(primary.alive), 1, "", 0, "X", 0, 0)
         delivered = {id for id, *_ in handed(everything.read(primary.ask(everything).body))}
         if missing := self.owed_by(register) - delivered:
             raise Broken(Promise.STRANDED, f"items {sorted(missing)} on {primary.id}")
+
+
+def redrive_all(primary: Server) -> None:
+    """Queue all dead letters again."""
+    dead = [
+        id.decode()
+        for bundle, record in primary.records.items()
+        for id, state in zip(items_of(bundle, record), record.states, strict=True)
+        if state == DEAD
+    ]
+    primary.ask(Redrive(QUEUE, 0, 0, "the last", dead))
