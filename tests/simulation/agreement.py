@@ -16,7 +16,7 @@ from zkrq.base.limits import History
 from zkrq.protocol.clocks import PUT_WINDOW
 from zkrq.protocol.keys import key
 from zkrq.protocol.payloads import split
-from zkrq.protocol.records import REQUEUED, Bundle, State, Version, unpack
+from zkrq.protocol.records import NEVER_US, REQUEUED, Bundle, State, Version, unpack
 from zkrq.protocol.view import ServerId, View
 
 PAUSE, LIMITS = b"\1pause", b"\1limits"
@@ -68,16 +68,20 @@ def disagreements(world: World, *, scrubbed: bool) -> Iterator[str]:
 def twins(world: World) -> Iterator[str]:
     """Ids and keys that are in two live items at once, in two shards, as the primaries have it."""
     for lane in world.lanes:
-        seen: dict[tuple[str, bytes], str] = {}
+        seen: dict[tuple[object, ...], str] = {}
         for shard, view in world.views:
             primary = view.primary(lane.name)
             if world.servers[primary].redis.run_id != view.members[primary].run_id:
                 continue
-            living = {id: stored.bundle for id, stored in _records(world, lane, primary).items()
-                      if id not in (PAUSE, LIMITS) and set(stored.bundle.states) & set("QRC")}  # fmt: skip
-            named = [("id", id) for id in living] + [
-                ("key", bundle.key.encode()) for bundle in living.values() if bundle.key
-            ]
+            named = list[tuple[object, ...]]()
+            for id, stored in _records(world, lane, primary).items():
+                # What was adopted is on the other shard, too, until that has decided.
+                own = stored.bundle.own
+                live = [at for at in stored.positions("QRC") if at not in own or own[at].moment_us < NEVER_US]
+                if id in (PAUSE, LIMITS) or not live:
+                    continue
+                named += [("id", id, at) for at in live]
+                named += [("key", stored.bundle.key.encode())] if stored.bundle.key else []
             for name in named:
                 if (other := seen.setdefault(name, shard.name)) != shard.name:
                     yield f"{lane.name}: {name} is in the shards {other} and {shard.name}"
