@@ -197,17 +197,17 @@ class ZkrqBroker(AsyncBroker):
         push: dict[str, Any] = LABELS.read(labels)
         if str(labels.get(_RETRIES) or 0) != "0":
             # A retry is no other task of its key: no window keeps it away, and it takes the place of no newer task.
-            push = _without(push, *PUSH.needing("key"))
+            push = LABELS.but(push, *PUSH.needing("key"))
         appointment = _appointment.get()
         if appointment and appointment.schedule == labels.get("schedule_id"):
-            push = {**_without(push, "delay"), "id": appointment.id, "at": appointment.at}
+            push = {**LABELS.but(push, "delay"), "id": appointment.id, "at": appointment.at}
         push["headers"] = {**push.get("headers", {}), TASK_ID: message.task_id, TASK_NAME: message.task_name}
         receipt = await queue.push(message.message, **push)
         if receipt.duplicate:
             former = self._held.get(receipt.id)
             if former is not None and former.headers.get(TASK_ID) == message.task_id:
                 # The retry of a task that fails just now and still has the key.
-                await queue.push(message.message, **_without(push, "key", *PUSH.needing("key")))
+                await queue.push(message.message, **LABELS.but(push, "key"))
             else:
                 _log.info(
                     "task %s was not queued: item %s has its key %r",
@@ -527,7 +527,3 @@ def _moments(task: ScheduledTask, present: datetime) -> Iterator[ScheduledTask]:
 def _aware(moment: datetime) -> datetime:
     """Give a naive moment the time zone that taskiq means: UTC."""
     return moment if moment.tzinfo else moment.replace(tzinfo=UTC)
-
-
-def _without(options: dict[str, Any], *names: str) -> dict[str, Any]:
-    return {name: value for name, value in options.items() if name not in names}

@@ -47,6 +47,7 @@ _NOT_SAID = {
     "Failure",
     "_kept",
     "_on_claim",
+    "_on_schedule",
 }
 """Functions whose texts describe something, and are said in no trouble."""
 

@@ -12,7 +12,7 @@ from zkrq.protocol.records import REFUSED, REQUEUED, Own, State, Version
 from zkrq.protocol.replies import Answer
 
 _NAMES = {REQUEUED: State.QUEUED.value, REFUSED: GONE}
-"""What a caller is told of states that are the same to it."""
+"""The letter of each state in a reply: several are one to the caller."""
 
 
 class Moving(Deciding):

@@ -364,7 +364,7 @@ class Rule(enum.Enum):
     )
     ADOPTED_EVERYWHERE = (
         0,
-        "whoever goes on with adopted items has all servers of home have them, before their shard lets them go",
+        "adopted items are on all servers of home before the client that goes on has their shard let them go",
         "the primary fails, which alone had adopted an item, and the item is on no shard",
     )
     NOT_DUE = (

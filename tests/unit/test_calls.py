@@ -65,7 +65,7 @@ def test_reply_has_the_values_of_the_header(call: type[Call[Any]]) -> None:
 
 FILES = read_files()
 VALUE = re.compile(r"\[([^];]*)[^]]*\]|(\w+)|;.*")
-"""One value of a reply, as a header names it: a list, or a word.  What is told of all of them follows a semicolon."""
+"""One value of a reply, as a header names it: a list, or a word.  What holds for all of them follows a semicolon."""
 
 RECORDS = ["id", "record", "notes", "since"]
 

@@ -73,7 +73,7 @@ def check_feature(feature: Feature, level: int) -> None:
         raise ConfigError(f"{feature.value[0]}: {why}")
 
 
-def check_group(group: str, what: str = "group") -> str:
+def check_group(what: str, group: str) -> str:
     """Return the name of a group: any text of 1 to 200 bytes in UTF-8 without a zero byte.  Raises ``ConfigError``."""
     if not isinstance(group, str):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise ConfigError(f"{what} must be a str, not {type(group).__name__}")
@@ -110,7 +110,8 @@ def in_seconds(value: Duration) -> float:
     return value.total_seconds() if isinstance(value, timedelta) else value
 
 
-def _number_of_seconds(what: str, value: Duration) -> float:
+def number_of_seconds(what: str, value: Duration) -> float:
+    """Return a number of seconds of any size, which may be a ``timedelta``."""
     value = in_seconds(value)
     if isinstance(value, bool) or not isinstance(value, int | float):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise ConfigError(f"{what} must be seconds or a timedelta, not {type(value).__name__}")
@@ -119,7 +120,7 @@ def _number_of_seconds(what: str, value: Duration) -> float:
 
 def check_duration(what: str, value: Duration, *, positive: bool = False) -> float:
     """Return seconds that are not negative (``positive``: nor 0) and at most ten years."""
-    value = _number_of_seconds(what, value)
+    value = number_of_seconds(what, value)
     if not 0 <= value <= MAX_DURATION or (positive and value == 0):  # NaN fails the first comparison
         least = "more than 0" if positive else "at least 0"
         raise ConfigError(f"{what} is {value} s: must be {least} and at most {MAX_DURATION:.0f} s")

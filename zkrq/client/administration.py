@@ -153,7 +153,7 @@ class Administration(Finding[T]):
         is ahead of both also stays.  If the call is cancelled, some items may be left.
         Raises ``Unavailable``: nothing happened; ``OutcomeUnknown``: some items may be removed, clear again.
         """
-        only = calls.only_of(None if group is None else check_group(group))
+        only = calls.only_of(None if group is None else check_group("group", group))
         self._parts.check_open()
         before_ms = clock.now_ms()
         with Changes() as changes:

@@ -62,7 +62,7 @@ def check_conditions(conditions: Conditions, limit: int = 1) -> Conditions:
     if conditions.key is not None:
         check_id("key", conditions.key)
     if conditions.group is not None:
-        check_group(conditions.group)
+        check_group("group", conditions.group)
     if conditions.header is not None:
         pair = isinstance(conditions.header, tuple | list) and len(conditions.header) == 2  # pyright: ignore[reportUnnecessaryIsInstance]
         if not pair:

@@ -138,8 +138,8 @@ class Bringing:
     async def adopted_on(self, home: Shard) -> Sequence[str]:
         """Return the ids of adopted items that wait at home, and are on all its servers.
 
-        Whoever has adopted them may have died when only the primary had them.  If that fails once their shard has let
-        them go, nobody has them.
+        The client that adopted them may have died while only the primary had them.  If their shard let them go then,
+        and the primary failed, they would be lost.
         """
         look = calls.Movable(self._queue, 0)
         if not (ids := (await home.replicas.ask(look)).adopted):

@@ -196,7 +196,7 @@ class Inspection(Generic[T]):
         check_count("n", n, least=1, most=SEEN_AT_ONCE)
         check_state(state)
         self._parts.check_open()
-        only = calls.only_of(None if group is None else check_group(group))
+        only = calls.only_of(None if group is None else check_group("group", group))
         found = await self._everywhere.each(lambda replicas: self._peek(replicas, n, state, only))
         return found[0] if len(found) == 1 else list(heapq.merge(*found, key=_ORDER[state]))[:n]
 
@@ -250,7 +250,7 @@ class Inspection(Generic[T]):
         if state is not None:
             check_state(state)
         if group is not None:
-            check_group(group)
+            check_group("group", group)
         self._parts.check_open()
         known: set[Shard] = set()
         while shards := await self._everywhere.further(known):

@@ -24,7 +24,6 @@ from zoneinfo import ZoneInfo
 from zkrq.base.checks import Duration, check_id, check_name
 from zkrq.base.clock import now
 from zkrq.base.errors import ConfigError, PayloadTooLarge
-from zkrq.base.meant import unknown_option
 from zkrq.client.moments import (
     Cron,
     Period,
@@ -169,8 +168,7 @@ def divided(what: str, options: Mapping[str, Any]) -> dict[str, Any]:
 
     Raises ``TypeError`` for others, given to ``what``.
     """
-    if unknown := options.keys() - PUT_SCHEDULE.by_name.keys():
-        raise unknown_option(what, min(unknown), PUT_SCHEDULE.by_name)
+    PUT_SCHEDULE.check_names(what, options)
     own = {name: value for name, value in options.items() if name not in OPTIONS.by_name}
     return {**own, "options": {name: value for name, value in options.items() if name in OPTIONS.by_name}}
 

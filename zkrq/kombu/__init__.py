@@ -342,7 +342,7 @@ class Channel(virtual.Channel):
             ttl = None  # a worker revokes it, so that its result says so
         options = HEADERS.read(headers)
         if headers.get("retries"):  # the task that is retried still has its key
-            options = {name: each for name, each in options.items() if name not in {"key", *PUSH.needing("key")}}
+            options = HEADERS.but(options, "key")
         if id:
             options["headers"] = {**options.get("headers", {}), TASK_ID: str(id)}
         options |= {"at": at, "ttl": ttl, "priority": self._get_message_priority(message)}

@@ -43,7 +43,7 @@ OF_ITEM = (
     Field("priority", Count(), "0 to 9, higher is delivered first."),
     Field("pushed_at", Moment(), "When the item was pushed, by the producer's clock."),
 )
-"""What is known of an item, whoever looks at it."""
+"""Fields that a claim and an item at rest have in common."""
 
 CLAIMED = Record(
     "Claim",

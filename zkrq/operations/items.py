@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-from zkrq.base.checks import MAX_CURSOR, MAX_GROUP, MAX_ID, check_group, check_id
+from zkrq.base.checks import MAX_CURSOR, MAX_ID, check_id
 from zkrq.base.errors import REASON_MAX
 from zkrq.operations.claims import OF_ITEM, WAIT_MAX
 from zkrq.operations.kinds import Choice, Content, Count, Flag, Header, Many, Moment, Number, Seconds, Text
 from zkrq.operations.operation import Excludes, Failure, Field, Operation, Parameter, Record
+from zkrq.operations.push import GROUP, KEY
 
 FOUND_MAX = 500
 """Items of one request to find some."""
@@ -23,13 +22,7 @@ ENDS = ("done", "dead", "cancelled", "expired")
 FATES = (*ENDS, "queued", "claimed", "unknown")
 
 
-def _check_group(name: str, group: Any) -> str:
-    return check_group(group, name)
-
-
 ID = Parameter("id", Text(MAX_ID, checked=check_id), "The item's id.", required=True)
-
-GROUP = Text(MAX_GROUP, checked=_check_group)
 
 UNKNOWN = Failure("NoSuchItem", "The queue has no item with this id: it was never pushed, or it is done.")
 
@@ -110,7 +103,7 @@ FIND = Operation(
     "List items, or find some: those of which all that is given holds, in no particular order.",
     (
         Parameter("state", Choice(STATES), "Only items in this state.", "in any", example="dead"),
-        Parameter("key", Text(MAX_ID, checked=check_id), "Only items with this key.", example="user-42"),
+        Parameter("key", KEY, "Only items with this key.", example="user-42"),
         Parameter(
             "header", Header(), "Only items with this header: its name, `=`, its value.", example="campaign=spring"
         ),
@@ -174,8 +167,8 @@ RESULT = Operation(
     result=RESULT_OF_ITEM,
     method="GET",
     path="/queues/{queue}/items/{id}/result",
-    more="After `timeout` the reply tells what the item is then: `queued` or `claimed`; ask again. What was told of an "
-    "item that is done, cancelled or expired never changes.",
+    more="After `timeout` the reply tells what the item is then: `queued` or `claimed`; ask again. The reply for an "
+    "item that is done, cancelled or expired stays the same.",
     command="result",
     subject="results",
 )
@@ -231,7 +224,7 @@ REDRIVE = Operation(
     (
         Parameter(
             "ids",
-            Many(Text(MAX_ID, checked=check_id), LETTERS_MAX),
+            Many(ID.kind, LETTERS_MAX),
             "Ids of dead letters; others are skipped.",
             "all",
         ),

@@ -22,7 +22,7 @@ from zkrq.base.checks import (
     check_headers,
     check_moment,
     check_text,
-    in_seconds,
+    number_of_seconds,
 )
 from zkrq.base.errors import ConfigError
 
@@ -88,9 +88,7 @@ class Seconds(Kind[float]):
     def check(self, name: str, value: Duration) -> float:
         if not self.least and self.most == MAX_DURATION:
             return check_duration(name, value, positive=self.positive)
-        seconds = in_seconds(value)
-        if isinstance(seconds, bool) or not isinstance(seconds, int | float):  # pyright: ignore[reportUnnecessaryIsInstance]
-            raise ConfigError(f"{name} must be seconds or a timedelta, not {type(seconds).__name__}")
+        seconds = number_of_seconds(name, value)
         if not self.least <= seconds <= self.most:  # NaN is outside
             raise ConfigError(
                 f"{name} is {seconds:g} s: must be at least {self.least:g} s and at most {self.most:.0f} s"
@@ -193,10 +191,7 @@ class Texts(Kind[Mapping[str, str]]):
 
     def parse(self, text: str) -> Mapping[str, str]:
         """Read one of them."""
-        name, equals, value = text.partition("=")
-        if not name or not equals:
-            raise ValueError("must be a name, '=' and a text, such as campaign=spring")
-        return {name: value}
+        return dict([_pair_in(text)])
 
     def read(self, told: Any) -> Any:
         """Take a dict, or read the text of one, as Python writes it.  Raises ``TypeError``, too."""
@@ -220,10 +215,15 @@ class Header(Kind[tuple[str, str]]):
         return check_text(f"the name of {name}", header), check_text(name, text)
 
     def parse(self, text: str) -> tuple[str, str]:
-        header, equals, value = text.partition("=")
-        if not header or not equals:
-            raise ValueError("must be a name, '=' and a text, such as campaign=spring")
-        return header, value
+        return _pair_in(text)
+
+
+def _pair_in(text: str) -> tuple[str, str]:
+    """Read a name and a text."""
+    name, equals, value = text.partition("=")
+    if not name or not equals:
+        raise ValueError("must be a name, '=' and a text, such as campaign=spring")
+    return name, value
 
 
 @dataclass(frozen=True, slots=True)

@@ -36,3 +36,8 @@ class Labels:
             except (TypeError, ValueError, SyntaxError) as error:
                 raise ConfigError(f"the {self.called} {label} is {told!r:.100}, {error}") from error
         return given
+
+    def but(self, given: Mapping[str, Any], *names: str) -> dict[str, Any]:
+        """Return what is given without these parameters, and without those that mean nothing without one of them."""
+        left_out = {*names}.union(*map(self.operation.needing, names))
+        return {name: value for name, value in given.items() if name not in left_out}

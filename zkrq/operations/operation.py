@@ -15,6 +15,7 @@ from operator import attrgetter
 from typing import Any, ClassVar, Literal
 
 from zkrq.base.errors import ConfigError
+from zkrq.base.meant import unknown_option
 from zkrq.operations.kinds import Content, Kind
 
 
@@ -186,6 +187,11 @@ class Section:
     def __post_init__(self) -> None:
         object.__setattr__(self, "by_name", {each.name: each for each in self.parameters})
         object.__setattr__(self, "defaults", {each.name: each.default for each in self.parameters})
+
+    def check_names(self, what: str, names: Collection[str]) -> None:
+        """Raise ``TypeError`` for a parameter that ``what`` does not have, which names the one that was meant."""
+        if unknown := set(names) - self.by_name.keys():
+            raise unknown_option(what, min(unknown), self.by_name)
 
     def check(self, given: Mapping[str, Any], wording: Wording = PYTHON) -> dict[str, Any]:
         """Return what is given and says more than its absence, checked.

@@ -64,13 +64,14 @@ def wait_of(options: Mapping[str, Any]) -> float:
     return seconds_until(options["at"]) if "at" in options else options.get("delay", 0.0)
 
 
+KEY = Text(MAX_ID, checked=check_id)
+
+GROUP = Text(MAX_GROUP, checked=check_group)
+
+
 def _check_id(name: str, id: Any) -> str:
     check_push_id(id, name)
     return id
-
-
-def _check_group(name: str, group: Any) -> str:
-    return check_group(group, name)
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,7 +147,7 @@ PUSH = Operation(
         ),
         Parameter(
             "key",
-            Text(MAX_ID, checked=check_id),
+            KEY,
             "While another item with this key is queued, scheduled or claimed, nothing is pushed.",
         ),
         Parameter(
@@ -168,7 +169,7 @@ PUSH = Operation(
         ),
         Parameter(
             "group",
-            Text(MAX_GROUP, checked=_check_group),
+            GROUP,
             "The tenant, user or job that the item belongs to; groups take turns.",
             "none",
         ),

@@ -75,7 +75,7 @@ CONSUMER = Record(
     "A live consumer.",
     (
         Field("description", Text(), "What it calls itself."),
-        Field("version", Text(), "Its release of zkrq; empty: older than 0.2.0."),
+        Field("version", Text(), "Its release of zkrq; empty: it has not named it yet."),
         Field("host", Text(), "Its machine."),
         Field("since", Moment(), "When its client connected, by the clock of its machine.", nullable=True),
         Field("slots", Count(), "Handlers that its workers run at the same time; 0: it has no worker."),

@@ -1,4 +1,4 @@
-"""The schedules that a namespace stores: when each pushes, with which options of a push, and what is told of it."""
+"""The schedules that a namespace stores: when each pushes, with which options, and what a reply says about it."""
 
 from __future__ import annotations
 
@@ -172,27 +172,24 @@ GET_SCHEDULE = Operation(
     subject="schedules",
 )
 
-PAUSE_SCHEDULE = Operation(
-    "pause_schedule",
-    "Push nothing more for a schedule, until `resume`; also if code declares it.",
-    result=SCHEDULE,
-    failures=(UNKNOWN,),
-    method="POST",
-    path="/queues/{queue}/schedules/{name}/pause",
-    command="schedules pause",
-    subject="schedules",
-)
 
-RESUME_SCHEDULE = Operation(
-    "resume_schedule",
-    "Push again for a schedule, at the moments that come.",
-    result=SCHEDULE,
-    failures=(UNKNOWN,),
-    method="POST",
-    path="/queues/{queue}/schedules/{name}/resume",
-    command="schedules resume",
-    subject="schedules",
-)
+def _on_schedule(verb: str, sentence: str) -> Operation:
+    """Describe a change of one schedule that is there."""
+    return Operation(
+        f"{verb}_schedule",
+        sentence,
+        result=SCHEDULE,
+        failures=(UNKNOWN,),
+        method="POST",
+        path=f"/queues/{{queue}}/schedules/{{name}}/{verb}",
+        command=f"schedules {verb}",
+        subject="schedules",
+    )
+
+
+PAUSE_SCHEDULE = _on_schedule("pause", "Push nothing more for a schedule, until `resume`; also if code declares it.")
+
+RESUME_SCHEDULE = _on_schedule("resume", "Push again for a schedule, at the moments that come.")
 
 REMOVE_SCHEDULE = Operation(
     "remove_schedule",

@@ -18,7 +18,6 @@ from zkrq.base.checks import check_id, check_name
 from zkrq.base.codecs import JSON, Codec
 from zkrq.base.errors import CodecError, ConfigError, PayloadTooLarge, text_of
 from zkrq.base.ids import made_at_ms
-from zkrq.base.meant import unknown_option
 from zkrq.operations.push import PUSH, PushOptions, wait_of
 
 Execute = Callable[[str, Mapping[str, object]], Sequence[Sequence[Any]]]
@@ -129,8 +128,7 @@ def write(execute: Execute, queue: str, item: Any, codec: Codec[Any] = JSON, **o
 def _kept_options(options: Mapping[str, Any]) -> dict[str, Any]:
     """Return the options as the row keeps them: with moments in place of durations, which count from now."""
     given = {name: value for name, value in options.items() if name != "id"}
-    if unknown := given.keys() - PUSH.by_name.keys():
-        raise unknown_option("push()", min(unknown), PUSH.by_name)
+    PUSH.check_names("push()", given)
     kept: dict[str, Any] = PUSH.check(given)
     now = clock.now_us()
     if wait := wait_of(kept):

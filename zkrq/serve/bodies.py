@@ -72,7 +72,7 @@ _TYPES: Mapping[type[kinds.Kind[Any]], Any] = {
 """The types of JSON for kinds of values that consist of no others."""
 
 
-# -- what is told of values --------------------------------------------------------------------------------------------
+# -- schemas of values -------------------------------------------------------------------------------------------------
 
 
 def schema_of(kind: kinds.Kind[Any]) -> dict[str, Any] | None:
