@@ -319,3 +319,28 @@ async def test_a_shard_that_is_away_keeps_others_from_being_added_and_drained(
         own.start(name)
     await cluster.drain_shard(FIRST)
     assert not (await queue.push("x", id="mine")).new
+
+
+@pytest.mark.parametrize("state", ["open", "draining"])
+async def test_servers_that_may_come_back_with_items_keep_shards_from_being_added_and_drained(
+    own: Servers, state: str
+) -> None:
+    """They may have taken an id of a queue that no other server knows, and whose home would be another one."""
+    async with connect(own) as cluster:
+
+        async def change() -> None:
+            await (cluster.drain_shard("b") if state == "draining" else cluster.add_shard("b", own.urls(*SECOND)))
+
+        if state == "draining":
+            await cluster.add_shard("b", own.urls(*SECOND))
+        kill(own, "redis-1", "redis-2")
+        while not cluster.view.eligible:
+            await own.clock.advance(1)
+        away = sorted(cluster.view.eligible)
+        with pytest.raises(zkrq.Unavailable, match=f"{away[0]}: .* may come back with what no other server has"):
+            await change()
+        own.start(away[0])
+        while not cluster.view.writable:
+            await own.clock.advance(1)
+        await change()
+        assert cluster.shards["b"].state == state

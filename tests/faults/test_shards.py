@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 import secrets
+import time
 from collections import Counter
 from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
@@ -20,7 +21,11 @@ from tests.security.znodes import link_of
 from zkrq import local
 from zkrq.client.cluster import Cluster
 from zkrq.coordination.zookeeper.link import NoNode
-from zkrq.protocol.shards import shard_of
+from zkrq.protocol import calls
+from zkrq.protocol.payloads import NO_HEADERS, join
+from zkrq.protocol.records import fresh
+from zkrq.protocol.shards import FIRST, ShardName, home, shard_of
+from zkrq.protocol.view import ServerId
 
 pytestmark = pytest.mark.anyio
 
@@ -217,6 +222,32 @@ async def test_a_shard_comes_and_goes_under_load_and_no_push_is_refused(
         assert all(list(cluster.shards) == ["main"] for cluster in opened)
     assert not traffic.refused["plain"]
     print(f"{dict(traffic.places)}; {traffic.refused}")
+
+
+async def test_an_id_that_only_a_hung_server_has_taken_is_there_once_after_a_shard_was_added(
+    stage: Stage, second: local.Servers
+) -> None:
+    """The server comes back with what it took by the map of before.  It is the queue's primary on its shard, so that
+    is claimed; and the push is repeated, where the queue is at home by then."""
+    client, (hung, other, _) = await stage.enter(command_timeout=0.5, operation_timeout=2), stage.servers.redis
+    before, shards = client.view, [FIRST, ShardName("b")]
+    name = next(n for n in map(str, range(100)) if home(n, shards) == "b" and before.primary(n) == hung.name)
+    for server in (hung, other):
+        server.pause()
+    # A push of another client, which does not return: it arrives as soon as the server goes on.
+    put = calls.Put("mine", fresh(0, int(time.time() * 1000)), join([NO_HEADERS + b'"x"']))
+    await client.fleet.ask_in(before, [ServerId(hung.name)], calls.PushPlain(name, [put]))
+    client.look()
+    await until(lambda: len(client.view.eligible) == 2)
+    (added,) = await asyncio.gather(client.cluster.add_shard("b", urls(second)), return_exceptions=True)
+    hung.resume()
+    await until(lambda: client.view.writable)
+    other.resume()
+    await stage.expect_whole(before.epoch)
+    await client.cluster.add_shard("b", urls(second))
+    await push_surely(client.cluster.queue(name), "x", "mine")
+    assert await client.drain(name) == ["x"]
+    assert "may come back with what no other server has" in str(added)
 
 
 async def is_empty(cluster: Cluster, shard: str) -> bool:

@@ -183,6 +183,9 @@ class AlteredOperations(Altered, Operations):
         """Settle claims, by the primary's decision or without one."""
         return self.decide(call) if Rule.PRIMARY_DECIDES in self.on else self._settle_everywhere(call)
 
+    def returning(self, view: View) -> Answers:
+        return super().returning(view) if Rule.RETURNING_ARE_WAITED_FOR in self.on else {}
+
     def tell_all(self, call: Call[None]) -> Operation[None]:
         if isinstance(call, Seal) and Rule.MAP_RAISES_THE_EPOCH not in self.on:
             return

@@ -442,6 +442,11 @@ class Rule(enum.Enum):
         "before the shards of the hash change, the servers of all of them refuse pushes by older maps",
         "a client that knows an older map pushes to a home by the old hash, after the queues were listed",
     )
+    RETURNING_ARE_WAITED_FOR = (
+        0,
+        "before the shards of the hash change, queues are listed once no other server can come back with its data",
+        "one that was evicted below min_replicas takes an id by an older map, which is repeated at another home",
+    )
     JOINING_TAKES_NOTHING = (
         0,
         "a shard that joins takes no pushes, and is no home",

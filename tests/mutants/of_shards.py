@@ -54,6 +54,14 @@ MUTANTS: tuple[Mutant, ...] = (
         Suite("tests/behaviour/test_shards.py"),
     ),
     Mutant(
+        "servers-come-back-after-the-queues-were-listed",
+        "zkrq/client/resharding.py",
+        "calls.Queues(), complete=True",
+        "calls.Queues(), everywhere=True",
+        "the shards change only once no server may come back with ids that no other server knows",
+        Suite("tests/behaviour/test_adding_shards.py", "-k", "may_come_back"),
+    ),
+    Mutant(
         "push-in-doubt-goes-to-another-shard",
         "zkrq/protocol/pushing.py",
         "            if effort.touched:\n",

@@ -261,13 +261,14 @@ class Resharding:
         """Under a settling map: register the homes that would be others under the wanted one (``protocol/shards.py``).
 
         ``version``: of the map's register.  If the map is another one meanwhile, less may be done; then the wanted one
-        is not written.  Raises ``Unavailable``, also if one of the shards of the hash cannot be reached.
+        is not written.  Raises ``Unavailable``, also if one of the shards of the hash cannot be reached, or if a server
+        of it is away that may come back with what it holds.
         """
         shards = [await self._use(name, map.shards[name].register) for name in map.hashed]
         for shard in shards:
             await self._ask_for_map(shard)
         for shard in shards:
-            for queue in await shard.replicas.names(calls.Queues(), everywhere=True):
+            for queue in await shard.replicas.names(calls.Queues(), complete=True):
                 if moves(queue, map, wanted):
                     register, at = await read_home(self._coordinator, queue)
                     if not register or map.shard_with(register) is None:

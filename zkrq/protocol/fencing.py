@@ -12,11 +12,13 @@ from typing import TYPE_CHECKING
 
 from zkrq.protocol.calls import START, Claims, Fence, Names, NamesPage, Paging, Retire, texts_of
 from zkrq.protocol.deciding import Deciding
+from zkrq.protocol.replies import Answer, Status
 from zkrq.protocol.steps import Answers, CheckTime, Operation, PlaceFailed, Seen, place, refuse
 
 if TYPE_CHECKING:
-    from zkrq.protocol.replies import Answer
     from zkrq.protocol.view import ServerId, View
+
+_RETURNING = Answer(Status.STALE, (), "it is not in sync, and may come back with what no other server has")
 
 
 class Fencing(Deciding):
@@ -64,18 +66,23 @@ class Fencing(Deciding):
 
         yield from self.tell(queue, attempt)
 
-    def names(self, call: Paging[NamesPage], *, everywhere: bool = False) -> Operation[list[str]]:
+    def names(
+        self, call: Paging[NamesPage], *, everywhere: bool = False, complete: bool = False
+    ) -> Operation[list[str]]:
         """List the names that a script gives page by page, on the queue's primary, or together on every server of the
         view.
 
+        ``complete``: everywhere, and only once no server outside the view can come back with names of its own.
         Names that exist during the whole call are returned.  Raises ``NothingDone``.
         """
         found = set[bytes]()
 
         def attempt(view: View) -> Operation[Answers]:
             yield CheckTime()
+            if complete and (returning := self.returning(view)):
+                return returning
             view = yield from Seen(view)
-            for id in sorted(view.receivers) if everywhere else (view.primary(call.queue),):
+            for id in sorted(view.receivers) if everywhere or complete else (view.primary(call.queue),):
                 try:
                     found.update((yield from place(view, id).names(call)))
                 except PlaceFailed as failure:
@@ -86,3 +93,11 @@ class Fencing(Deciding):
 
         yield from self.tell(call.queue, attempt)
         return texts_of(found)
+
+    def returning(self, view: View) -> Answers:
+        """Return an answer that has the view read again for each server that may come back with what it holds.
+
+        Such a server is not asked: it may still take calls of the view in which it was a member, until a client
+        reaches it and brings it back.
+        """
+        return dict.fromkeys(view.eligible, _RETURNING)

@@ -15,7 +15,8 @@ one with limits, or with groups in order.  The map names these.  A change of the
    look whether the map is still this one.
 2. The servers of all shards of the hash are told to refuse pushes that were placed by an older map
    (``View.map_number``).
-3. All queues of these shards are listed, and those whose home the new hash would move are registered.
+3. All queues of these shards are listed, on every server that may ever count again, and those whose home the new hash
+   would move are registered.
 4. The map is changed by compare-and-set, and is not settling any more.
 
 Each part is needed, or one id is pushed to two shards:
@@ -24,6 +25,10 @@ Each part is needed, or one id is pushed to two shards:
   either, and pushes x to where the new hash says.  B writes its choice, by the old hash, and pushes x there.
 * Without (2): the map changes, and C places x by the new hash; B knows an older map, and pushes x by the old one.
 * Without (3): x was pushed by the old hash before, to a queue without a register.  Pushed again, it goes elsewhere.
+* With servers of the views alone in (3): a server that was evicted while the view fell below ``min_replicas`` is
+  eligible, so it comes back with what it holds.  It has not heard of (2).  After the queues were listed it takes x from
+  a client that has not heard of anything either; that push is pushed again, to where the new hash says; then the server
+  comes back with x.
 """
 
 from __future__ import annotations

@@ -91,10 +91,10 @@ class Replicas:
         """Make a call that only reads on the queue's primary.  Raises ``Unavailable``."""
         return await self.run(self._operations.ask_primary(call))
 
-    async def names(self, call: Paging[NamesPage], *, everywhere: bool = False) -> list[str]:
-        """Return all names that a script gives page by page, of the primary or of every server.  Raises
-        ``Unavailable``."""
-        return await self.run(self._operations.names(call, everywhere=everywhere))
+    async def names(self, call: Paging[NamesPage], *, everywhere: bool = False, complete: bool = False) -> list[str]:
+        """Return all names that a script gives page by page, of the primary or of every server; ``complete``: see
+        ``Fencing.names``.  Raises ``Unavailable``."""
+        return await self.run(self._operations.names(call, everywhere=everywhere, complete=complete))
 
     async def pages(self, call: Paging[P]) -> AsyncGenerator[tuple[P, bool]]:
         """Page through something on the queue's primary.
