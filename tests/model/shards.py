@@ -20,7 +20,7 @@ from tests.model.rules import Rule
 from tests.model.runner import TRIES, Client
 from tests.model.world import World
 from zkrq.base.errors import Receipt, Unavailable, ZkrqError
-from zkrq.base.events import Events
+from zkrq.base.events import Events, went_back
 from zkrq.base.settings import Settings
 from zkrq.client.resharding import Resharding
 from zkrq.client.shard import Shard
@@ -127,6 +127,10 @@ class Part:
             change = partial(_in_this_epoch, change)
         await doze(self._world)
         return await self._do(self._client.change(known, change))
+
+    def tell_went_back(self, register: str, known: int, stored: int, step: str, *, told: str) -> str:
+        """Without the compare-and-set of the map it goes back."""
+        return went_back(register, known, stored, step)
 
     async def end(self, known: View) -> bool:
         await doze(self._world)
