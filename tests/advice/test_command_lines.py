@@ -51,11 +51,19 @@ LINES = (
         "peek kept --state done",
         "queues set kept --history 5 && list kept --state done",
     ),
-    Refused(
-        "client/items.py",
-        "must be one of {}; items that have ended",
-        "peek ended --state gone",
-        "queues set ended --history 5 && list ended --state done",
+    *(
+        Refused(
+            "operations/items.py",
+            "items that have ended: `history()`, or `zkrq list QUEUE --state done`",
+            wrong,
+            "queues set ended --history 5 && list ended --state done",
+        )
+        for wrong in (
+            "peek ended --state gone",
+            "find ended --state done",
+            "export ended --state done",
+            "cancel ended --state done --yes",
+        )
     ),
     Refused(
         "cli/settings.py",

@@ -21,7 +21,7 @@ from zkrq.client.groups import Group
 from zkrq.client.inspection import Sizes, Statistics
 from zkrq.client.items import EndedItem, EndState, Item, ItemState
 from zkrq.operations.claims import CLAIMED
-from zkrq.operations.items import ENDED, ENDS, FATES, ITEM, RESULT_OF_ITEM, STATES, WORK_PROGRESS
+from zkrq.operations.items import ENDED, ENDS, FATES, ITEM, RESULT_OF_ITEM, STATE, WORK_PROGRESS
 from zkrq.operations.kinds import Choice, Count, Flag, Header, Many, Moment, Number, Seconds, Text, Texts
 from zkrq.operations.labels import Labels
 from zkrq.operations.operation import Wording
@@ -197,7 +197,7 @@ def test_what_a_result_is_in_python_is_in_the_table() -> None:
 
 
 def test_words_of_states_are_those_of_python() -> None:
-    assert get_args(ItemState) == STATES
+    assert get_args(ItemState) == STATE.words
     assert get_args(EndState) == ENDS
     assert {each.value for each in ResultState} == set(FATES)
 

@@ -15,7 +15,10 @@ FOUND_MAX = 500
 LETTERS_MAX = 500
 """Dead letters of one request."""
 
-STATES = ("ready", "scheduled", "claimed", "dead")
+STATE = Choice(
+    ("ready", "scheduled", "claimed", "dead"),
+    "items that have ended: `history()`, or `zkrq list QUEUE --state done`",
+)
 
 ENDS = ("done", "dead", "cancelled", "expired")
 
@@ -41,7 +44,7 @@ ITEM = Record(
     "An item as it was when it was read.",
     (
         *OF_ITEM,
-        Field("state", Choice(STATES), "Its state."),
+        Field("state", STATE, "Its state."),
         Field("attempts", Count(), "Deliveries that count."),
         Field("failures", Count(), "Deliveries that failed."),
         Field("seconds_left", Seconds(), "Until the item is due, or its claim ends.", nullable=True),
@@ -102,7 +105,7 @@ FIND = Operation(
     "find",
     "List items, or find some: those of which all that is given holds, in no particular order.",
     (
-        Parameter("state", Choice(STATES), "Only items in this state.", "in any", example="dead"),
+        Parameter("state", STATE, "Only items in this state.", "in any", example="dead"),
         Parameter("key", KEY, "Only items with this key.", example="user-42"),
         Parameter(
             "header", Header(), "Only items with this header: its name, `=`, its value.", example="campaign=spring"

@@ -228,14 +228,16 @@ def _pair_in(text: str) -> tuple[str, str]:
 
 @dataclass(frozen=True, slots=True)
 class Choice(Kind[str]):
-    """One of some words."""
+    """One of some words.  ``hint``: where to find what other words may have meant."""
 
     metavar: ClassVar[str] = "WORD"
     words: tuple[str, ...]
+    hint: str = ""
 
     def check(self, name: str, value: Any) -> str:
         if value not in self.words:
-            raise ConfigError(f"{name} is {value!r:.100}: must be one of {', '.join(map(repr, self.words))}")
+            hint = self.hint and f"; {self.hint}"
+            raise ConfigError(f"{name} is {value!r:.100}: must be one of {', '.join(map(repr, self.words))}{hint}")
         return value
 
 
