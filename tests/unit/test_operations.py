@@ -24,9 +24,10 @@ from zkrq.operations.claims import CLAIMED
 from zkrq.operations.items import ENDED, ENDS, FATES, ITEM, RESULT_OF_ITEM, STATE, WORK_PROGRESS
 from zkrq.operations.kinds import Choice, Count, Flag, Header, Many, Moment, Number, Seconds, Text, Texts
 from zkrq.operations.labels import Labels
-from zkrq.operations.operation import Wording
+from zkrq.operations.operation import Parameter, Section, Wording
 from zkrq.operations.push import PUSH, RECEIPT, PushOptions
 from zkrq.operations.queues import CONSUMER, FIGURES, GROUP_FIGURES
+from zkrq.operations.schedules import LEFT_OUT, OPTIONS
 from zkrq.operations.settings import CHANGE_SETTINGS, CHANGED_LIMITS, STORED
 from zkrq.operations.table import OPERATIONS, PLACES
 
@@ -233,3 +234,21 @@ def test_every_sentence_is_one() -> None:
         told += [] if operation.result is None else [operation.result.sentence]
         assert not [each for each in told if not each.endswith(".")], operation.name
         assert set(operation.places) <= {*PLACES, *operation.by_name}
+
+
+def named_in(parameter: Parameter) -> set[str]:
+    """What a parameter's texts have as code: where that is the name of a parameter, a command shows its flag."""
+    return set(re.findall(r"`([^`]+)`", f"{parameter.sentence} {parameter.absent} {parameter.null}"))
+
+
+@pytest.mark.parametrize("operation", [*OPERATIONS.values(), OPTIONS], ids=lambda operation: operation.name)
+def test_no_sentence_of_a_parameter_shows_a_flag_by_mistake(operation: Section) -> None:
+    """Neither its own name is meant, nor a word that is one of its values and also the name of another parameter."""
+    for each in operation.parameters:
+        values = each.kind.words if isinstance(each.kind, Choice) else ()
+        assert not named_in(each) & {each.name, *(operation.by_name.keys() & values)}, each.name
+
+
+def test_no_sentence_of_a_schedule_names_an_option_that_it_does_not_have() -> None:
+    for each in OPTIONS.parameters:
+        assert not named_in(each) & LEFT_OUT.keys(), each.name

@@ -121,6 +121,15 @@ RECEIPT = Record(
     ),
 )
 
+WINDOW = (
+    "With `key`: seconds, 1 to 2592000, for which other pushes with this key and a window push nothing either, "
+    "whatever becomes of this item."
+)
+"""What ``key_window`` does, wherever a push has it."""
+
+LIFE = "Seconds from the push after which the item is no longer delivered"
+"""What ``ttl`` is, wherever a push has it."""
+
 RULES: tuple[Rule, ...] = (
     Excludes("delay", "at"),
     _IsNear(),
@@ -163,8 +172,7 @@ PUSH = Operation(
             # The least one keeps the versions of the key's record below the clock, at which they begin again once it
             # was dropped.
             Seconds(1.0, 30 * 86400.0),
-            "With `key`: seconds, 1 to 2592000, for which pushes with this key and a `key_window` push nothing either, "
-            "whatever becomes of this item. Not together with `replace`.",
+            f"{WINDOW} Not together with `replace`.",
             "the key is free once the item is done or dead",
         ),
         Parameter(
@@ -185,7 +193,7 @@ PUSH = Operation(
         Parameter(
             "ttl",
             Seconds(positive=True),
-            "Seconds from now after which the item is no longer delivered; must be longer than `delay`.",
+            f"{LIFE}; must be longer than `delay`.",
             "no limit",
         ),
         Parameter("headers", Texts(), "Short texts beside the item, by name: 4,096 bytes in all."),

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 from zkrq.base.checks import MAX_ID, Duration, check_duration, check_id
 from zkrq.base.errors import ConfigError
 from zkrq.operations.kinds import Choice, Content, Count, Flag, Kind, Many, Moment, Seconds, Text
 from zkrq.operations.operation import PYTHON, Failure, Field, Operation, Parameter, Record, Rule, Section, Wording
-from zkrq.operations.push import PUSH
+from zkrq.operations.push import LIFE, PUSH, WINDOW
 from zkrq.protocol.clocks import PUT_WINDOW
 from zkrq.protocol.recurring import MISSED
 
@@ -72,7 +72,14 @@ LEFT_OUT: Mapping[str, str] = {
 }
 """Options of a push that pushes of a schedule do not have, and why."""
 
-OPTIONS = Section("SchedulePushes", "The options that each push of a schedule has.", PUSH.without(LEFT_OUT))
+_SENTENCES: Mapping[str, str] = {"key_window": WINDOW, "ttl": f"{LIFE}."}
+"""What options do, where the push also says how they go with those that are left out."""
+
+OPTIONS = Section(
+    "SchedulePushes",
+    "The options that each push of a schedule has.",
+    tuple(replace(each, sentence=_SENTENCES.get(each.name, each.sentence)) for each in PUSH.without(LEFT_OUT)),
+)
 
 
 def of_push(option: Parameter) -> Field:
