@@ -9,7 +9,7 @@ from unittest.mock import patch
 from zkrq.client import upgrading
 from zkrq.client.examining import reading
 from zkrq.protocol import levels, refounding
-from zkrq.protocol.levels import RELEASES, SPOKEN, Feature, Levels
+from zkrq.protocol.levels import RELEASES, SPOKEN, AtLevel, Levels
 
 LATER = SPOKEN.highest + 1
 """The level of that release."""
@@ -18,7 +18,7 @@ RELEASE = "9.9.0"
 """Its name."""
 
 
-class Later(Feature):
+class Later(AtLevel):
     """What comes with it."""
 
     THING = ("a new thing", LATER)

@@ -14,7 +14,7 @@ import pytest
 import zkrq
 from tests.harness import command, configured, new_namespace
 from tests.integration.shell import Shell
-from tests.levels import later_release
+from tests.levels import LATER, later_release
 from tests.proxy import Proxy
 from tests.security.rights import rule
 from zkrq import local
@@ -24,7 +24,7 @@ from zkrq.client.examining.reading import read_facts
 from zkrq.client.examining.rules import Finding, examine
 from zkrq.coordination.coordinator import VIEW
 from zkrq.coordination.zookeeper.asking import HostReport
-from zkrq.protocol.levels import ClientInfo, Levels
+from zkrq.protocol.levels import SPOKEN, ClientInfo, Levels
 from zkrq.protocol.levels import encode as encode_client
 from zkrq.protocol.view import ServerId, decode, encode
 from zkrq.replication.urls import dial
@@ -288,7 +288,11 @@ async def test_min_replicas_that_differs(own: local.Servers, namespace: str) -> 
 @pytest.mark.parametrize(
     ("old", "new", "told"),
     [
-        (b'"level":1', b'"level":9', "it is at level 9, that of another release, and this zkrq .*; install here"),
+        (
+            b'"level":%d' % SPOKEN.highest,
+            b'"level":9',
+            "it is at level 9, that of another release, and this zkrq .*; install here",
+        ),
         (b'"epoch"', b'"spoilt"', "holds no view of zkrq.*; restore ZooKeeper's data"),
     ],
 )
@@ -326,16 +330,16 @@ async def test_an_upgrade_that_was_not_ended_and_a_client_that_is_too_old(
 
         finding = await only(own, namespace)
         assert (finding.kind, finding.gravity.value) == ("release", "warning")
-        assert finding.text.endswith("needs level 2 is refused; `zkrq upgrade --check`, then `zkrq upgrade`")
-        await coordinator.introduce(encode_client(ClientInfo("mailer", "host-a", "0.1.9", Levels(1, 1), "")))
+        assert finding.text.endswith(f"needs level {LATER} is refused; `zkrq upgrade --check`, then `zkrq upgrade`")
+        await coordinator.introduce(encode_client(ClientInfo("mailer", "host-a", "0.1.9", Levels(1, LATER - 1), "")))
         await coordinator.enrol("mailer")
         finding = await only(own, namespace)
         assert (finding.kind, finding.gravity.value) == ("release", "warning")
         assert "these do not speak it: mailer (0.1.9); replace them, then `zkrq upgrade --check`" in finding.text
-        await make_active(2)
+        await make_active(LATER)
         finding = await only(own, namespace)
         assert (finding.kind, finding.gravity.value) == ("release", "wrong")
-        assert "level 2 is active, which these do not speak, so they are refused: mailer (0.1.9)" in finding.text
+        assert f"level {LATER} is active, which these do not speak, so they are refused: mailer (0.1.9)" in finding.text
 
 
 async def test_servers_of_another_namespace(own: local.Servers, namespace: str) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
@@ -21,12 +22,15 @@ from zkrq.client import upgrading
 from zkrq.client.inner import client_of
 from zkrq.coordination.coordinator import VIEW
 from zkrq.coordination.memory import Hub, MemoryCoordinator
-from zkrq.protocol.levels import SPOKEN, ClientInfo, Levels, encode
+from zkrq.protocol.levels import RELEASES, SPOKEN, ClientInfo, Levels, encode
 from zkrq.protocol.scripts import LIBRARY
 from zkrq.protocol.view import decode
 from zkrq.protocol.view import encode as encode_view
 
 pytestmark = pytest.mark.anyio
+
+LEVEL = SPOKEN.highest
+"""What a namespace has that this release founds."""
 
 
 async def ignore(item: object) -> None:
@@ -43,21 +47,22 @@ def later() -> Iterator[None]:
 async def test_what_the_release_before_cannot_read_waits_for_its_level(servers: local.Servers, later: None) -> None:
     async with in_process(servers, new_namespace()) as cluster:
         check = client_of(cluster).shards.placement.check
-        assert cluster.level == 1
-        with pytest.raises(zkrq.ConfigError, match=r"a new thing: this needs level 2, and .* level 1.*`zkrq upgrade`"):
+        assert cluster.level == LEVEL
+        told = rf"a new thing: this needs level {LATER}, and .* level {LEVEL}.*`zkrq upgrade`"
+        with pytest.raises(zkrq.ConfigError, match=told):
             check(Later.THING)
-        assert await cluster.upgrade() == 2 == cluster.level == cluster.view.level
+        assert await cluster.upgrade() == LATER == cluster.level == cluster.view.level
         check(Later.THING)
 
 
 async def test_a_raised_level_names_its_release_in_the_view(servers: local.Servers, later: None) -> None:
     async with in_process(servers, new_namespace(), hub := Hub()) as cluster:
         content = json.loads(hub.read(VIEW).data or b"")
-        assert content["level"] == 1
+        assert content["level"] == LEVEL
         assert "raised_by" not in content
         await cluster.upgrade()
         content = json.loads(hub.read(VIEW).data or b"")
-        assert (content["level"], content["raised_by"]) == (2, __version__)
+        assert (content["level"], content["raised_by"]) == (LATER, __version__)
 
 
 async def test_the_level_is_not_raised_while_a_client_does_not_speak_it(servers: local.Servers, later: None) -> None:
@@ -75,21 +80,23 @@ async def test_the_level_is_not_raised_while_a_client_does_not_speak_it(servers:
         hub.introduced[f"{session}.2"] = encode(
             ClientInfo("producer", "host-a", "0.1.9", Levels(1, 1), "zkrq_0123456789ab")
         )
-        with pytest.raises(zkrq.ConfigError, match=r"1 client\(s\) do not speak level 2: producer \(0\.1\.9\)"):
+        with pytest.raises(zkrq.ConfigError, match=rf"1 client\(s\) do not speak level {LATER}: producer \(0\.1\.9\)"):
             await cluster.upgrade()
         del hub.introduced[f"{session}.2"]
-        with pytest.raises(zkrq.ConfigError, match=r"do not speak level 2: old consumer \(of an unknown release\)"):
+        with pytest.raises(
+            zkrq.ConfigError, match=rf"do not speak level {LATER}: old consumer \(of an unknown release\)"
+        ):
             await cluster.upgrade()
         assert [consumer.version for consumer in (await cluster.consumers()).values()] == [""]
-        assert (cluster.level, cluster.view.epoch) == (1, 1)
-        assert await cluster.upgrade(force=True) == 2
-        assert (cluster.level, cluster.view.epoch) == (2, 2)
-        assert await cluster.upgrade(force=True) == 2, "again: nothing changes"
+        assert (cluster.level, cluster.view.epoch) == (LEVEL, 1)
+        assert await cluster.upgrade(force=True) == LATER
+        assert (cluster.level, cluster.view.epoch) == (LATER, 2)
+        assert await cluster.upgrade(force=True) == LATER, "again: nothing changes"
         assert cluster.view.epoch == 2
-        assert [event.level for event in events if isinstance(event, zkrq.LevelRaised)] == [2]
+        assert [event.level for event in events if isinstance(event, zkrq.LevelRaised)] == [LATER]
     with pytest.raises(zkrq.ConfigError, match="a level is never lowered"):
         async with in_process(servers, namespace, hub) as other:
-            await other.upgrade(1)
+            await other.upgrade(LEVEL)
 
 
 async def test_a_client_that_does_not_speak_the_level_writes_nothing_more(servers: local.Servers) -> None:
@@ -98,13 +105,14 @@ async def test_a_client_that_does_not_speak_the_level_writes_nothing_more(server
     async with in_process(servers, namespace, hub, on_event=events.append) as cluster:
         queue = cluster.queue("q")
         await queue.push("a")
-        later = replace(decode(hub.read(VIEW).data or b""), epoch=2, level=2, raised_by="0.9.0")
-        data = encode_view(later).replace(b'"level":2', b'"level":9')
+        later = replace(decode(hub.read(VIEW).data or b""), epoch=2, level=LEVEL, raised_by="0.9.0")
+        data = encode_view(later).replace(b'"level":%d' % LEVEL, b'"level":9')
         assert hub.swap(VIEW, data, hub.read(VIEW).version)
         # The client hears of it, although no server does yet.
         await until(lambda: bool([event for event in events if isinstance(event, zkrq.LevelRefused)]))
         pop = partial(queue.pop_many, 1, timeout=1)
-        told = r"level 9, that of zkrq 0\.9\.0, and this zkrq 0\.2\.0 speaks level 1: install zkrq 0\.9\.0"
+        this = re.escape(f"this zkrq {RELEASES[LEVEL]} speaks {SPOKEN}")
+        told = rf"level 9, that of zkrq 0\.9\.0, and {this}: install zkrq 0\.9\.0"
         add = partial(cluster.schedules().add, queue, "nightly", 60, 1)
         more = partial(cluster.add_shard, "more", {"redis-9": "redis://127.0.0.1:1"}, min_replicas=1)
         limit = partial(queue.set_limits, zkrq.Limits(concurrency=1))
@@ -143,11 +151,11 @@ async def test_a_shard_that_is_added_has_the_level_of_its_namespace(servers: loc
     async with in_process(servers, namespace, hub, min_replicas=1) as cluster:
         await cluster.remove_server(three)
         await cluster.add_shard("more", {three: urls[three]}, min_replicas=1)
-        assert {status.view.level for status in cluster.shards.values() if status.view} == {1}
-        with pytest.raises(zkrq.ConfigError, match="needs level 2"):
+        assert {status.view.level for status in cluster.shards.values() if status.view} == {LEVEL}
+        with pytest.raises(zkrq.ConfigError, match=f"needs level {LATER}"):
             client_of(cluster).shards.placement.check(Later.THING)
         await cluster.upgrade()
-        assert {status.view.level for status in cluster.shards.values() if status.view} == {2}
+        assert {status.view.level for status in cluster.shards.values() if status.view} == {LATER}
         assert {one, two} <= cluster.view.servers.keys()
         client_of(cluster).shards.placement.check(Later.THING)
 
@@ -165,8 +173,8 @@ async def test_an_upgrade_that_is_interrupted_says_so_and_is_continued(
             patched.setattr(replicas, "tell_all", away)
             with pytest.raises(zkrq.OutcomeUnknown, match="a part was done before this failed: no server answers"):
                 await cluster.upgrade()
-        assert cluster.level == 2
-        assert await cluster.upgrade() == 2
+        assert cluster.level == LATER
+        assert await cluster.upgrade() == LATER
 
 
 async def test_libraries_that_no_client_uses_are_removed_when_the_level_is_raised(
@@ -215,12 +223,12 @@ async def test_the_leader_reports_several_releases_and_upgrades_a_day_after_the_
                 await mine.look()
 
         await look_for(23)
-        assert cluster.level == 1
+        assert cluster.level == LEVEL
         # For two days only the former release is there, and nobody who would note that: the day begins anew.
         now_ms[0] += 1_000 * 48 * 3600
         await mine.look()
         await look_for(23)
-        assert cluster.level == 1
+        assert cluster.level == LEVEL
         await look_for(2)
         assert cluster.level == LATER
         assert reported() == [(__version__, "unknown")]
@@ -276,19 +284,19 @@ async def test_the_command_line_says_who_is_too_old_and_raises_the_level(
             await other.enrol("old consumer")
             code, out, err = await shell.run("upgrade", "--check")
             assert (code, err) == (0, ""), "it has named its release"
-            assert out == "level 1 is active, and every client speaks level 1\n"
+            assert out == f"level {LEVEL} is active, and every client speaks level {LEVEL}\n"
             await other.introduce(encode(ClientInfo("mailer", "host-a", "0.1.9", Levels(0, 0), "zkrq_0123456789ab")), 9)
             code, out, err = await shell.run("upgrade", "--check")
             assert code != 0
             assert "host-a  mailer  zkrq 0.1.9" in out
-            assert "1 client must be replaced by zkrq 0.2.0 or later first" in err
+            assert f"1 client must be replaced by zkrq {RELEASES[LEVEL]} or later first" in err
         session = coordinator.session.id
         await coordinator.introduce("never twice in one session")
         [client] = [each for each in (await cluster.clients()).items() if each[0] == session]
         assert client[1].description == "mailer"
         code, out, err = await shell.run("upgrade")
-        assert (code, out, err) == (0, "level 1 is active, as before\n", "")
+        assert (code, out, err) == (0, f"level {LEVEL} is active, as before\n", "")
         code, _, err = await shell.run("upgrade", "--level", "7")
         assert code != 0
         assert "level" in err
-        assert await shell.value("upgrade", "--check") == [{"level": 1, "wanted": 1}]
+        assert await shell.value("upgrade", "--check") == [{"level": LEVEL, "wanted": LEVEL}]

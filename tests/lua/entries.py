@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from types import MappingProxyType
 from typing import NamedTuple, cast
 
 from zkrq.protocol import calls
@@ -21,6 +22,7 @@ from zkrq.protocol.records import (
     in_order,
     pack,
     unpack,
+    with_fields,
 )
 
 WINDOW_MS = 300_000
@@ -94,6 +96,7 @@ class Put(NamedTuple):
     above_n: int = 1
     group: str | None = None
     ordered: bool = False
+    fields: Mapping[str, bytes] = MappingProxyType({})
 
     @property
     def call(self) -> calls.Put:
@@ -109,6 +112,7 @@ class Put(NamedTuple):
             ttl_ms=self.ttl_ms or 0,
             group=self.group,
         )
+        record = with_fields(record, self.fields)
         if self.ordered:
             record = in_order(record)
         return calls.Put(self.id, above(record, self.above_n), joined(self.payload))

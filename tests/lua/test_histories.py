@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator
+from collections.abc import Generator, Mapping
 from typing import NamedTuple
 
 import pytest
@@ -33,6 +33,7 @@ class Step(NamedTuple):
 
 KEYS = ("", "k1", "k2")  # several items may have the same one: what two primaries decided can come together
 TTLS = (0, 3_600_000_000)
+FIELDS: tuple[Mapping[str, bytes], ...] = ({}, {}, {"?": b"of a later release"})
 GROUPS = (None, None, "", "g", "h")
 ROWS = (Row("ann", 1, 60_000), Row("bob", 7, 60_000), Row("ann", 2, 60_000))
 
@@ -56,6 +57,7 @@ def histories(draw: st.DrawFn, *, revivals: bool = False) -> list[Step]:
         bundle = Bundle(
             FIRST, "Q" * size, [0] * size, [0] * size, key=key, expires_us=ttl_us, ttl_us=ttl_us, is_alone=is_alone
         )._replace(group=draw(st.sampled_from(GROUPS)), priority=draw(st.integers(0, 1)))
+        bundle = bundle._replace(fields=draw(st.sampled_from(FIELDS)))
         for _ in range(draw(st.integers(0, 7))):
             steps.append(Step(id, bundle, draw(st.sampled_from([-5_000, 0, 60_000]))))
             epoch = draw(st.integers(max(1, bundle.version.epoch), bundle.version.epoch + 2))

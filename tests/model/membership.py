@@ -18,7 +18,7 @@ from tests.model.rules import Rule
 from tests.model.server import Request
 from tests.model.world import World
 from zkrq.protocol.calls import Call
-from zkrq.protocol.levels import FIRST_LEVEL
+from zkrq.protocol.levels import SPOKEN
 from zkrq.protocol.replies import Answer, Status
 from zkrq.protocol.steps import Answers, NothingDone
 from zkrq.protocol.view import Life, ServerId, View, ViewChange, check_view
@@ -48,7 +48,7 @@ class Member:
         self.speaks = LATER
         """The latest level that it speaks."""
         if world.levels and world.chance(OLD):
-            self.speaks = FIRST_LEVEL
+            self.speaks = SPOKEN.highest
         self.view = world.view
 
     @property

@@ -20,7 +20,7 @@ from zkrq.coordination.coordinator import Versioned
 from zkrq.producing.placement import Placement
 from zkrq.protocol import attempts, witness
 from zkrq.protocol.calls import Apply, Call, PushPlain, Records
-from zkrq.protocol.levels import Feature
+from zkrq.protocol.levels import AtLevel
 from zkrq.protocol.records import State, states_of
 from zkrq.protocol.recurring import Course, Loss
 from zkrq.protocol.replies import VERDICTS, Answer, Status, Verdict
@@ -190,7 +190,7 @@ def a_ttl_begins_anew() -> AbstractContextManager[object]:
     """The moment at which an item expires is the same one after every decision."""
     return _rewritten(
         {
-            "tails.write(key, expires_us + shift, ttl_us)": "tails.write(key, now_us + ttl_us, ttl_us)",
+            "tails.packed(key, expires_us + shift, ttl_us)": "tails.packed(key, now_us + ttl_us, ttl_us)",
             "if shift ~= 0 then rebase(r, shift) end": "rebase(r, shift)",
         }
     )
@@ -314,7 +314,7 @@ def a_level_keeps_the_epoch() -> AbstractContextManager[object]:
 def what_is_new_does_not_wait_for_its_level() -> Generator[None, None, None]:
     """What the release before cannot read is written only at a later level."""
 
-    def check(placement: Placement, feature: Feature) -> None:
+    def check(placement: Placement, feature: AtLevel) -> None:
         pass
 
     with patch.object(Placement, "check", check), patch.object(rolling, "LEVEL_BEFORE", 0):

@@ -14,12 +14,13 @@ from tests.every import every
 from zkrq.consuming.lease import LETS_GO_ON, Verb
 from zkrq.protocol.records import (
     BUNDLE_MAX,
+    FIELDS_FORMAT,
     FIRST,
     FORMAT,
-    GROUPED_FORMAT,
     MOVES,
     PRIORITIES,
     Bundle,
+    DamagedRecord,
     ItemRecord,
     Own,
     Row,
@@ -34,6 +35,7 @@ from zkrq.protocol.records import (
     unpack,
     version_of,
     was_put_back,
+    with_fields,
 )
 from zkrq.protocol.scripts import SCRIPTS, read_files
 
@@ -72,6 +74,7 @@ def bundles(draw: st.DrawFn) -> Bundle:
         expires_us=expires_us,
         ttl_us=draw(moments) if expires_us else 0,
         group=draw(st.none() | texts.filter(lambda text: "\0" not in text)),
+        fields=draw(st.dictionaries(st.sampled_from("AFSZ\xff"), st.binary(max_size=30))),
     )
 
 
@@ -128,6 +131,21 @@ PUBLISHED = {
             "515151 7f7f7f 000000000000 00 00 00 0167 0000000000000000"
         ),
     ),
+    "alone, with a time to live and two fields": (
+        Bundle(Version(2, 5), "Q", due_us=5.0, expires_us=7.0, ttl_us=2.0, fields={"a": b"one", "Z": b""}),
+        # The fields: nine bytes, ordered by kind.
+        (
+            "04 02000000 05000000 10 00 0000000000000000 0000000000001440 0000000000000000 0000000000000000"
+            "51 7f 0000 00 00 00 0900 5a0000 610300 6f6e65 00 0000000000001c40 0000000000000040"
+        ),
+    ),
+    "two of a group, with a field": (
+        Bundle(FIRST, "QQ", priority=4, is_alone=False, group="g", fields={"F": b"x"}),
+        (
+            "04 00000000 01000000 44 02 0000000000000000 0000000000000000 0000000000000000 0000000000000000"
+            "5151 7f7f 00000000 00 00 00 0400 460100 78 0167 0000000000000000"
+        ),
+    ),
     "paused": (
         Bundle(Version(4, 1), "P", pushed_at_ms=1_700_000_000_000),
         (
@@ -136,7 +154,7 @@ PUBLISHED = {
         ),
     ),
 }
-"""Bytes of FORMAT 2, and 3 of items in a group, as servers and older clients hold them: never to be changed."""
+"""Bytes of FORMAT 2, 3 of items in a group, and 4 with fields, as servers and clients hold them: never changed."""
 
 OF_FORMAT_1 = bytes.fromhex(
     "01 00000000 01000000 51 04 00000000 00000000 00008056febc7842 0000000000000000 00000000 00 0000 0000"
@@ -167,7 +185,7 @@ def test_published_bytes_are_readable_for_ever(name: str) -> None:
     assert pack(bundle).hex() == packed.replace(" ", "")
 
 
-@pytest.mark.parametrize("format", [0, 1, GROUPED_FORMAT + 1, 255])
+@pytest.mark.parametrize("format", [0, 1, FIELDS_FORMAT + 1, 255])
 def test_another_format_is_refused(format: int) -> None:
     packed = pack(Bundle(FIRST, "Q"))
     with pytest.raises(ValueError, match="format"):
@@ -198,6 +216,22 @@ def test_fresh_is_the_record_of_a_push(
     else:
         bundle = bundle._replace(key=key, expires_us=ttl_ms * 1000, ttl_us=ttl_ms * 1000)
         assert fresh(priority, pushed_at_ms, delay_ms=delay_ms, key=key, ttl_ms=ttl_ms) == pack(bundle)
+    fields = {"F": b"home/name"}
+    plain = fresh(priority, pushed_at_ms, size=size, delay_ms=delay_ms)
+    assert unpack(with_fields(plain, fields)) == unpack(plain)._replace(fields=fields)
+    assert with_fields(plain, {}) == plain
+
+
+@pytest.mark.parametrize(
+    "fields",
+    ["0500 460100 78", "0300 460100 78", "0400 460200 78", "0800 460100 78 460100 78", "0800 460100 78 450100 78"],
+)
+def test_fields_that_do_not_fill_their_place_in_order_are_damage(fields: str) -> None:
+    packed = pack(Bundle(FIRST, "Q", fields={"F": b"x"}))
+    before = packed[: -len(bytes.fromhex("0400 460100 78"))]
+    assert unpack(before + bytes.fromhex("0400 460100 78")) == unpack(packed)
+    with pytest.raises(DamagedRecord):
+        unpack(before + bytes.fromhex(fields))
 
 
 @given(bundles(), u32)

@@ -10,7 +10,7 @@ from datetime import datetime, timedelta
 from typing import TypeAlias
 
 from zkrq.base.errors import ConfigError
-from zkrq.protocol.levels import Feature, missing
+from zkrq.protocol.levels import AtLevel, missing
 
 Duration: TypeAlias = float | timedelta
 """Seconds, or a ``timedelta``."""
@@ -67,7 +67,7 @@ def check_id(what: str, id: str) -> str:
     return id
 
 
-def check_feature(feature: Feature, level: int) -> None:
+def check_feature(feature: AtLevel, level: int) -> None:
     """Raise ``ConfigError`` if this level, the active one, lacks a feature; nothing was written."""
     if why := missing(feature, level):
         raise ConfigError(f"{feature.value[0]}: {why}")

@@ -19,7 +19,7 @@ from zkrq.protocol.shards import FIRST, ShardMap, ShardName, ShardState
 
 if TYPE_CHECKING:
     from zkrq.coordination.coordinator import Coordinator
-    from zkrq.protocol.levels import Feature
+    from zkrq.protocol.levels import AtLevel
     from zkrq.replication.replicas import Replicas
 
 AVOID_SECONDS = 1.0
@@ -87,7 +87,7 @@ class Placement:
         self.map, self._version = map, version
         self._homes.clear()
 
-    def check(self, feature: Feature) -> None:
+    def check(self, feature: AtLevel) -> None:
         """Raise ``ConfigError`` if the active level of a shard lacks a feature; nothing was written."""
         for target in self.targets.values():
             check_feature(feature, target.replicas.level)

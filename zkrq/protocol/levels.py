@@ -24,7 +24,10 @@ from zkrq.protocol import znodes
 FIRST_LEVEL = 1
 """Level of the first release."""
 
-RELEASES = {FIRST_LEVEL: "0.2.0"}
+SECOND_LEVEL = 2
+"""Level of records with fields (format 4), which clients of before do not read."""
+
+RELEASES = {FIRST_LEVEL: "0.2.0", SECOND_LEVEL: "0.3.0"}
 """First release that speaks each level; the last one is of this release."""
 
 
@@ -41,21 +44,25 @@ class Levels(NamedTuple):
         return f"level {self.lowest}" if self.lowest == self.highest else f"levels {self.lowest} to {self.highest}"
 
 
-SPOKEN = Levels(FIRST_LEVEL, FIRST_LEVEL)
+SPOKEN = Levels(FIRST_LEVEL, SECOND_LEVEL)
 """What this release speaks."""
 
 
-class Feature(enum.Enum):
-    """What needs a level above the first: its name in errors, and the level at which it began.
-
-    Gate it where a client asks for it, before anything is written (``check_feature``).  Nothing does yet: the first
-    level is that of the first release.
-    """
+class AtLevel(enum.Enum):
+    """What begins at a level: its name in errors, and that level."""
 
     @property
     def level(self) -> int:
         """First level that has it."""
         return self.value[1]
+
+
+class Feature(AtLevel):
+    """What needs a level above the first.
+
+    Gate it where a client asks for it, before anything is written (``check_feature``).  Nothing does yet: records with
+    fields are read, and none is written.
+    """
 
 
 class OtherLevel(ValueError):
@@ -83,7 +90,7 @@ def check_level(level: int, raised_by: str = "") -> None:
         raise OtherLevel(level, raised_by)
 
 
-def missing(feature: Feature, level: int) -> str | None:
+def missing(feature: AtLevel, level: int) -> str | None:
     """Say why a feature cannot be used at this level, and what to do; None if it can."""
     if level >= feature.level:
         return None

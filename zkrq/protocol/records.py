@@ -12,6 +12,8 @@ owners      the texts that rows refer to
 rows        of claims: owner, number of the request, lease, deadline; of one that was extended also its beginning, in
             another one without a lease
 own         what an item does not share with its bundle: position, moment (due, or died), failures
+fields      only of format 4: their length in all (2 bytes), then of each its kind (a letter), length (2 bytes), bytes;
+            ordered by kind; those of unknown kinds are kept
 tail        only of one item that has a key or a time to live: key, moment at which it expires (0: never), time to live;
             of the queue's limits their text (``lua/_limits.lua``)
 group       only of items in a group: its name, and the order in it (8 bytes; 0: by the moment of the push;
@@ -35,6 +37,9 @@ FORMAT = 2
 
 GROUPED_FORMAT = 3
 """First byte of the record of items in a group, so that clients that know no groups fail loudly."""
+
+FIELDS_FORMAT = 4
+"""First byte of a record that has fields, in a group or not: the same."""
 
 PRIORITIES = range(10)
 """Priorities; higher is delivered first."""
@@ -162,6 +167,9 @@ def was_put_back(claimed: ItemRecord, now: ItemRecord, *, failed: bool) -> bool:
     return grown + (now.state is State.CLAIMED) == 1
 
 
+_NO_FIELDS: Mapping[str, bytes] = MappingProxyType({})
+
+
 class Bundle(NamedTuple):
     """A record, unpacked.  ``states``, ``rows_of`` (0: none) and ``attempts`` have one element per item.  ``text``: of
     the record of the queue's limits.  ``claim_n``: number of the last claim, None unless the group keeps the order."""
@@ -185,6 +193,7 @@ class Bundle(NamedTuple):
     group: str | None = None
     order: float = 0
     claim_n: int | None = None
+    fields: Mapping[str, bytes] = _NO_FIELDS
 
     @property
     def is_alive(self) -> bool:
@@ -248,7 +257,8 @@ _OWN = struct.Struct("<BdI")
 _LIFE = struct.Struct("<dd")
 _ORDER = _CLAIM_N = struct.Struct("<d")
 _NO_ROW = 127
-_FORMATS = (bytes([FORMAT]), bytes([GROUPED_FORMAT]))
+_FIELDS_LENGTH, _FIELD = struct.Struct("<H"), struct.Struct("<cH")
+_FORMATS = tuple(bytes([each]) for each in (FORMAT, GROUPED_FORMAT, FIELDS_FORMAT))
 
 _EXPIRES, _KEYED, _GROUPED, _ORDERED = 16, 32, 64, 128
 """Flags in the byte of the priority, so that scripts read the tail of few records only."""
@@ -262,7 +272,7 @@ def pack(bundle: Bundle) -> bytes:
     is_grouped = bundle.group is not None
     parts = [
         _HEAD.pack(
-            GROUPED_FORMAT if is_grouped else FORMAT,
+            FIELDS_FORMAT if bundle.fields else GROUPED_FORMAT if is_grouped else FORMAT,
             *bundle.version,
             bundle.priority + marks + (_GROUPED if is_grouped else 0) + (_ORDERED if bundle.claim_n is not None else 0),
             0 if bundle.is_alone else size,
@@ -281,6 +291,8 @@ def pack(bundle: Bundle) -> bytes:
         bytes([len(bundle.own)]),
         *(_OWN.pack(position + 1, own.moment_us, own.failures) for position, own in sorted(bundle.own.items())),
     ]
+    if bundle.fields:
+        parts.append(_pack_fields(bundle.fields))
     if marks:
         parts += (_text(bundle.key), _LIFE.pack(bundle.expires_us, bundle.ttl_us))
     else:
@@ -290,6 +302,29 @@ def pack(bundle: Bundle) -> bytes:
     if bundle.claim_n is not None:
         parts.append(_CLAIM_N.pack(bundle.claim_n))
     return b"".join(parts)
+
+
+def _pack_fields(fields: Mapping[str, bytes]) -> bytes:
+    packed = b"".join([
+        _FIELD.pack(kind.encode("latin-1"), len(value)) + value for kind, value in sorted(fields.items())
+    ])  # fmt: skip
+    return _FIELDS_LENGTH.pack(len(packed)) + packed
+
+
+def _fields_at(packed: bytes, at: int) -> tuple[Mapping[str, bytes], int]:
+    """Read the fields of a record, and where they end."""
+    (length,) = _FIELDS_LENGTH.unpack_from(packed, at)
+    at += _FIELDS_LENGTH.size
+    ending, before, fields = at + length, b"", dict[str, bytes]()
+    while at < ending:
+        kind, length = _FIELD.unpack_from(packed, at)
+        if kind <= before:
+            raise ValueError("fields that are out of order")
+        at, before = at + _FIELD.size + length, kind
+        fields[kind.decode("latin-1")] = packed[at - length : at]
+    if at != ending or ending > len(packed):
+        raise ValueError("fields that do not fill their place")
+    return fields, at
 
 
 def _text(text: str) -> bytes:
@@ -311,7 +346,7 @@ def unpack(packed: bytes) -> Bundle:
 
 def _unpack(packed: bytes) -> Bundle:
     if packed[:1] not in _FORMATS:
-        raise ValueError(f"a record of format {packed[:1]!r}, this version of zkrq reads {FORMAT}")
+        raise ValueError(f"a record of format {packed[:1]!r}, this version of zkrq reads {FORMAT} to {FIELDS_FORMAT}")
     _, epoch, n, marked, count, pushed_at_ms, due_us, clock_us, soonest_us = _HEAD.unpack_from(packed)
     size, at = count or 1, _HEAD.size
     states = packed[at : at + size].decode("ascii")
@@ -337,6 +372,7 @@ def _unpack(packed: bytes) -> Bundle:
     }
     if (rows_of and not 0 <= min(rows_of) <= max(rows_of) <= len(rows)) or len(rows_of) < size:
         raise ValueError("an item whose claim is missing")
+    fields, tail_at = _fields_at(packed, own_end) if packed[0] == FIELDS_FORMAT else (_NO_FIELDS, own_end)
     return Bundle(
         Version(epoch, n),
         states,
@@ -350,7 +386,8 @@ def _unpack(packed: bytes) -> Bundle:
         soonest_us,
         rows,
         own,
-        *_tail_at(packed, own_end, marked),
+        *_tail_at(packed, tail_at, marked),
+        fields,
     )
 
 
@@ -413,6 +450,11 @@ def in_order(record: bytes) -> bytes:
     """Make the record of a push of one item into a group that keeps the order."""
     marked = bytes([record[_MARKED_AT] | _ORDERED])
     return b"".join((record[:_MARKED_AT], marked, record[_MARKED_AT + 1 :], _NO_CLAIM))
+
+
+def with_fields(record: bytes, fields: Mapping[str, bytes]) -> bytes:
+    """Make the record of the same push with these fields."""
+    return pack(unpack(record)._replace(fields=fields)) if fields else record
 
 
 _MARKED_AT = 9

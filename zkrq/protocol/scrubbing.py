@@ -268,6 +268,7 @@ def tombstone_for(item: Copied, now_ms: int) -> Copied:
         ttl_us=bundle.ttl_us,
         group=bundle.group,
         order=bundle.order,
+        fields=bundle.fields,
     )
     return Copied(item.id, pack(removed), b"", b"", None)
 

@@ -67,6 +67,7 @@ class Adopted(NamedTuple):
             expires_us=bundle.expires_us + since if bundle.expires_us else 0,
             ttl_us=bundle.ttl_us,
             group=bundle.group,
+            fields=bundle.fields,
         )
         bundle_id = copied.id.decode()
         id = bundle_id if bundle.is_alone else item_id(bundle_id, position)

@@ -8,7 +8,19 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from zkrq.protocol.payloads import join, payload_at, split
-from zkrq.protocol.records import FIRST, Bundle, Version, above, fresh, is_alone, pack, states_of, unpack, version_of
+from zkrq.protocol.records import (
+    FIRST,
+    Bundle,
+    Version,
+    above,
+    fresh,
+    is_alone,
+    pack,
+    states_of,
+    unpack,
+    version_of,
+    with_fields,
+)
 
 
 def pack_gone(items: Iterable[tuple[bytes, bytes]]) -> bytes:
@@ -46,7 +58,7 @@ class Put(NamedTuple):
         if is_alone(self.record):
             return self
         bundle = unpack(self.record)
-        record = fresh(bundle.priority, int(bundle.pushed_at_ms), group=bundle.group)
+        record = with_fields(fresh(bundle.priority, int(bundle.pushed_at_ms), group=bundle.group), bundle.fields)
         return Put(self.item_id(position), record, join([payload_at(self.payload, position) or b""]))
 
 
@@ -139,6 +151,7 @@ def record_anew(record: bytes, payload: bytes, pushed_at_ms: int) -> tuple[bytes
     is_alone = known.is_alone and len(states) == 1
     key = known.key if is_alone else ""
     bundle = bundle._replace(states=states, is_alone=is_alone, priority=known.priority, group=known.group, key=key)
+    bundle = bundle._replace(fields=known.fields)
     return pack(bundle), states.count("Q")
 
 

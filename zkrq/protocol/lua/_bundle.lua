@@ -303,7 +303,7 @@ do
     return {
       states = r.states, named = r.named, row_owners = r.row_owners, rows = r.rows, own = r.own, due = r.due, shift = r.shift,
       soonest = r.soonest, priority = r.priority, size = r.size, pushed_at = r.pushed_at, group = r.group,
-      order = r.order, claim_n = r.claim_n,
+      order = r.order, claim_n = r.claim_n, fields = r.fields,
     }
   end
 
@@ -350,7 +350,7 @@ do
     end
     if r.marks % 2 == EXPIRES then
       local key, expires_us, ttl_us = tails.read(r.tail)
-      r.tail = tails.write(key, expires_us + shift, ttl_us)
+      r.tail = tails.packed(key, expires_us + shift, ttl_us)
     end
     r.shift = 0
   end

@@ -111,7 +111,7 @@ do
     end
   end
 
-  local NOTHING = {states = '', named = '', rows = '', own = '', size = 0, pushed_at = 0}
+  local NOTHING = {states = '', named = '', rows = '', own = '', fields = '', size = 0, pushed_at = 0}
 
   local function changes_between(b, r)
     local runs, size = {}, math.max(b.size, r.size)

@@ -19,11 +19,53 @@ local REPLACED = '=' -- before the ids of items in the row of the one in their p
 local ALIVE = '[QRCDP]'
 local QUEUED, REQUEUED, CLAIMED, DEAD, GONE, REFUSED = 81, 82, 67, 68, 88, 70 -- the bytes of Q, R, C, D, X, F
 
+local tails = {} -- one name for what stands behind the entries of items: fields, each with its kind, a letter, and the tail
+do
+  -- Find one kind: return where its bytes begin and end; without it nil, and where it is to be inserted.
+  local function find(packed, kind)
+    local at = 1
+    while at <= #packed do
+      local named, length = struct.unpack('<c1I2', packed, at)
+      if named == kind then return at + 3, at + 2 + length end
+      if named > kind then break end
+      at = at + 3 + length
+    end
+    return nil, at
+  end
+
+  -- Return the bytes of one kind, nil if the record has none.
+  function tails.field(r, kind)
+    if r.fields == '' then return nil end
+    local from, to = find(r.fields, kind)
+    return from and string.sub(r.fields, from, to)
+  end
+
+  -- Write those of one kind; empty: the record has none.  They are ordered by kind, and those of unknown kinds stay.
+  function tails.set_field(r, kind, bytes)
+    local from, to = find(r.fields, kind)
+    local before = string.sub(r.fields, 1, from and from - 4 or to - 1)
+    local behind = string.sub(r.fields, from and to + 1 or to)
+    r.fields = before .. (bytes == '' and '' or struct.pack('<c1I2', kind, #bytes) .. bytes) .. behind
+  end
+
+  -- Tell whether they fill their place.
+  function tails.are_sound(packed)
+    local at, before = 1, ''
+    while at + 2 <= #packed do
+      local kind, length = struct.unpack('<c1I2', packed, at)
+      if kind <= before then return false end
+      at, before = at + 3 + length, kind
+    end
+    return at == #packed + 1
+  end
+end
+
 local read_record, write_record, has_tail, has_key
 do
   local KEYED, GROUPED, ORDERED = 2, 4, 8 -- further flags
   local FORMAT = 2
   local GROUPED_FORMAT = 3 -- of a record that ends with its group: clients that know none fail loudly
+  local FIELDS_FORMAT = 4 -- of one that has fields: the same
   local HEAD = 'I4I4BBdddd'
   local LIFE_BYTES = 16 -- of a tail, after its key: when the item expires, its time to live
   local FINITE = 2 ^ 60 -- microseconds: no moment is as far away
@@ -96,7 +138,7 @@ do
     local at = 1
     if not shift then shift, at = struct.unpack('<d', packed) end
     local format = string.byte(packed, at)
-    if format ~= FORMAT and format ~= GROUPED_FORMAT then return nil end
+    if format ~= FORMAT and format ~= GROUPED_FORMAT and format ~= FIELDS_FORMAT then return nil end
     local epoch, n, marked, count, pushed_at, due, clock, soonest
     epoch, n, marked, count, pushed_at, due, clock, soonest, at = struct.unpack('<x' .. HEAD, packed, at)
     local size = count == 0 and 1 or count
@@ -111,10 +153,15 @@ do
     end
     local rows_at, rows_end = at, at + ROW_BYTES * string.byte(packed, at)
     local own_end = rows_end + 1 + OWN_BYTES * string.byte(packed, rows_end + 1)
-    local marks, tail_end = math.floor(marked / MARK), own_end
+    local marks, tail_at, own_fields = math.floor(marked / MARK), own_end + 1, ''
+    if format == FIELDS_FORMAT then
+      own_fields, tail_at = struct.unpack('<Hc0', packed, tail_at)
+      if not tails.are_sound(own_fields) then return nil end
+    end
+    local tail_end = tail_at - 1
     local group, order, claim_n
     if marks % GROUPED > 0 then
-      tail_end = own_end + 1 + string.byte(packed, own_end + 1) + LIFE_BYTES
+      tail_end = tail_at + string.byte(packed, tail_at) + LIFE_BYTES
       local expires_us, ttl_us = struct.unpack('<dd', packed, tail_end - LIFE_BYTES + 1)
       if size > 1 or not (is_finite(expires_us) and is_finite(ttl_us)) then return nil end
     end
@@ -133,9 +180,9 @@ do
     local r = {
       epoch = epoch, n = n, priority = marked % MARK, marks = marks, count = count, size = size,
       pushed_at = pushed_at, due = due, soonest = soonest, states = states, named = named,
-      attempts = attempts, row_owners = row_owners, tail = string.sub(packed, own_end + 1, tail_end),
+      attempts = attempts, row_owners = row_owners, tail = string.sub(packed, tail_at, tail_end),
       clock = clock, shift = shift, rows = string.sub(packed, rows_at + 1, rows_end), own = string.sub(packed, rows_end + 2, own_end),
-      group = group, order = order, claim_n = claim_n,
+      fields = own_fields, group = group, order = order, claim_n = claim_n,
     }
     return is_sound(r, ending, #packed) and r or nil
   end
@@ -153,13 +200,13 @@ do
     for _, owner in ipairs(r.row_owners) do row_owners = row_owners .. string.char(#owner) .. owner end
     local tail = r.group and r.tail .. struct.pack('<Bc0d', #r.group, r.group, r.order) or r.tail
     if r.claim_n then tail = tail .. struct.pack('<d', r.claim_n) end
-    return struct.pack('<B' .. HEAD, r.group and GROUPED_FORMAT or FORMAT, r.epoch, r.n, r.priority + r.marks * MARK, r.count, r.pushed_at, r.due, r.clock,
+    local format = r.group and GROUPED_FORMAT or FORMAT
+    if r.fields ~= '' then format, tail = FIELDS_FORMAT, struct.pack('<H', #r.fields) .. r.fields .. tail end
+    return struct.pack('<B' .. HEAD, format, r.epoch, r.n, r.priority + r.marks * MARK, r.count, r.pushed_at, r.due, r.clock,
       r.soonest) .. r.states .. r.named .. r.attempts .. string.char(#r.row_owners) .. row_owners
       .. string.char(#r.rows / ROW_BYTES) .. r.rows .. string.char(#r.own / OWN_BYTES) .. r.own .. tail
   end
 end
-
-local tails = {} -- one name for both
 
 -- Return key, the moment at which the item expires (0: never), and its time to live; only a bundle of one has a tail.
 -- That of LIMITS is something else.
@@ -169,7 +216,7 @@ function tails.read(tail)
   return key, expires_us, ttl_us
 end
 
-function tails.write(key, expires_us, ttl_us)
+function tails.packed(key, expires_us, ttl_us)
   return string.char(#key) .. key .. struct.pack('<dd', expires_us, ttl_us)
 end
 

@@ -34,7 +34,7 @@ local function operation(skip, count, call)
       set(r, position, position, REQUEUED, row_of_call(r, call))
       if has_tail(r) then
         local key, _, ttl_us = tails.read(r.tail)
-        r.tail = tails.write(key, ttl_us > 0 and now_us + ttl_us or 0, ttl_us)
+        r.tail = tails.packed(key, ttl_us > 0 and now_us + ttl_us or 0, ttl_us)
         take_key(r)
       end
       return true
