@@ -267,6 +267,36 @@ async def test_an_item_that_came_between_the_ack_and_the_wait_is_found(
             await between.ack()
 
 
+async def test_a_wake_up_during_a_request_leads_to_one_for_the_worker_that_comes_back(
+    queue: zkrq.Queue[Any], connect: Connect, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not to one that only passes the wake-up on, for whose answer the worker's own would have to wait."""
+    supplier = queue._parts.shards[0].supplier  # pyright: ignore[reportPrivateUsage]
+    counts, begun, gate, decide = list[int](), asyncio.Queue[int](), asyncio.Event(), Replicas.decide
+
+    async def noted(replicas: Replicas, call: Decision[Any]) -> Decided[Any]:
+        decided = await decide(replicas, call)
+        if isinstance(call, calls.Claim):
+            counts.append(call.count)
+            if len(counts) == 2:
+                await other.queue(queue.name).push(2)
+                await until(lambda: supplier.supply.state in IS_DUE)
+        return decided
+
+    async def handle(item: int) -> None:
+        begun.put_nowait(item)
+        await gate.wait()
+
+    monkeypatch.setattr(Replicas, "decide", noted)
+    async with connect() as other, zkrq.Worker(concurrency=3).add(queue, handle):
+        await settled(lambda: _waits(queue))
+        await other.queue(queue.name).push(1)
+        async with asyncio.timeout(HANG):
+            assert [await begun.get(), await begun.get()] == [1, 2]
+        gate.set()
+    assert counts[:3] == [3, 3, 2]
+
+
 async def _waits(queue: zkrq.Queue[Any]) -> bool:
     """Whether a consumer waits, and its request was answered."""
     parts = queue._parts  # pyright: ignore[reportPrivateUsage]

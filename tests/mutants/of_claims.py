@@ -176,6 +176,22 @@ MUTANTS: tuple[Mutant, ...] = (
         Suite("tests/unit/test_core_dispatch.py"),
     ),
     Mutant(
+        "who-came-is-forgotten",
+        "zkrq/consuming/core/supply.py",
+        "ANSWER: Row = {_ASKING: _to(_IDLE), _ASKING_CAME: _to(_DUE),",
+        "ANSWER: Row = {_ASKING: _to(_IDLE), _ASKING_CAME: _to(_IDLE),",
+        "a consumer that came during a request is asked for, unless a channel was left",
+        Suite("tests/unit/test_core_dispatch.py"),
+    ),
+    Mutant(
+        "a-wake-up-is-passed-on-before-the-worker-comes-back",
+        "zkrq/consuming/supplier.py",
+        "            if has_served and supply.state in IS_DUE:\n",
+        "            if False:\n",
+        "a request after a wake-up is for the consumer that was just served",
+        Suite("tests/behaviour/test_joint_decisions.py", "-k", "wake_up_during and testing"),
+    ),
+    Mutant(
         "pushes-share-an-error",
         "zkrq/producing/sending.py",
         "results.update((at, [_own(error, items[at].put.id)]) for at in group)",

@@ -109,6 +109,34 @@ def test_where_nothing_was_ready_only_a_caller_that_wants_an_answer_asks() -> No
     assert (late.claims, shell.requests) == ([], 2)
 
 
+def test_a_consumer_that_came_during_a_request_asks_for_nothing_that_a_wake_up_tells() -> None:
+    """It would find nothing, and the next item would have to wait for its answer."""
+    shell = Shell()
+    (server,) = shell.servers
+    shell.wait()
+    shell.ask(server)
+    late = shell.wait()
+    shell.answer(server)
+    assert (server.stock.state, server.hears) == (SupplyState.LISTENING, True)
+    shell.push(server, 1)
+    shell.push(server, 2)
+    shell.run()
+    assert (items_of(late), shell.requests, shell.vain) == ([2], 2, 1)
+
+
+def test_a_consumer_that_came_during_a_request_asks_where_no_channel_was_left() -> None:
+    shell = shell_with(1)
+    (server,) = shell.servers
+    shell.wait()
+    shell.ask(server)
+    late = shell.wait()
+    shell.answer(server)
+    assert server.stock.state is SupplyState.DUE, "all that was asked for was there: more may be"
+    shell.push(server, 1)
+    shell.run()
+    assert (items_of(late), shell.requests) == ([1], 2)
+
+
 def test_an_answer_that_was_decided_before_a_caller_came_says_nothing_to_it() -> None:
     shell = Shell()
     (server,) = shell.servers

@@ -27,22 +27,23 @@ from zkrq.consuming.core.supply import (
 )
 
 TABLE = """
-               resting      idle         listening    due      joined       joined, due  asking       asking, due  backing off   closed
-look           due, start   due, ring    due, ring    due      joined, due  joined, due  asking, due  asking, due  backing off   closed
-wake           resting      due, ring    due, ring    due      joined, due  joined, due  asking, due  asking, due  backing off   closed
-time           -            due          due          due      joined       joined, due  -            -            -             -
-pause          -            -            -            idle     -            -            -            -            -             -
-ask            -            -            -            asking   -            -            -            -            -             -
-join           -            joined, ring joined, ring joined   -            -            -            -            -             -
-decline        -            idle         idle         due      -            -            -            -            -             -
-take over      -            -            -            -        asking       asking, due  -            -            -             -
-answer         -            -            -            -        -            -            idle         due          -             -
-answer, heard  -            -            -            -        -            -            listening    due          -             -
-fail           -            -            -            -        -            -            backing off  backing off  -             -
-retry          -            -            -            -        -            -            -            -            due           -
-begin          -            idle         listening    due      joined       joined, due  due          due          due           -
-rest           -            resting, stop resting, stop -      -            -            -            -            -             -
-close          closed, stop closed, stop closed, stop closed, stop closed, stop closed, stop closed, stop closed, stop closed, stop closed, stop
+              resting      idle          listening     due          joined       joined, came joined, due  asking       asking, came asking, due  backing off  closed
+look          due, start   due, ring     due, ring     due          joined, due  joined, due  joined, due  asking, due  asking, due  asking, due  backing off  closed
+came          due, start   due, ring     listening     due          joined, came joined, came joined, due  asking, came asking, came asking, due  backing off  closed
+wake          resting      due, ring     due, ring     due          joined, due  joined, due  joined, due  asking, due  asking, due  asking, due  backing off  closed
+time          -            due           due           due          joined       joined, came joined, due  -            -            -            -            -
+pause         -            -             -             idle         -            -            -            -            -            -            -            -
+ask           -            -             -             asking       -            -            -            -            -            -            -            -
+join          -            joined, ring  joined, ring  joined       -            -            -            -            -            -            -            -
+decline       -            idle          idle          due          -            -            -            -            -            -            -            -
+take over     -            -             -             -            asking       asking, came asking, due  -            -            -            -            -
+answer        -            -             -             -            -            -            -            idle         due          due          -            -
+answer, heard -            -             -             -            -            -            -            listening    listening    due          -            -
+fail          -            -             -             -            -            -            -            backing off  backing off  backing off  -            -
+retry         -            -             -             -            -            -            -            -            -            -            due          -
+begin         -            idle          listening     due          joined       joined, came joined, due  due          due          due          due          -
+rest          -            resting, stop resting, stop -            -            -            -            -            -            -            -            -
+close         closed, stop closed, stop  closed, stop  closed, stop closed, stop closed, stop closed, stop closed, stop closed, stop closed, stop closed, stop closed, stop
 """  # noqa: E501
 """The table as a reader expects it: a change of the code is made here, too, or it was none on purpose."""
 
@@ -79,6 +80,25 @@ def test_sets_of_states_are_about_what_they_say() -> None:
 def test_what_happens_during_a_request_leads_to_another_one(row: life.Row) -> None:
     for state in IN_FLIGHT:
         assert row[state][0] in IS_DUE
+
+
+@every("heard", [False, True])
+def test_a_consumer_that_came_during_a_request_waits_for_the_channel_that_it_leaves(heard: bool) -> None:
+    supply = asking(Supply())
+    supply.tell(life.CAME)
+    assert supply.state not in IS_DUE
+    supply.answer(2.0, -1, heard=heard)
+    assert supply.state is (SupplyState.LISTENING if heard else SupplyState.DUE)
+
+
+@every("row", [life.LOOK, life.WAKE])
+@every("first", [True, False])
+def test_a_wake_up_during_a_request_counts_whether_a_consumer_came_before_or_after(row: life.Row, first: bool) -> None:
+    supply = asking(Supply())
+    for each in (row, life.CAME) if first else (life.CAME, row):
+        supply.tell(each)
+    supply.answer(2.0, -1, heard=True)
+    assert supply.state is SupplyState.DUE
 
 
 ASKS = Order(True, 1)
@@ -188,6 +208,8 @@ class Walk(RuleBasedStateMachine):
         self.has_loop = False
         self.is_wanted = False
         """A consumer looked after the last order."""
+        self.has_come = False
+        """One came that a wake-up serves as well."""
         self.is_owed = self.is_carried = False
         """A wake-up is to be passed on: by the next request, by the one in flight."""
         self.causes = self.requests = 0
@@ -202,6 +224,14 @@ class Walk(RuleBasedStateMachine):
     def look(self) -> None:
         self.act(self.supply.tell(life.LOOK))
         self.is_wanted, self.causes = True, self.causes + 1
+
+    @rule()
+    def come(self) -> None:
+        """A consumer that a wake-up serves as well came."""
+        self.act(self.supply.tell(life.CAME))
+        if self.supply.state in {*IS_DUE, *life.ANSWER, *life.TAKE_OVER}:
+            self.has_come = True
+        self.causes += 1
 
     @rule(alone=st.booleans())
     def wake(self, alone: bool) -> None:
@@ -220,7 +250,7 @@ class Walk(RuleBasedStateMachine):
 
     def request(self, row: life.Row, wanted: int) -> None:
         self.act(self.supply.ask(Order(True, wanted), self.now, row))
-        self.is_carried, self.is_owed, self.is_wanted = self.is_owed, False, False
+        self.is_carried, self.is_owed, self.is_wanted, self.has_come = self.is_owed, False, False, False
         self.requests += 1
 
     @precondition(lambda self: self.is_in(life.ASK))
@@ -230,7 +260,7 @@ class Walk(RuleBasedStateMachine):
             self.request(life.ASK, wanted)
         else:
             self.supply.pause(Order(False, pause=pause), self.now)
-            self.is_wanted = False
+            self.is_wanted = self.has_come = False
 
     @precondition(lambda self: self.is_in(life.JOIN))
     @rule(declines=st.booleans())
@@ -251,6 +281,7 @@ class Walk(RuleBasedStateMachine):
     def answer(self, next_ms: int, heard: bool) -> None:
         self.supply.answer(self.now, next_ms, heard=heard)
         self.is_carried = False
+        self.is_wanted, self.has_come = self.is_wanted or (self.has_come and not heard), False
 
     @precondition(lambda self: self.is_in(life.FAIL))
     @rule()

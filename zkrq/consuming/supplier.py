@@ -50,6 +50,9 @@ FIRST_PAUSE, MAX_PAUSE = 0.05, 1.0
 JOIN_TURNS = 3
 """Turns of the event loop that a request waits for settlements that are about to leave: what it takes to send them."""
 
+RETURN_TURNS = 2
+"""Turns of the event loop in which consumers that were just served come back, if they have room for more."""
+
 HAND_BACK_SECONDS = 1.0
 """Seconds that a request waits for items that are being handed back, so that it gets them before those behind them."""
 
@@ -230,8 +233,22 @@ class Supplier(Generic[T]):
                 continue
             failures, self._trouble = 0, None
             self._dispatch.answer(supply, report, loop.time(), self._identity.is_certain())
+            has_served = bool(report.claims)
             del report  # it has the claims, which would be extended as long as it is kept here
             self._line.carry_out()
+            if has_served and supply.state in IS_DUE:
+                await self._let_return()
+
+    async def _let_return(self) -> None:
+        """Let consumers that were just served come back, so that the next request is for them.
+
+        Woken while the last request was in flight, this process owes another one.  Without a consumer it would be for
+        nothing but to pass the wake-up on, and the consumer's own request would have to wait for it.
+        """
+        for _ in range(RETURN_TURNS):
+            if self._dispatch.waiters:
+                break
+            await NEXT_TURN
 
     async def _wait_until_due(self) -> None:
         """Wait until an order is due, or a request has joined settlements."""

@@ -23,7 +23,8 @@ the waiters, and for consumers that are *expected*: they settle a claim just now
    it holds, and while the session is not certain only if a server has just granted it: another client may have fenced
    this owner, but a fenced owner is granted nothing.
 3. Without consumers nothing stays claimed ahead.
-4. An answer that brings nothing leads to no other request, unless a consumer came after that request had left.
+4. An answer that brings nothing leads to no other request, unless a consumer that wants an answer came after that
+   request had left, or no wake-up channel was left.
 5. A caller that does not wait is told that nothing is ready once every shard has answered after it came.  A shard that
    fails, or is away, is not waited for, unless it is the same with all.
 6. Streams take the claims of one shard at a time, because claims that were made together are settled together.  A turn
@@ -44,6 +45,7 @@ from typing import Generic, NamedTuple, Protocol, TypeAlias, TypeVar, cast
 from zkrq.consuming.core.lease import DELIVER, HOLDING, TAKE_BACK, LeaseState
 from zkrq.consuming.core.pace import AHEAD_SECONDS, CLAIM_MAX, Pace, PrefetchLimit
 from zkrq.consuming.core.supply import (
+    CAME,
     IS_DUE,
     LOOK,
     PROBE_SECONDS,
@@ -154,7 +156,7 @@ class Cause(enum.Enum):
     """Say which stocks an event makes look what is to be claimed."""
 
     NONE = enum.auto()  # the consumers want no more than before: nobody
-    CAME = enum.auto()  # one came: all, but where nothing was ready a wake-up will tell
+    CAME = enum.auto()  # one came: all, but where nothing was ready, or is when asked now, a wake-up will tell
     ASKS = enum.auto()  # one came that is to hear whether something is ready, or was: all
     LOW = enum.auto()  # less is left than is to be claimed ahead: as CAME; with several shards all
     LEFT = enum.auto()  # the answer of one that has more: the others, whose turn it is; itself if more is wanted
@@ -381,12 +383,9 @@ class Dispatch(Generic[C]):
         for stock in self.stocks:
             if stock.state in IS_DUE:
                 continue
-            may_have = stock.state is not SupplyState.LISTENING
             match cause:
-                case Cause.NONE | Cause.LOW:
+                case Cause.NONE | Cause.LOW | Cause.CAME:
                     looks = False
-                case Cause.CAME:
-                    looks = may_have
                 case Cause.ASKS:
                     looks = bool(self.waiters)
                 case Cause.LEFT if stock is at:
@@ -396,8 +395,9 @@ class Dispatch(Generic[C]):
                 case Cause.LEFT | Cause.EMPTIED | Cause.LATE:
                     looks = stock is not at
             # What a shard without items is asked for, it has not; the others may have it.
-            if looks or (is_low and (may_have or self.has_others)):
-                stock.state, action = LOOK[stock.state]
+            row = LOOK if looks or (is_low and self.has_others) else CAME if is_low or cause is Cause.CAME else None
+            if row:
+                stock.state, action = row[stock.state]
                 if action:
                     self.actions.append((stock, action))
 
@@ -546,8 +546,8 @@ class Dispatch(Generic[C]):
 _ENDLESS = 1 << 60
 """Claims in the turn of a shard that is the only one."""
 
-_QUIET = IS_DUE | {SupplyState.LISTENING}
-"""States in which a stock need not look for a consumer that wants no answer."""
+_QUIET = IS_DUE | {SupplyState.LISTENING, SupplyState.JOINED_CAME, SupplyState.ASKING_CAME}
+"""States in which a stock need not hear of a consumer that wants no answer."""
 
 AHEAD = attrgetter("ahead")
 _WANT, _PATIENT = attrgetter("want"), attrgetter("patient")

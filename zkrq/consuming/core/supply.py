@@ -6,7 +6,8 @@ are events.  Each finds its row in ``LIFE``, which names the next state, and wha
 1. One request is in flight at a time.  Two would have the same number, and the servers would answer the second with the
    items of the first.
 2. What happens while a request is in flight leads to another one: its answer may have been decided before an item
-   became ready, or before a consumer came.
+   became ready, or before a consumer came.  If it leaves a wake-up channel because less was ready than it asked for, a
+   consumer that came waits for the wake-up: another request would find nothing, and the next item would wait for it.
 3. A request that is due joins settlements that are leaving (``turn.lua``), so it is in flight before the loop knows
    that waits for its answer.
 4. A wake-up for which no other process was woken leads to a request even if no consumer waits here by then, because
@@ -47,8 +48,10 @@ class SupplyState(enum.StrEnum):
     LISTENING = "listening"  # the same; nothing was ready, and a wake-up channel was left: consumers need not ask
     DUE = "due"  # an order is to be asked for
     JOINED = "joined"  # a request has left with settlements, and the loop does not know of it yet
+    JOINED_CAME = "joined, came"  # the same, and a consumer came: another order follows unless a channel is left
     JOINED_DUE = "joined, due"  # the same, and another order is to be asked for after it
     ASKING = "asking"  # the loop waits for the answer to a request
+    ASKING_CAME = "asking, came"  # the same, and a consumer came: another order follows unless a channel is left
     ASKING_DUE = "asking, due"  # the same, and another order is to be asked for after it
     BACKING_OFF = "backing off"  # a request has failed, and is repeated after a pause
     CLOSED = "closed"
@@ -66,7 +69,8 @@ Cell: TypeAlias = tuple[SupplyState, Action | None]
 Row: TypeAlias = Mapping[SupplyState, Cell]
 """What one event makes of each state in which it may happen."""
 
-_REST, _IDLE, _HEARS, _DUE, _JOINED, _JOINED_DUE, _ASKING, _ASKING_DUE, _BACK, _CLOSED = SupplyState
+_REST, _IDLE, _HEARS, _DUE, _JOINED, _JOINED_CAME, _JOINED_DUE, *_others = SupplyState
+_ASKING, _ASKING_CAME, _ASKING_DUE, _BACK, _CLOSED = _others
 
 
 def _to(state: SupplyState, action: Action | None = None) -> Cell:
@@ -76,16 +80,27 @@ def _to(state: SupplyState, action: Action | None = None) -> Cell:
 _BUSY: Row = {
     _DUE: _to(_DUE),
     _JOINED: _to(_JOINED_DUE),
+    _JOINED_CAME: _to(_JOINED_DUE),
     _JOINED_DUE: _to(_JOINED_DUE),
     _ASKING: _to(_ASKING_DUE),
+    _ASKING_CAME: _to(_ASKING_DUE),
     _ASKING_DUE: _to(_ASKING_DUE),
     _BACK: _to(_BACK),
     _CLOSED: _to(_CLOSED),
 }
 _RUNG: Row = {_IDLE: _to(_DUE, Action.RING), _HEARS: _to(_DUE, Action.RING)}
 
-# A consumer wants something, or the process was woken alone.
+# An answer is wanted, or the process was woken alone.
 LOOK: Row = {_REST: _to(_DUE, Action.START), **_RUNG, **_BUSY}
+# A consumer came that waits until there is something, or less is left than is to be claimed ahead.
+CAME: Row = {
+    **LOOK,
+    _HEARS: _to(_HEARS),
+    _JOINED: _to(_JOINED_CAME),
+    _JOINED_CAME: _to(_JOINED_CAME),
+    _ASKING: _to(_ASKING_CAME),
+    _ASKING_CAME: _to(_ASKING_CAME),
+}
 # The process was woken, as others may have been.
 WAKE: Row = {_REST: _to(_REST), **_RUNG, **_BUSY}
 # The moment has come until which nothing was to be asked for; the loop may hear of it late.
@@ -94,6 +109,7 @@ TIME: Row = {
     _HEARS: _to(_DUE),
     _DUE: _to(_DUE),
     _JOINED: _to(_JOINED),
+    _JOINED_CAME: _to(_JOINED_CAME),
     _JOINED_DUE: _to(_JOINED_DUE),
 }
 # An order says that nothing is to be asked for now.
@@ -105,16 +121,16 @@ JOIN: Row = {_IDLE: _to(_JOINED, Action.RING), _HEARS: _to(_JOINED, Action.RING)
 # ... or is left to the loop, although consumers come back: they may have to begin to listen.
 DECLINE: Row = {_IDLE: _to(_IDLE), _HEARS: _to(_IDLE), _DUE: _to(_DUE)}
 # The loop waits for the answer to a request that has left with settlements.
-TAKE_OVER: Row = {_JOINED: _to(_ASKING), _JOINED_DUE: _to(_ASKING_DUE)}
-ANSWER: Row = {_ASKING: _to(_IDLE), _ASKING_DUE: _to(_DUE)}
+TAKE_OVER: Row = {_JOINED: _to(_ASKING), _JOINED_CAME: _to(_ASKING_CAME), _JOINED_DUE: _to(_ASKING_DUE)}
+ANSWER: Row = {_ASKING: _to(_IDLE), _ASKING_CAME: _to(_DUE), _ASKING_DUE: _to(_DUE)}
 # The same; nothing is left, and a wake-up channel is there.
-ANSWER_HEARD: Row = {_ASKING: _to(_HEARS), _ASKING_DUE: _to(_DUE)}
-FAIL: Row = {_ASKING: _to(_BACK), _ASKING_DUE: _to(_BACK)}
+ANSWER_HEARD: Row = {_ASKING: _to(_HEARS), _ASKING_CAME: _to(_HEARS), _ASKING_DUE: _to(_DUE)}
+FAIL: Row = {_ASKING: _to(_BACK), _ASKING_CAME: _to(_BACK), _ASKING_DUE: _to(_BACK)}
 RETRY: Row = {_BACK: _to(_DUE)}
 # The loop begins, perhaps again after a mistake of this package has ended it.
 BEGIN: Row = {
-    **{state: _to(state) for state in (_IDLE, _HEARS, _DUE, _JOINED, _JOINED_DUE)},
-    **{state: _to(_DUE) for state in (_ASKING, _ASKING_DUE, _BACK)},
+    **{state: _to(state) for state in (_IDLE, _HEARS, _DUE, _JOINED, _JOINED_CAME, _JOINED_DUE)},
+    **{state: _to(_DUE) for state in (_ASKING, _ASKING_CAME, _ASKING_DUE, _BACK)},
 }
 # No consumer is left.
 REST: Row = {_IDLE: _to(_REST, Action.STOP), _HEARS: _to(_REST, Action.STOP)}
@@ -122,6 +138,7 @@ CLOSE: Row = {state: _to(_CLOSED, Action.STOP) for state in SupplyState}
 
 LIFE: Mapping[str, Row] = {
     "look": LOOK,
+    "came": CAME,
     "wake": WAKE,
     "time": TIME,
     "pause": PAUSE,
@@ -145,10 +162,10 @@ IS_DUE = frozenset({_DUE, _JOINED_DUE, _ASKING_DUE})
 WAITING = frozenset({_IDLE, _HEARS})
 """States in which the loop waits for a moment, or for an event."""
 
-JOINED = frozenset({_JOINED, _JOINED_DUE})
+JOINED = frozenset({_JOINED, _JOINED_CAME, _JOINED_DUE})
 """States in which a request has left with settlements, and is to be taken over."""
 
-IN_FLIGHT = JOINED | {_ASKING, _ASKING_DUE}
+IN_FLIGHT = JOINED | {_ASKING, _ASKING_CAME, _ASKING_DUE}
 """States in which a request is in flight."""
 
 
