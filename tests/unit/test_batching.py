@@ -8,6 +8,7 @@ from collections.abc import AsyncGenerator, Callable, Sequence
 import pytest
 
 from tests.eager import eager_task_factory
+from zkrq.base import clock
 from zkrq.base.errors import Closed, OutcomeUnknown
 from zkrq.base.tasks import Tasks
 from zkrq.replication import batching
@@ -21,6 +22,7 @@ from zkrq.replication.batching import (
     Batcher,
     InFlightLimit,
 )
+from zkrq.replication.slack import FEW_CALLS, Slack
 
 pytestmark = pytest.mark.anyio
 
@@ -443,6 +445,68 @@ async def test_a_batcher_that_closes_in_line_fails_its_calls_and_the_next_one_go
     line.open.set()
     async with asyncio.timeout(HANG):
         assert await asyncio.gather(futures[0], futures[2]) == [10, 10]
+
+
+# -- slack -------------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def slack(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The loop and the servers have slack."""
+    monkeypatch.setattr(Slack, "allows", lambda _, calls: calls <= FEW_CALLS)  # pyright: ignore[reportUnknownLambdaType, reportUnknownArgumentType]
+
+
+@pytest.mark.parametrize("shares", [False, True])
+async def test_a_few_calls_leave_at_once_where_there_is_slack(
+    tasks: Tasks, line: Line, slack: None, no_hurry: None, shares: bool
+) -> None:
+    batcher = make(tasks, line, InFlightLimit() if shares else None)
+    futures: list[asyncio.Future[int]] = []
+    for call in range(FEW_CALLS):
+        futures.append(batcher.add(call))
+        await some_turns()
+        assert line.sent[-1] == [call]
+    for call in range(FEW_CALLS, 2 * FEW_CALLS):
+        futures.append(batcher.add(call))
+        await some_turns()
+    assert line.most_under_way == FEW_CALLS
+    line.open.set()
+    assert await asyncio.gather(*futures) == [10 * call for call in range(2 * FEW_CALLS)]
+    assert line.sent[FEW_CALLS:] == [[*range(FEW_CALLS, 2 * FEW_CALLS)]], "more than a few leave together"
+
+
+async def test_calls_of_one_turn_leave_together_where_there_is_slack(tasks: Tasks, line: Line, slack: None) -> None:
+    batcher = make(tasks, line, InFlightLimit())
+    futures = [batcher.add(0)]
+    await some_turns()
+    futures += [batcher.add(1), batcher.add(2)]
+    await some_turns()
+    assert line.sent == [[0], [1, 2]]
+    line.open.set()
+    await asyncio.gather(*futures)
+
+
+async def test_slack_is_measured_by_what_has_landed(
+    tasks: Tasks, no_hurry: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two lone calls that are answered tell that the loop and the servers are idle."""
+    monkeypatch.setattr(clock, "worked", lambda: 0.0)
+    monkeypatch.setattr("zkrq.replication.slack.WINDOW_SECONDS", 1e-9)
+    monkeypatch.setattr("zkrq.replication.slack.STRETCH_MOST", 1e9)
+    line = Line()
+    line.open.set()
+    batcher = make(tasks, line)
+    for call in range(2):
+        await batcher.add(call)
+        await some_turns()
+    line.open.clear()
+    futures = [batcher.add(2)]
+    await some_turns()
+    futures.append(batcher.add(3))
+    await some_turns()
+    assert line.sent == [[0], [1], [2], [3]]
+    line.open.set()
+    await asyncio.gather(*futures)
 
 
 async def test_tasks_that_run_as_soon_as_they_are_made(tasks: Tasks) -> None:

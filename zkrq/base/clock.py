@@ -49,6 +49,11 @@ _FIRST_MS, _LAST_MS = -62_135_596_800_000, 253_402_300_799_000
 """The first and the last moment that Python knows; what was stored of a moment may be damaged."""
 
 
+def worked() -> float:
+    """Return the seconds of processor time that this thread has taken; none is taken where another clock is read."""
+    return time.thread_time() if _read_us is machine_us else 0.0
+
+
 def go_by(read_us: Callable[[], int]) -> None:
     """Make everything in this process read another clock.  For tests."""
     global _read_us

@@ -3,7 +3,8 @@
 The first call of an idle ``Batcher`` leaves immediately, with all calls that the same turn of the event loop adds.
 Calls that arrive while a batch is in flight leave together when it returns, with the next calls of its waiters; or
 earlier, if they are many or have waited for long.  So a lone call waits for nothing, and many callers share one round
-trip without asking for it.  (The idea is the group commit of databases: DeWitt et al., 1984.)
+trip without asking for it.  (The idea is the group commit of databases: DeWitt et al., 1984.)  Where loop and servers
+have slack (``slack.py``), a few calls do not wait for each other.
 
 Several batchers may share an ``InFlightLimit``.  With many queues every batch would be small, and a batch of one costs
 servers as much as one of ten.  So only some of them are in flight, and the others gather more calls until one returns.
@@ -18,6 +19,7 @@ from typing import TYPE_CHECKING, Generic, TypeAlias, TypeVar
 
 from zkrq.base.alarm import NEXT_TURN
 from zkrq.base.errors import Closed, OutcomeUnknown, Unavailable, own
+from zkrq.replication.slack import FEW_CALLS, Slack
 
 if TYPE_CHECKING:
     from zkrq.base.tasks import Tasks
@@ -158,6 +160,8 @@ class Batcher(Generic[CallT, ResultT]):
         self._waiting: deque[tuple[CallT, asyncio.Future[ResultT], int, float]] = deque()
         self._bytes = 0
         self._in_flight = 0
+        self._calls_in_flight = 0
+        self._slack = Slack()
         self._starting = 0  # batches that were taken and have not been sent yet
         self._scheduled_at: float | None = None
         """When a task was begun that takes what waits in the next turn of the loop, None: there is none."""
@@ -234,12 +238,15 @@ class Batcher(Generic[CallT, ResultT]):
         """Assert what holds between any two callbacks.
 
         - No batch has landed twice, and no more are in flight than may be: the servers' memory depends on it.
+        - The calls in flight are counted until they land: a count that grows would end the slack forever.
         - The bytes of what waits are those of its calls: they decide when calls leave, and with whom.
         - What waits is in the order in which it came, because the first is the first to be turned away.
         - While calls wait, something makes them leave: a batch in flight, a task or a timer, or a place in line.
         - After ``stop`` nothing waits: a call that left then would be executed after its caller was told ``Closed``.
         """
         assert 0 <= self._starting <= self._in_flight <= MAX_IN_FLIGHT, f"{self._in_flight} batches in flight"
+        calls = self._calls_in_flight
+        assert self._in_flight <= calls <= self._in_flight * MAX_BATCH, f"{calls} calls in {self._in_flight} batches"
         assert len(self._waiting) <= MAX_WAITING, f"{len(self._waiting)} calls wait"
         if self._closed:
             assert not self._waiting, f"{self._name}: closed, and calls wait"
@@ -252,13 +259,16 @@ class Batcher(Generic[CallT, ResultT]):
 
     def _is_worth_it(self) -> bool:
         """Whether the waiting calls should leave now."""
-        return not self._in_line and (
-            not self._in_flight
-            or (
-                self._in_flight < MAX_IN_FLIGHT
-                and (len(self._waiting) >= FURTHER_LEAST or self._bytes >= FURTHER_BYTES)
-            )
-        )
+        if self._in_line or not self._in_flight:
+            return not self._in_line
+        if self._in_flight == MAX_IN_FLIGHT:
+            return False
+        return len(self._waiting) >= FURTHER_LEAST or self._bytes >= FURTHER_BYTES or self._has_slack()
+
+    def _has_slack(self) -> bool:
+        """Whether calls need not wait for each other."""
+        calls = len(self._waiting) + self._calls_in_flight
+        return calls <= FEW_CALLS and self._slack.allows(calls)  # the first part spares a crowd the second
 
     def _hurry_up_later(self, loop: asyncio.AbstractEventLoop) -> None:
         if self._in_flight < MAX_IN_FLIGHT and not self._in_line:
@@ -297,8 +307,9 @@ class Batcher(Generic[CallT, ResultT]):
             if self._limit and not self._limit.begin(self._leave_line):
                 self._in_line = True
                 return batches
-            batches.append(self._take())
+            batches.append(batch := self._take())
             self._in_flight += 1
+            self._calls_in_flight += len(batch)
         if self._waiting and self._loop:
             self._hurry_up_later(self._loop)
         return batches
@@ -345,29 +356,33 @@ class Batcher(Generic[CallT, ResultT]):
                 await NEXT_TURN  # an eager task would leave without the calls that this turn still adds
             # Where other batchers have batches in flight, callers of several are answered in one turn of the event
             # loop.  One turn later all of them have made their next calls, and these leave together.
-            if self._limit and self._limit.is_used:
+            if self._limit and self._limit.is_used and not self._has_slack():
                 await NEXT_TURN
             batch = self._begin()
+        loop = asyncio.get_running_loop()
         while batch:
+            began = loop.time()
             results: Sequence[ResultT | Exception] = ()
             try:
                 results = await self._send([call for call, _, _ in batch])
             except Exception as error:  # each caller gets an error of its own, because a traceback is not shared
                 results = [own(error) for _ in batch]
             finally:
+                self._slack.note(began, loop.time())
                 self._land(batch, results or [OutcomeUnknown("closed in the middle") for _ in batch])
             if self._scheduled_at is not None:
                 return  # another task has begun to do what follows
             # Callers that were answered here make their next calls first.
-            self._scheduled_at = asyncio.get_running_loop().time()
+            self._scheduled_at = loop.time()
             await NEXT_TURN
-            if self._limit and self._limit.is_used:
+            if self._limit and self._limit.is_used and not self._has_slack():
                 await NEXT_TURN
             batch = self._begin()
 
     def _land(self, batch: Batch[CallT, ResultT], results: Sequence[ResultT | Exception]) -> None:
         """Answer the callers of a batch that has landed."""
         self._in_flight -= 1
+        self._calls_in_flight -= len(batch)
         for (_, future, _), result in zip(batch, results, strict=True):
             if future.done():
                 continue
