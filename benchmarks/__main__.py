@@ -26,6 +26,7 @@ from benchmarks import (
     bars,
     client_memory,
     contest,
+    curve,
     fates,
     fleet,
     groups,
@@ -60,6 +61,7 @@ class Benchmark:
 def benchmarks(folder: Path) -> Mapping[str, Benchmark]:
     """Return all benchmarks, in their order."""
     return {
+        "curve": Benchmark(partial(curve.run, folder=folder), 600),
         "hot-path": Benchmark(hot_path.run, 60),
         "limit": Benchmark(limit.run, 120),
         "throughput": Benchmark(throughput.run, 240),

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import median
 
-from benchmarks import client_memory, contest, fleet, growth, held, latency, limit, throughput
+from benchmarks import client_memory, contest, curve, fleet, growth, held, latency, limit, throughput
 from benchmarks.sheet import Sheet, Topic, figure
 
 
@@ -52,6 +52,7 @@ def bars(sheet: Sheet) -> Sequence[Bar]:
         *_at_rest(sheet, "push at one caller", "push", 2.5),
         *_at_rest(sheet, "push to a waiting handler", "to handler", 4),
         *_everyday(sheet),
+        *_moderate(sheet),
         *_flat(sheet, "cost at depth 10^6 / at 10^3", growth.DEPTH, "1,000,000", "1,000"),
         *_flat(sheet, "cost with 100 consumers / with 4", growth.CONSUMERS, "100", "4"),
         Bar(
@@ -112,6 +113,31 @@ def _everyday(sheet: Sheet) -> Sequence[Bar]:
     return [
         Bar(f"{what}, zkrq / {base}", wanted, _ratio(sheet, topic, fleet.ZKRQ, base, column))
         for what, wanted, topic, base, column in rows
+    ]
+
+
+def _moderate(sheet: Sheet) -> Sequence[Bar]:
+    same, steady = curve.FIXED, fleet.ROOMY.at(fleet.STEADY)
+    ours, saq = curve.row(fleet.ZKRQ, same), curve.row(fleet.SAQ, same)
+    reach = (("push", 2, curve.PUSH_P50), ("to the handler", 1.6, curve.TO_HANDLER_P50))
+    spread = (("to the handler, p50", 1.35, fleet.TO_HANDLER), ("processor time of the servers", 0.75, fleet.SERVERS))
+    return [
+        *(
+            Bar(
+                f"one worker of 32 slots, {same}: {what}, p50, zkrq / {fleet.SAQ}",
+                wanted,
+                _ratio(sheet, curve.CURVE, ours, saq, column),
+            )
+            for what, wanted, column in reach
+        ),
+        *(
+            Bar(
+                f"4 workers of 32 slots, 400/s: {what}, zkrq / {fleet.NATS}",
+                wanted,
+                _ratio(sheet, steady, fleet.ZKRQ, fleet.NATS, column),
+            )
+            for what, wanted, column in spread
+        ),
     ]
 
 

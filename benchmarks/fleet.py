@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import math
 import sys
 from asyncio.subprocess import Process
 from collections.abc import AsyncGenerator, Sequence
@@ -67,8 +68,8 @@ class Fleet(NamedTuple):
         )
 
 
-EIGHT, SIXTEEN, WIDE = Fleet(8, 1, 0.005), Fleet(16, 1, 0.02), Fleet(4, 8, 0.005)
-EVERYDAY, BUSY, CALM = 200, 300, 50
+EIGHT, SIXTEEN, WIDE, ROOMY = Fleet(8, 1, 0.005), Fleet(16, 1, 0.02), Fleet(4, 8, 0.005), Fleet(4, 32, 0.02)
+EVERYDAY, BUSY, CALM, STEADY = 200, 300, 50, 400
 """Items a second."""
 
 IDLE = Topic(
@@ -108,7 +109,7 @@ async def run(plan: Plan, sheet: Sheet, folder: Path) -> None:
                     await crew.idle(sheet, plan.seconds(IDLE_SECONDS))
                     for rate in plan.rows((EVERYDAY, CALM), (EVERYDAY,)):
                         await crew.paced(sheet, rate, plan.repetitions)
-                for fleet, rate in plan.rows(((SIXTEEN, BUSY), (WIDE, EVERYDAY)), ()):
+                for fleet, rate in plan.rows(((SIXTEEN, BUSY), (WIDE, EVERYDAY), (ROOMY, STEADY)), ()):
                     async with running(system, python, place, fleet) as crew:
                         await crew.paced(sheet, rate, plan.repetitions)
         except (brokers.BrokerFailed, programs.ProgramFailed, TimeoutError) as error:
@@ -126,6 +127,8 @@ class Crew:
     workers: Sequence[Process]
     place: places.Place
     pushed: int = 0
+    span: float = 0.0
+    """Seconds from the first push of the last round to the last handler."""
 
     async def idle(self, sheet: Sheet, seconds: float) -> None:
         """Measure what waiting costs."""
@@ -167,14 +170,17 @@ class Crew:
         self.pushed += items
         pushes: list[float] = await programs.ask(self.producer, round_)
         reached: dict[int, float] = {}
+        first, last = math.inf, 0.0
         async with asyncio.timeout(PATIENCE):
             while True:
                 await asyncio.sleep(LAST_SECONDS)
                 spent = self._spent()
-                for n, seconds in itertools.chain(*await asyncio.gather(*map(programs.ask, self.workers))):
+                for n, at, seconds in itertools.chain(*await asyncio.gather(*map(programs.ask, self.workers))):
                     if n >= round_.first:  # and no late repetition of an earlier one
                         reached.setdefault(n, seconds)
+                        first, last = min(first, at), max(last, at + seconds)
                 if len(reached) == items:
+                    self.span = last - first
                     return pushes, list(reached.values()), spent
 
     def _spent(self) -> tuple[float, float]:

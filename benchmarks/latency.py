@@ -1,4 +1,7 @@
-"""Measure the time of a push, and until a handler has the item: at rest, at several paces, when a server dies."""
+"""Measure the time of a push, and until a handler has the item: at rest, at several paces, when a server dies.
+
+``curve.py`` measures the same beside SAQ and NATS, each in processes of its own.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Draw the figures: bars or dots for comparisons, lines for growth.  Needs matplotlib.
+"""Draw the figures: bars or dots for comparisons, lines for growth, curves for latencies.  Needs matplotlib.
 
 The length of a bar shows a ratio only if its axis begins at zero, so figures that spread over decades are dots.
 """
@@ -13,6 +13,9 @@ from benchmarks.sheet import Sheet, Spread, Topic
 
 WIDTH, HEIGHT = 8.0, 3.6
 """Inches."""
+
+PACE, PUSH, TO_HANDLER, P50, P99 = "items/s", "push", "to handler", " p50", " p99"
+"""Columns of curves: the pace, and two times, each for half of the items and for 99 of 100."""
 
 COLOURS = ("#4477aa", "#ee6677", "#228833", "#ccbb44")
 
@@ -41,16 +44,43 @@ def _draw(topic: Topic, rows: Mapping[str, Mapping[str, Spread]], foot: str, fil
 
     picture: Any
     axes: Any
-    height = HEIGHT if topic.plot == "lines" else max(HEIGHT, 0.35 * len(rows) + 1.6)
-    picture, axes = pyplot.subplots(figsize=(WIDTH, height))  # pyright: ignore[reportUnknownMemberType]
-    {"bars": _bars, "dots": _dots, "lines": _lines}[topic.plot](axes, topic, rows)
-    axes.set_title(topic.title, loc="left")
-    axes.legend(frameon=False)
-    axes.spines[["top", "right"]].set_visible(False)
+    if topic.plot == "curves":
+        picture, both = pyplot.subplots(1, 2, figsize=(WIDTH, HEIGHT), sharex=True, sharey=True)  # pyright: ignore[reportUnknownMemberType]
+        for axes, what in zip(both, (PUSH, TO_HANDLER), strict=True):
+            _curves(axes, what, rows)
+    else:
+        height = HEIGHT if topic.plot == "lines" else max(HEIGHT, 0.35 * len(rows) + 1.6)
+        picture, axes = pyplot.subplots(figsize=(WIDTH, height))  # pyright: ignore[reportUnknownMemberType]
+        {"bars": _bars, "dots": _dots, "lines": _lines}[topic.plot](axes, topic, rows)
+        axes.set_title(topic.title, loc="left")
+        axes.legend(frameon=False)
+        axes.spines[["top", "right"]].set_visible(False)
     picture.text(0.01, 0.005, foot, fontsize=6, color="grey")
     picture.tight_layout(rect=(0, 0.03, 1, 1))
     picture.savefig(file, metadata={"Date": None})
     pyplot.close(picture)
+
+
+def _curves(axes: Any, what: str, rows: Mapping[str, Mapping[str, Spread]]) -> None:
+    """Draw a line for each system, over its items per second: solid for half of the items, dotted for 99 of 100.
+
+    The name of a row is that of its system, then a comma and a space, then the load.
+    """
+    systems = list(dict.fromkeys(name.rpartition(", ")[0] for name in rows))
+    for system, colour in zip(systems, COLOURS, strict=False):
+        mine = [row for name, row in rows.items() if name.rpartition(", ")[0] == system]
+        mine.sort(key=lambda row: row[PACE].median)
+        at = [row[PACE].median for row in mine]
+        for percent, style, label in ((P50, "o-", system), (P99, "o:", None)):
+            axes.plot(at, [row[what + percent].median for row in mine], style, label=label, color=colour, markersize=3)
+    axes.set_xscale("log")
+    axes.set_yscale("log")
+    axes.set_title(what, loc="left")
+    axes.set_xlabel(PACE)
+    axes.set_ylabel("ms; dotted: 99 of 100 items")
+    axes.grid(visible=True, color="#dddddd", linewidth=0.5)
+    axes.legend(frameon=False, fontsize=7)
+    axes.spines[["top", "right"]].set_visible(False)
 
 
 def _bars(axes: Any, topic: Topic, rows: Mapping[str, Mapping[str, Spread]]) -> None:

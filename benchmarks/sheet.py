@@ -9,7 +9,7 @@ from pathlib import Path
 from statistics import median
 from typing import Literal
 
-Plot = Literal["bars", "dots", "lines", ""]
+Plot = Literal["bars", "dots", "lines", "curves", ""]
 
 
 @dataclass(frozen=True, slots=True)

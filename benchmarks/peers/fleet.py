@@ -1,8 +1,8 @@
 """Share the frame of the fleet's programs: a producer that pushes at a pace, and workers that note how long items took.
 
 A program is ready when it has said its settings.  A producer pushes a round of items for each line on its standard
-input, and says the seconds of each push.  A worker says which items have reached its handler since the last line, and
-how many seconds after the push began: by the clock that all processes of a machine share.
+input, and says the seconds of each push.  A worker says which items have reached its handler since the last line, when
+each push began, and how many seconds later its item was there: by the clock that all processes of a machine share.
 """
 
 from __future__ import annotations
@@ -83,10 +83,10 @@ async def _round(round_: Round, push: Push) -> list[float]:
 
 
 async def _work(duty: Duty, working: Working, settings: str) -> None:
-    reached: list[tuple[int, float]] = []
+    reached: list[tuple[int, float, float]] = []
 
     async def handle(item: Item) -> None:
-        reached.append((item["n"], time.monotonic() - item["at"]))
+        reached.append((item["n"], item["at"], time.monotonic() - item["at"]))
         await asyncio.sleep(duty.handling)
 
     async def report() -> None:
