@@ -26,6 +26,7 @@ if TYPE_CHECKING:
         Closed,
         CodecError,
         ConfigError,
+        HandlerError,
         NoResult,
         NotEnoughReplicas,
         OutcomeUnknown,
@@ -99,6 +100,7 @@ if TYPE_CHECKING:
     from zkrq.consuming.deliveries import Batches, Deliveries
     from zkrq.consuming.lease import Lost, Verb
     from zkrq.consuming.observing import Observer, Outgoing
+    from zkrq.pool.settings import Processes
     from zkrq.process.program import run
     from zkrq.protocol.levels import ClientInfo
     from zkrq.protocol.view import View
@@ -146,6 +148,7 @@ __all__ = [
     "Group",
     "Groups",
     "Handler",
+    "HandlerError",
     "Headers",
     "Health",
     "Item",
@@ -172,6 +175,7 @@ __all__ = [
     "OwnerFenced",
     "Passed",
     "PayloadTooLarge",
+    "Processes",
     "Progress",
     "Queue",
     "QueueFull",
@@ -273,6 +277,7 @@ if not TYPE_CHECKING:
         "Group": "client.groups",
         "Groups": "base.limits",
         "Handler": "working.handlers",
+        "HandlerError": "base.errors",
         "Headers": "base.checks",
         "Health": "client.health",
         "Item": "client.items",
@@ -299,6 +304,7 @@ if not TYPE_CHECKING:
         "OwnerFenced": "base.events",
         "Passed": "client.flow",
         "PayloadTooLarge": "base.errors",
+        "Processes": "pool.settings",
         "Progress": "repair.progress",
         "Queue": "client.queue",
         "QueueFull": "base.errors",

@@ -109,11 +109,12 @@ FLOORS: Mapping[str, Collection[str]] = {
     "repair": ("protocol", "base", "coordination", "replication"),
     "consuming": ("protocol", "base", "coordination", "replication"),
     "producing": ("protocol", "base", "operations", "coordination", "replication", "consuming"),
-    "working": ("protocol", "base", "consuming"),
+    "pool": ("protocol", "base", "consuming"),
+    "working": ("protocol", "base", "consuming", "pool"),
     "local": ("base",),
     "client": (
-        "protocol", "base", "operations", "coordination", "replication", "repair", "consuming", "producing", "working",
-        "local",
+        "protocol", "base", "operations", "coordination", "replication", "repair", "consuming", "producing", "pool",
+        "working", "local",
     ),
 }  # fmt: skip
 """Which rooms each room may import, besides itself, from the bottom up.

@@ -77,6 +77,10 @@ class _Json:
     def __repr__(self) -> str:
         return "zkrq.JSON"
 
+    def __reduce__(self) -> str:
+        """Pickle by name."""
+        return "JSON"
+
     def encode(self, item: Any, /) -> bytes:
         try:
             text = "".join(self._parts(item, 0)) if self._parts else self._usual(item)
@@ -199,6 +203,10 @@ class _Raw:
 
     def __repr__(self) -> str:
         return "zkrq.RAW"
+
+    def __reduce__(self) -> str:
+        """Pickle by name."""
+        return "RAW"
 
     def encode(self, item: bytes, /) -> bytes:
         if not isinstance(item, bytes | bytearray | memoryview):  # pyright: ignore[reportUnnecessaryIsInstance]

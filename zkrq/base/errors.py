@@ -220,6 +220,24 @@ class WrongLoop(ZkrqError):
     """
 
 
+class HandlerError(Exception):
+    """A handler has failed in a process of its own, or the process has died.
+
+    ``outcome.error`` of hooks is one of these if the worker has a ``pool``, because exceptions do not leave a process.
+    ``kinds``: full names of the exception's class and its bases, as ``"builtins.ValueError"``; empty if the process has
+    died.  ``trace``: its traceback as a text, which is also a note of this error.
+    """
+
+    def __init__(self, message: str, *, reason: str = "", kinds: tuple[str, ...] = (), trace: str = "") -> None:
+        super().__init__(message)
+        self.reason = reason or message
+        """What is kept with the item."""
+        self.kinds = kinds
+        self.trace = trace
+        if trace:
+            self.add_note(trace)
+
+
 def own(error: E) -> E:
     """Return a copy of an error for one of several callers, who each add to it: a traceback, the id of an item."""
     copied = copy.copy(error)
@@ -286,6 +304,8 @@ def message_of(error: BaseException, *, most: int = MESSAGE_MAX) -> str:
         each = most // len(shown)
         joined = "; ".join(message[:each] for message in shown)
         return f"{joined[:most]}; and {more} more" if more > 0 else joined[:most]
+    if isinstance(error, HandlerError):  # its text names the type
+        return text_of(error).replace(_BEHIND, " ")[:most]
     return f"{type(error).__name__}: {text_of(error)}".replace(_BEHIND, " ")[:most]
 
 
@@ -314,6 +334,8 @@ def reason_of(error: BaseException) -> str:
     """Return what is kept of an exception: its type and message, then its traceback, innermost call first.
 
     Of a group it is the messages of its leaves, and the traceback to the first one."""
+    if isinstance(error, HandlerError):
+        return error.reason
     places = [
         f"{'/'.join(PurePath(frame.f_code.co_filename).parts[-2:])}:{line} in {frame.f_code.co_name}"
         for frame, line in deque(_calls(error), FRAMES_MAX)

@@ -22,6 +22,8 @@ from zkrq.client.reports import read_all_progress, read_progress
 from zkrq.protocol import calls
 
 if TYPE_CHECKING:
+    from zkrq.base.codecs import Codec
+    from zkrq.base.limits import Results
     from zkrq.client.parts import QueueParts
     from zkrq.client.shard import Shard
     from zkrq.client.shards import Shards, ShardStatus
@@ -274,6 +276,12 @@ class Inspection(Generic[T]):
     def _add_slots(self, count: int) -> None:
         """Note that a worker with this many slots begins to serve the queue; negative: that it ends."""
         self._parts.context.identity.add_slots(count)
+
+    def _undecoded(self) -> tuple[Codec[T], Results[Any] | None, float]:
+        """Decode no item before it is asked for; return what does, how results are kept, and the time of a claim."""
+        self._parts.line.decodes = False
+        settings = self._parts.context.settings
+        return self._parts.codec, settings.results, settings.claim_timeout
 
     def _in_sync(self) -> str:
         """Say which servers the queue is on, as far as its client knows, for the line that a worker logs."""

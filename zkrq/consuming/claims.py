@@ -17,7 +17,8 @@ from typing import Any, Generic, Self, TypeVar, cast
 
 from zkrq.base import clock
 from zkrq.base.checks import Duration, Headers, check_duration, check_lease, check_text
-from zkrq.base.errors import ZkrqError, add_note
+from zkrq.base.codecs import Codec, codec_of_item
+from zkrq.base.errors import CodecError, ZkrqError, add_note, message_of
 from zkrq.base.loop import running_loop
 from zkrq.base.progress import encode_report
 from zkrq.base.retry import interrupts, is_wish, judge
@@ -271,6 +272,42 @@ class Claim(Generic[T]):
         except ZkrqError as problem:
             add_note(error, f"zkrq: item {self.id} could not be nacked, it comes back by itself: {problem}")
         return False
+
+
+class UndecodedClaim(Claim[T]):
+    """A claim whose item is decoded when it is first asked for; ``payload`` are its bytes."""
+
+    __slots__ = ("_codec", "_decoded", "payload")
+
+    def __init__(
+        self,
+        payload: bytes,
+        codec: Codec[T],
+        grant: Grant,
+        position: int,
+        deadline_at: float,
+        headers: Headers | None = None,
+    ) -> None:
+        self._decoded: list[T] = []
+        super().__init__(cast("T", None), grant, position, deadline_at, headers)
+        self._codec = codec
+        self.payload = payload
+
+    @property
+    def item(self) -> T:  # pyright: ignore[reportIncompatibleVariableOverride]
+        """The item.  Raises ``CodecError`` if it cannot be decoded."""
+        if not self._decoded:
+            try:
+                self._decoded.append(codec_of_item(self._codec, self.id).decode(self.payload))
+            except (CodecError, KeyboardInterrupt):
+                raise
+            except BaseException as error:  # of any codec
+                raise CodecError(f"cannot be decoded as {self._codec.name}: {message_of(error)}") from error
+        return self._decoded[0]
+
+    @item.setter
+    def item(self, item: T) -> None:
+        """Take what the constructor sets for nothing."""
 
 
 lease_of = cast("Callable[[Claim[Any]], Lease]", attrgetter("_lease"))

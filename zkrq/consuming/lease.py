@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Protocol, TypeAlias
 from weakref import ref
 
 from zkrq.base.errors import ClaimLost, ZkrqError
+from zkrq.base.limits import check_result
 from zkrq.base.retry import Again, Failed
 from zkrq.base.tasks import wait_ended
 from zkrq.consuming.core import lease as life
@@ -27,6 +28,10 @@ EXTENSION_REFUSED = "its extension was refused"
 
 LETS_GO_ON = "pass"
 """What a nack is to the servers if the group of the item goes on meanwhile (``Retry(holds_group=False)``)."""
+
+
+class EncodedResult(bytes):
+    """A result that is encoded already, by the process in which the handler ran."""
 
 
 class Verb(enum.StrEnum):
@@ -336,7 +341,8 @@ class Lease(ref[object]):
 
         Raises as ``Issuer.encode_result`` does.
         """
-        self.result = self.grant.issuer.encode_result(result)
+        is_encoded = isinstance(result, EncodedResult)
+        self.result = check_result(result) if is_encoded else self.grant.issuer.encode_result(result)
 
     def refuse(self, *, in_doubt: bool = False) -> None:
         """Lose the claim, because the servers refused to settle it.

@@ -35,6 +35,8 @@ class Line(Generic[T]):
         self.own_loop = context.own_loop
         self.dispatch = Dispatch["Claim[T]"](limited=context.settings.has_limits)
         self.pace = self.dispatch.pace
+        self.decodes = True
+        """Whether items are decoded as they are claimed; False once handlers in other processes decode them."""
         self._identity = context.identity
         self._suppliers: dict[Stock[Claim[T]], Supplier[T]] = {}
 

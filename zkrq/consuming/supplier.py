@@ -25,7 +25,7 @@ from zkrq.base.events import DeadLettersDropped, ItemsGivenUp
 from zkrq.base.log import Log
 from zkrq.base.pauses import doubled
 from zkrq.base.tasks import wait_ended
-from zkrq.consuming.claims import Claim, lease_of
+from zkrq.consuming.claims import Claim, UndecodedClaim, lease_of
 from zkrq.consuming.core import supply as life
 from zkrq.consuming.core.dispatch import ClaimReport, Stock
 from zkrq.consuming.core.supply import IS_DUE, JOINED, LATE_SECONDS, WAITING, Action, Order, SupplyState
@@ -65,6 +65,8 @@ class Demand(Protocol[T]):
     """Who decides what the suppliers of a queue are to do: the part of a ``Line`` that a supplier uses."""
 
     dispatch: Dispatch[Claim[T]]
+    decodes: bool
+    """Whether items are decoded as they are claimed."""
 
     def carry_out(self) -> None:
         """Do what was decided."""
@@ -407,7 +409,7 @@ class Supplier(Generic[T]):
         # lose.
         cancelled = self._leases.admit()
         codec, claims, size = self._context.codec, list[Claim[T]](), 0
-        decode, is_placed = codec.decode, place_of(codec) is not None
+        decode, is_placed, decodes = codec.decode, place_of(codec) is not None, self._line.decodes
         handed = iter(decided.reply.handed)
         records, superseded = dict(decided.records), decided.superseded
         grants: dict[bytes, Grant] = {}
@@ -429,6 +431,9 @@ class Supplier(Generic[T]):
                 try:
                     if not payload.startswith(NO_HEADERS):
                         content, headers = split_payload(payload)
+                    if not decodes:
+                        claims.append(UndecodedClaim(content, codec, grant, position, deadline_at, headers))
+                        continue
                     item = codec_of_item(codec, grant.id_of(position)).decode(content) if is_placed else decode(content)
                 except KeyboardInterrupt:
                     raise

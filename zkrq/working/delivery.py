@@ -20,6 +20,7 @@ from zkrq.base.errors import (
     ClaimLost,
     CodecError,
     ConfigError,
+    HandlerError,
     OutcomeUnknown,
     PayloadTooLarge,
     Unavailable,
@@ -260,6 +261,8 @@ class Delivery:
             consequence += f" in {getattr(lease_of(claim), 'retry_in', 0.0):.1f} s"
         if self._has_failed(error):
             text = "%s failed in %s at attempt %d, %s"
+            if isinstance(error, HandlerError):  # how it came here tells nothing: its note has the handler's traceback
+                error = error.with_traceback(None)
             log.error(text, item, self._handling.name, claim.attempts, consequence, exc_info=error, extra=about)
         elif outcome.ending is not Ending.ACKED:
             log.info("%s: %s (%s raised: %s)", item, consequence, self._handling.name, in_words(error), extra=about)

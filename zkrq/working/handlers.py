@@ -31,16 +31,16 @@ OF_ARQ = "ctx"
 
 def read_handler(handler: Callable[..., object]) -> tuple[Callable[[Claim[Any]], object], bool]:
     """Return a function that calls it with a claim, and whether to use a thread.  Raises ``ConfigError``."""
-    in_thread = _runs_in_thread(handler)
-    if _takes_claim(handler):
+    in_thread = runs_in_thread(handler)
+    if takes_claim(handler):
         return _in_this_process(lambda claim: handler(claim.item, claim), in_thread), in_thread
     return _in_this_process(lambda claim: handler(claim.item), in_thread), in_thread
 
 
 def read_batch_handler(handler: Callable[..., object]) -> tuple[Callable[[Batch[Any]], object], bool]:
     """Return a function that calls it with a batch, and whether to use a thread.  Raises ``ConfigError``."""
-    in_thread = _runs_in_thread(handler)
-    if _takes_claim(handler, "the items, or the items and their batch"):
+    in_thread = runs_in_thread(handler)
+    if takes_claim(handler, "the items, or the items and their batch"):
         return _in_this_process(lambda batch: handler(batch.items, batch), in_thread), in_thread
     return _in_this_process(lambda batch: handler(batch.items), in_thread), in_thread
 
@@ -71,7 +71,7 @@ def _in_this_process(call: Callable[[T], Any], in_thread: bool) -> Callable[[T],
     return of_thread if in_thread else of_loop
 
 
-def _runs_in_thread(handler: Callable[..., object]) -> bool:
+def runs_in_thread(handler: Callable[..., object]) -> bool:
     """Tell whether a handler runs in a thread.  Raises ``ConfigError``."""
     if not callable(handler):
         raise ConfigError(f"the handler must be a function, not {type(handler).__name__}")
@@ -87,7 +87,8 @@ def name_of(handler: Callable[..., object]) -> str:
     return str(name).replace("<locals>.", "")
 
 
-def _takes_claim(handler: Callable[..., object], wanted: str = "the item, or the item and its claim") -> bool:
+def takes_claim(handler: Callable[..., object], wanted: str = "the item, or the item and its claim") -> bool:
+    """Tell whether a handler takes a claim beside the item, or ``wanted``.  Raises ``ConfigError``."""
     try:
         signature = inspect.signature(handler)
     except (TypeError, ValueError):  # written in C

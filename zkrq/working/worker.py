@@ -25,25 +25,38 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Any, Protocol, Self, TypedDict, TypeVar, Unpack, overload
+from typing import TYPE_CHECKING, Any, Protocol, Self, TypedDict, TypeVar, Unpack, overload
 
 import anyio
 
-from zkrq.base.checks import Duration, check_count, check_duration
+from zkrq.base.checks import Duration, check_count, check_duration, check_kind
 from zkrq.base.errors import Closed, ConfigError, Unavailable, ZkrqError
 from zkrq.base.log import Log
 from zkrq.base.meant import names_options
 from zkrq.base.tasks import on_loop, see_through, wait_ended
 from zkrq.consuming.batch import check_batch
 from zkrq.consuming.claims import Claim, lease_of
+from zkrq.pool.settings import Processes
 from zkrq.working.batches import BatchDelivery
 from zkrq.working.delivery import After, Before, Delivery, Handling
-from zkrq.working.handlers import BatchHandler, Handler, name_of, read_batch_handler, read_handler
+from zkrq.working.handlers import (
+    BatchHandler,
+    Handler,
+    name_of,
+    read_batch_handler,
+    read_handler,
+    runs_in_thread,
+    takes_claim,
+)
 from zkrq.working.outcomes import WorkerStatistics, add_up
 from zkrq.working.slots import Share, Slots
+
+if TYPE_CHECKING:
+    from zkrq.pool.pool import Pool
 
 T = TypeVar("T")
 
@@ -109,7 +122,8 @@ class Worker:
     has ended, and its ``after`` hook if it has one, the next may begin, even while the ack is in flight.  When
     cancelled, it stops claiming, gives running handlers ``grace`` seconds to finish (0: none), then cancels them and
     hands their items back immediately.  ``before`` and ``after`` are hooks for all queues, called for each item.  A
-    hook may be ``async``; one that raises is logged and changes nothing.
+    hook may be ``async``; one that raises is logged and changes nothing.  ``pool``: run handlers in child processes,
+    None: in this one.
     """
 
     @names_options("zkrq.Worker")
@@ -120,8 +134,10 @@ class Worker:
         grace: Duration = 30.0,
         before: Before | None = None,
         after: After | None = None,
+        pool: Processes | None = None,
     ) -> None:
         """Check the arguments.  Raises ``ConfigError``."""
+        check_kind("pool", pool, Processes)
         self._slots = Slots(check_count("concurrency", concurrency, least=1))
         self.grace = check_duration("grace", grace)
         """Seconds that running handlers have to finish."""
@@ -134,6 +150,7 @@ class Worker:
         self._returns: set[asyncio.Task[None]] = set()
         self._limiter: anyio.CapacityLimiter | None = None
         self._task: asyncio.Task[None] | None = None
+        self._pool = make_pool(pool, concurrency) if pool else None
         self._log = logging.getLogger("zkrq.working.worker")
 
     def __repr__(self) -> str:
@@ -208,7 +225,10 @@ class Worker:
         size, seconds = check_batch(1 if batch is None else batch, within)
         if batch is None and seconds:
             raise ConfigError("within is for handlers of batches: give batch, too")
-        call, in_thread = read_handler(handler) if batch is None else read_batch_handler(handler)
+        if self._pool:
+            call, in_thread = _read_pooled(self._pool, queue, handler, batch), False
+        else:
+            call, in_thread = read_handler(handler) if batch is None else read_batch_handler(handler)
         log = Log(self._log, {"cluster": getattr(queue, "cluster", None), "queue": queue.name})
         hooks = before or self._before, after or self._after
         handling = Handling(call, in_thread, limit, *hooks, log, name_of(handler))
@@ -245,6 +265,14 @@ class Worker:
             raise ConfigError("the worker is already running")
         seconds = self.grace if grace is None else check_duration("grace", grace)
         self._limiter = anyio.CapacityLimiter(self._slots.count)
+        try:
+            async with self._pool.running() if self._pool else nullcontext():
+                await self._run(burst, seconds)
+        finally:
+            self._limiter = None
+
+    async def _run(self, burst: bool, grace: float) -> None:
+        """Claim and deliver; when cancelled, drain."""
         self._tell_start(burst)
         self._tell_slots(self._slots.count)
         works = [self._burst()] if burst else [self._fetch(served) for served in self._served]
@@ -255,9 +283,8 @@ class Worker:
                 fetcher.result()
         finally:
             try:
-                await self._drain(fetchers, seconds)
+                await self._drain(fetchers, grace)
             finally:
-                self._limiter = None
                 self._tell_slots(-self._slots.count)
 
     def _tell_slots(self, count: int) -> None:
@@ -454,7 +481,7 @@ class Worker:
         served.handling.tally.running += len(claims)
         task = asyncio.create_task(delivery.run(), name=f"zkrq worker: {served.queue.name} {claims[0].id}")
         self._deliveries[task] = served, delivery
-        if not served.handling.in_thread:
+        if not served.handling.in_thread and self._pool is None:
             on_loop[task] = served.handling.name
         task.add_done_callback(self._ended)
 
@@ -505,6 +532,30 @@ async def work(
     """Work on a queue's items until this is cancelled or the cluster is closed; see ``Worker``, ``add`` and ``run``."""
     worker = Worker(concurrency=concurrency, grace=grace, before=before, after=after)
     await worker.add(queue, handler, time_limit=time_limit).run()
+
+
+def make_pool(settings: Processes, concurrency: int) -> Pool:
+    """Return a pool of processes; what it needs is imported only now."""
+    from zkrq.pool.pool import Pool
+
+    return Pool(settings, concurrency)
+
+
+def _read_pooled(
+    pool: Pool, queue: Source[Any], handler: Callable[..., object], batch: int | None
+) -> Callable[[Any], object]:
+    """Return a function that calls a handler with a claim, in a process.  Raises ``ConfigError``."""
+    from zkrq.pool.setup import PooledHandler
+
+    if batch is not None:
+        raise ConfigError("a worker with a pool gives each handler one item: leave batch out, or the pool")
+    in_thread, wants_claim = runs_in_thread(handler), takes_claim(handler)
+    undecoded = getattr(queue, "_undecoded", None)
+    if undecoded is None:
+        raise ConfigError(f"a worker with a pool takes queues of a cluster, not {type(queue).__name__}")
+    codec, results, claim_timeout = undecoded()
+    pooled = PooledHandler(handler, wants_claim, not in_thread, queue.name, codec, results, claim_timeout)
+    return pool.add(pooled, name_of(handler))
 
 
 async def _release(served: _Served, claim: Claim[Any]) -> None:

@@ -1,0 +1,297 @@
+"""Handlers that run in processes: what people write, and what goes wrong in it.
+
+A child finds them by the name of this module.  They say what they see by results, and by files in ``HERE``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import ctypes
+import itertools
+import logging
+import os
+import re
+import signal
+import subprocess
+import sys
+import threading
+import time
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import zkrq
+
+log = logging.getLogger("tests.jobs")
+
+
+def hold_the_gil(seconds: float) -> None:
+    """Sleep in C code that does not let another thread, or a signal's handler, run."""
+    ctypes.PyDLL(None).usleep(int(seconds * 1_000_000))
+
+
+class Unpicklable(Exception):
+    def __init__(self, one: object, two: object) -> None:
+        super().__init__("has two arguments, and a lock")
+        self.lock = threading.Lock()
+
+
+class OddName(BaseException):
+    def __str__(self) -> str:
+        raise RuntimeError
+
+
+def _raise_in_a_group(kind: type[Exception]) -> None:
+    raise ExceptionGroup("several", [kind(), kind()])
+
+
+def echo(item: Any) -> Any:
+    return item
+
+
+def where(item: Any, claim: zkrq.Claim[Any]) -> dict[str, Any]:
+    """Where it runs, and what the claim knows."""
+    assert isinstance(claim, zkrq.Claim)
+    assert claim.item == item
+    return {
+        "process": os.getpid(),
+        "id": claim.id,
+        "queue": claim.queue,
+        "attempts": claim.attempts,
+        "failures": claim.failures,
+        "headers": dict(claim.headers),
+        "key": claim.key,
+        "group": claim.group,
+        "priority": claim.priority,
+        "owner": claim.owner,
+        "token": list(claim.token),
+        "holds": claim.holds,
+        "lost": bool(claim.lost),
+        "seconds": (claim.deadline - claim.pushed_at).total_seconds(),
+        "main thread": threading.current_thread() is threading.main_thread(),
+        "redis": sorted(set(sys.modules) & {"redis", "aiozk"}),
+    }
+
+
+async def where_async(item: Any, claim: zkrq.Claim[Any]) -> dict[str, Any]:
+    await asyncio.sleep(0)
+    return {**where(item, claim), "loop": id(asyncio.get_running_loop())}
+
+
+def process(item: Any) -> int:
+    return os.getpid()
+
+
+def fail(item: str, claim: zkrq.Claim[Any]) -> object:
+    match item:
+        case "value":
+            raise ValueError("a bad value")
+        case "unpicklable":
+            raise Unpicklable(1, 2)
+        case "odd":
+            raise OddName
+        case "exit":
+            sys.exit(2)
+        case "interrupt":
+            raise KeyboardInterrupt
+        case "cancelled":
+            raise asyncio.CancelledError
+        case "reject":
+            raise zkrq.Reject("never")
+        case "rejects":
+            _raise_in_a_group(zkrq.Reject)
+        case "later":
+            if claim.attempts == 1:
+                raise zkrq.RetryLater(0.01, "not yet")
+        case "result":
+            return object()
+        case "large":
+            return "x" * 40_000
+        case _:
+            pass
+    return item
+
+
+async def fail_async(item: str, claim: zkrq.Claim[Any]) -> object:
+    await asyncio.sleep(0)
+    return fail(item, claim)
+
+
+def die(item: str) -> None:
+    match item:
+        case "segfault":
+            ctypes.string_at(0)
+        case "exit":
+            os._exit(3)
+        case "kill":
+            os.kill(os.getpid(), signal.SIGKILL)
+        case "close":
+            os.closerange(3, 100)
+            time.sleep(60)
+        case "frame":
+            _write_to_the_parent(b"\xff" * 100)
+            time.sleep(60)
+        case _:
+            pass
+
+
+def _write_to_the_parent(data: bytes) -> None:
+    for name in os.listdir("/proc/self/fd"):
+        with contextlib.suppress(OSError):
+            if os.readlink(f"/proc/self/fd/{name}").startswith("socket:"):
+                os.write(int(name), data)
+
+
+def stay(item: dict[str, Any], claim: zkrq.Claim[Any]) -> str:
+    """Begin, and stay until it is stopped; tell by files how it went."""
+    here = Path(item["here"])
+    claim.on_lost(lambda reason: (here / "lost").write_text(reason) and None)
+    try:
+        (here / "begun").write_text(f"{os.getpid()}")
+        match item["how"]:
+            case "gil":
+                sum(itertools.repeat(1))  # for ever, in C code that looks for no signal
+            case "regex":
+                re.match(r"(a*)*b", "a" * 60)
+            case "deaf":
+                while True:
+                    with contextlib.suppress(BaseException):
+                        time.sleep(60)
+            case "finish":
+                with contextlib.suppress(asyncio.CancelledError):
+                    time.sleep(60)
+                return "finished"
+            case _:
+                time.sleep(60)
+    except BaseException as error:
+        (here / "raised").write_text(type(error).__name__)
+        raise
+    finally:
+        (here / "ended").touch()
+    return ""
+
+
+async def stay_async(item: dict[str, Any], claim: zkrq.Claim[Any]) -> str:
+    here = Path(item["here"])
+    claim.on_lost(lambda reason: (here / "lost").write_text(reason) and None)
+    try:
+        (here / f"begun{item.get('n', '')}").write_text(f"{os.getpid()}")
+        if item["how"] == "block":
+            time.sleep(60)
+        await asyncio.sleep(60)
+    except BaseException as error:
+        (here / "raised").write_text(type(error).__name__)
+        raise
+    return ""
+
+
+async def call(item: str, claim: zkrq.Claim[Any]) -> object:
+    """Settle the claim by its own calls."""
+    match item:
+        case "ack":
+            await claim.ack(result="by hand")
+            assert claim.settled is zkrq.Verb.ACK
+        case "nack":
+            if claim.attempts == 1:
+                await claim.nack(0.01, "not yet")
+        case "nack as the policy says":
+            await claim.nack(reason="not yet")
+        case "bury":
+            await claim.bury("no use")
+        case "extend":
+            await claim.extend(120)
+        case "extend for too long":
+            try:
+                await claim.extend(1e9)
+            except zkrq.ConfigError as error:
+                return str(error)
+        case "twice":
+            await claim.ack(result="once")
+            try:
+                await claim.ack()
+            except zkrq.ClaimLost as error:
+                log.warning("refused: %s", error)
+        case _:
+            pass
+    return "returned"
+
+
+def call_plain(item: str, claim: zkrq.Claim[Any]) -> str:
+    try:
+        asyncio.run(claim.ack())
+    except zkrq.ConfigError as error:
+        return str(error)
+    return ""
+
+
+def tell(item: str, claim: zkrq.Claim[Any]) -> None:
+    claim.progress(0.25, "a quarter")
+    while not Path(item).exists():
+        time.sleep(0.01)
+
+
+def speak(item: str) -> None:
+    log.info("said %s", item, extra={"user": "u1"})
+    logging.getLogger("tests.quiet").info("not heard")
+    try:
+        raise ValueError("told of")
+    except ValueError:
+        log.exception("failed")
+    logging.getLogger("tests.quiet").warning("in a thread: %s", item)
+
+
+def descriptors(item: Any) -> list[str]:
+    return [os.readlink(f"/proc/self/fd/{name}") for name in os.listdir("/proc/self/fd") if int(name) > 2][:50]
+
+
+def grow(item: int) -> int:
+    """Use this many bytes more, for good."""
+    _kept.append(b"x" * item)
+    return os.getpid()
+
+
+_kept: list[bytes] = []
+
+
+def fork(item: str) -> int:
+    """Start a process that outlives the handler, unless it is ended."""
+    return subprocess.Popen(["sleep", "3600"]).pid
+
+
+def ignoring_signals(item: Any) -> list[str]:
+    return [signal.Signals(number).name for number in (signal.SIGINT, signal.SIGHUP) if _is_ignored(number)]
+
+
+def _is_ignored(number: int) -> bool:
+    return signal.getsignal(number) is signal.SIG_IGN
+
+
+class Called:
+    """An object that can be called, as partial arguments are."""
+
+    def __init__(self, word: str) -> None:
+        self.word = word
+
+    def __call__(self, item: str) -> str:
+        return f"{self.word} {item}"
+
+
+greet = Called("hello")
+
+
+def _add(one: int, item: int) -> int:
+    return one + item
+
+
+add_three = partial(_add, 3)
+
+
+def awaitable(item: str) -> object:
+    """A plain function that returns something to await."""
+
+    async def later() -> str:
+        await asyncio.sleep(0)
+        return item * 2
+
+    return later()

@@ -1,0 +1,1 @@
+"""Run handlers in child processes, under the client of their parent."""

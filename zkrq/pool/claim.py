@@ -1,0 +1,160 @@
+"""Be a claim in a child: what it knows came with the item, and what it asks for goes to the parent, which holds it."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from base64 import b64encode
+from collections.abc import Callable, Mapping, Sequence
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING, Any
+
+from zkrq.base import clock, errors
+from zkrq.base.errors import ConfigError, ZkrqError
+from zkrq.base.loop import OwnLoop, running_loop
+from zkrq.base.retry import Again
+from zkrq.consuming.claims import Claim, lease_of
+from zkrq.consuming.core.lease import HOLDING
+from zkrq.consuming.lease import Grant, Lease, Refused, Verb
+from zkrq.pool.frames import Kind, Work, encode_up
+
+if TYPE_CHECKING:
+    from zkrq.base.limits import Results
+    from zkrq.protocol.records import ItemRecord
+
+FOR_LONG = 10 * 366 * 86400.0
+"""Seconds until a claim ends in a child: its parent extends it, and says so if it is lost."""
+
+AS_POLICY = -1.0
+"""Delay of a nack that leaves it to the policy of the queue, which only the parent knows."""
+
+_log = logging.getLogger("zkrq.pool")
+
+
+class _NobodyLooks:
+    """Observers of deliveries are in the parent."""
+
+    deliveries: Sequence[object] = ()
+
+    def before_delivery(self, claim: object) -> None: ...
+
+    def after_delivery(self, claim: object, error: BaseException | None) -> None: ...
+
+
+class ChildIssuer:
+    """Send what claims of one queue are asked for to the parent.  Implements ``lease.Issuer``."""
+
+    observers = _NobodyLooks()
+
+    def __init__(
+        self, queue: str, results: Results[Any] | None, claim_timeout: float, send: Callable[[bytes], None]
+    ) -> None:
+        self.queue = queue
+        self.claim_timeout = claim_timeout
+        self.own_loop = OwnLoop()
+        self.keeps_results = results is not None
+        self._results = results
+        self._send = send
+
+    def encode_result(self, result: object) -> bytes:
+        """Return the bytes of a result; see ``lease.Issuer``."""
+        if self._results is None:
+            raise ConfigError(f"queue {self.queue!r} keeps no results")
+        return self._results.encode(result)
+
+    def settle(self, lease: Lease, verb: Verb, ms: int = 0, text: str = "") -> asyncio.Future[Refused]:
+        """Have the parent settle or extend a claim.  Raises ``ConfigError`` in a plain handler."""
+        loop, claim = running_loop(), lease()
+        if loop is None or loop is not self.own_loop.loop or not isinstance(claim, PooledClaim):
+            raise ConfigError(
+                "a plain handler in a process settles its item by what it returns, or by raising zkrq.RetryLater or "
+                "zkrq.Reject; an async one may also call the claim"
+            )
+        answer: asyncio.Future[Refused] = loop.create_future()
+        call = claim.expect(answer)
+        result = b64encode(getattr(lease, "result", b"")).decode()
+        values = {"number": claim.number, "call": call, "verb": verb.value, "ms": ms, "text": text, "result": result}
+        self._send(encode_up(Kind.CALL, **values))
+        return answer
+
+    def report(self, lease: Lease, text: str) -> None:
+        """Have the parent report the progress of the work."""
+        claim = lease()
+        if isinstance(claim, PooledClaim):
+            self._send(encode_up(Kind.PROGRESS, number=claim.number, text=text))
+
+    def ack_together(self, leases: Sequence[Lease], returning: int) -> asyncio.Future[Refused]:
+        """Refuse: a child has one claim at a time of each handler."""
+        raise ConfigError("claims in a process are acked one by one: claim.ack()")
+
+    def after_failure(self, record: ItemRecord, delay: float | None, reason: str) -> Again:
+        """Leave the policy to the parent."""
+        return Again(AS_POLICY if delay is None else delay)
+
+
+class PooledClaim(Claim[Any]):
+    """A claim in a child."""
+
+    __slots__ = ("_answers", "_callbacks", "_ends_at", "number")
+
+    def __init__(self, issuer: ChildIssuer, work: Work) -> None:
+        grant = Grant(issuer, work.bundle, work.packed, work.owner, work.request)
+        now = time.monotonic()
+        super().__init__(None, grant, work.position, now + FOR_LONG, work.headers)
+        self.number = work.number
+        self._ends_at = now + work.seconds
+        self._answers: dict[int, asyncio.Future[Refused]] = {}
+        self._callbacks: list[Callable[[str], object]] = []
+        self._lease.deliver()
+
+    @property
+    def deadline(self) -> datetime:
+        """When the claim ended as the work began; the parent extends it."""
+        return clock.now() + timedelta(seconds=self._ends_at - time.monotonic())
+
+    @property
+    def holds(self) -> bool:
+        """Whether the claim is neither settled nor lost, as far as is known here."""
+        return self._lease.state in HOLDING
+
+    def on_lost(self, callback: Callable[[str], object]) -> None:
+        """Call ``callback(reason)`` when the claim is lost, on the thread of the handler, before that is stopped."""
+        if loss := lease_of(self).loss:
+            callback(loss.reason)
+        else:
+            self._callbacks.append(callback)
+
+    # -- called by the child -------------------------------------------------------------------------------------------
+
+    def lose(self, reason: str) -> None:
+        """Note that the claim is lost."""
+        self._lease.lose(reason)
+        callbacks, self._callbacks = self._callbacks, []
+        for callback in callbacks:
+            try:
+                callback(reason)
+            except Exception:
+                _log.exception("a callback of on_lost raised")
+
+    def expect(self, answer: asyncio.Future[Refused]) -> int:
+        """Return the number of a call that the parent is about to be asked for."""
+        call = max(self._answers, default=0) + 1
+        self._answers[call] = answer
+        return call
+
+    def answer(self, call: int, error: str, text: str) -> None:
+        """End a call: without an error, or as the error of this class."""
+        answer = self._answers.pop(call, None)
+        if answer is None or answer.done():
+            return
+        if error == "ClaimLost":
+            lost: Mapping[tuple[Grant, int], bool] = {(self._lease.grant, self._lease.position): bool(text)}
+            answer.set_result(lost)
+        elif error:
+            kind = getattr(errors, error, ZkrqError)
+            failure = kind.__new__(kind)
+            failure.args = (text,)
+            answer.set_exception(failure)
+        else:
+            answer.set_result({})
