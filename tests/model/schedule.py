@@ -200,10 +200,7 @@ class Schedule:
         self._held_up.update((id, []) for id in world.servers)
 
     def _know_another(self, world: World) -> None:
-        """A shard was founded: it has clients of its own, unless it was given up meanwhile.
-
-        Nobody opens what the map does not name, and its servers may belong to the next shard of the name by then.
-        """
+        """A shard was founded: it has clients of its own, unless the map has given it up meanwhile."""
         if self._ensemble and self._ensemble.map.shard_with(world.register) is None:
             return
         self._enter(*(Patient(world) for _ in range(2)), Steady(world), Reaper(world), Scrubber(world))

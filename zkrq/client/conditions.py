@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from zkrq.base.checks import check_count, check_group, check_id, check_text
 from zkrq.base.errors import ConfigError
 from zkrq.client.cursors import Source
-from zkrq.client.items import ItemState, check_state
+from zkrq.operations.states import STATE
 
 if TYPE_CHECKING:
-    from zkrq.client.items import Item
+    from zkrq.client.items import Item, ItemState
 
 
 PAGE_MAX = 500
@@ -72,5 +72,5 @@ def check_conditions(conditions: Conditions, limit: int = 1) -> Conditions:
     if conditions.error is not None and not check_text("error", conditions.error):
         raise ConfigError("error is empty: must be a text that the reason contains")
     if conditions.state is not None:
-        check_state(conditions.state)
+        STATE.check("state", conditions.state)
     return conditions

@@ -17,8 +17,9 @@ from zkrq.base.tasks import together
 from zkrq.client.flow import NO_FLOW, Flow
 from zkrq.client.groups import LargestGroups, add_groups, read_groups
 from zkrq.client.history import read_history
-from zkrq.client.items import EndedItem, Item, ItemState, check_state, items_of
+from zkrq.client.items import EndedItem, Item, ItemState, items_of
 from zkrq.client.reports import read_all_progress, read_progress
+from zkrq.operations.states import STATE
 from zkrq.protocol import calls
 
 if TYPE_CHECKING:
@@ -196,7 +197,7 @@ class Inspection(Generic[T]):
         if group is not None and state != "ready":
             raise ConfigError(f"state is {state!r}: of one group only the ready items are listed; use scan()")
         check_count("n", n, least=1, most=SEEN_AT_ONCE)
-        check_state(state)
+        STATE.check("state", state)
         self._parts.check_open()
         only = calls.only_of(None if group is None else check_group("group", group))
         found = await self._everywhere.each(lambda replicas: self._peek(replicas, n, state, only))
@@ -250,7 +251,7 @@ class Inspection(Generic[T]):
         starts over, so items may be yielded twice.  Raises ``Unavailable``.
         """
         if state is not None:
-            check_state(state)
+            STATE.check("state", state)
         if group is not None:
             check_group("group", group)
         self._parts.check_open()

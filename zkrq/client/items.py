@@ -9,9 +9,7 @@ from typing import TYPE_CHECKING, Generic, Literal, NamedTuple, TypeVar
 
 from zkrq.base import clock
 from zkrq.base.codecs import codec_of_item
-from zkrq.base.errors import ConfigError
 from zkrq.base.errors import split as split_reason
-from zkrq.operations.items import STATE
 from zkrq.protocol.calls import Copied, EndedRow, item_id, read_notes
 from zkrq.protocol.payloads import split, split_payload
 from zkrq.protocol.records import NEVER_US, ItemRecord, State, unpack
@@ -195,9 +193,3 @@ def ended_item(row: EndedRow) -> EndedItem:
         row.group.decode(errors="replace") or None,
         reason,
     )
-
-
-def check_state(state: ItemState) -> None:
-    """Check that this is a state of items.  Raises ``ConfigError``."""
-    if state not in STATE.words:
-        raise ConfigError(f"state is {state!r}, must be one of {', '.join(STATE.words)}; {STATE.hint}")

@@ -8,17 +8,13 @@ from zkrq.operations.claims import OF_ITEM, WAIT_MAX
 from zkrq.operations.kinds import Choice, Content, Count, Flag, Header, Many, Moment, Number, Seconds, Text
 from zkrq.operations.operation import Excludes, Failure, Field, Operation, Parameter, Record
 from zkrq.operations.push import GROUP, KEY
+from zkrq.operations.states import STATE
 
 FOUND_MAX = 500
 """Items of one request to find some."""
 
 LETTERS_MAX = 500
 """Dead letters of one request."""
-
-STATE = Choice(
-    ("ready", "scheduled", "claimed", "dead"),
-    "items that have ended: `history()`, or `zkrq list QUEUE --state done`",
-)
 
 ENDS = ("done", "dead", "cancelled", "expired")
 
