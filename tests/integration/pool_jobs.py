@@ -242,7 +242,15 @@ def speak(item: str) -> None:
 
 
 def descriptors(item: Any) -> list[str]:
-    return [os.readlink(f"/proc/self/fd/{name}") for name in os.listdir("/proc/self/fd") if int(name) > 2][:50]
+    return [target for name in os.listdir("/proc/self/fd") if int(name) > 2 and (target := target_of(name))]
+
+
+def target_of(descriptor: str) -> str:
+    """What an open file is; nothing if it is closed meanwhile."""
+    try:
+        return os.readlink(f"/proc/self/fd/{descriptor}")
+    except FileNotFoundError:
+        return ""
 
 
 def grow(item: int) -> int:

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
+import dataclasses
 import importlib
+import json
+import logging
 import os
 import signal
 from collections.abc import AsyncGenerator, Callable
@@ -13,8 +17,10 @@ from typing import Any
 import pytest
 
 import zkrq
+import zkrq.logs
+import zkrq.pool.pool
 from tests.every import every
-from tests.harness import HANG, in_process, new_namespace, until
+from tests.harness import HANG, in_process, new_namespace, over_zookeeper, settled, until
 from tests.integration import pool_jobs as jobs
 from zkrq import local
 from zkrq.client.cluster import Cluster
@@ -77,6 +83,10 @@ def is_alive(process: int) -> bool:
         return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except (FileNotFoundError, ProcessLookupError):
         return False
+
+
+def parent_of(process: int) -> int:
+    return int(Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[1])
 
 
 def _folder(parent: Path, name: str) -> Path:
@@ -237,6 +247,236 @@ async def test_a_handler_that_finishes_while_it_is_stopped_has_done_its_item(clu
         assert (result.state, result.value) == (zkrq.ResultState.DONE, "finished")
 
 
+async def test_a_drain_hands_back_and_a_second_end_kills(cluster: Cluster, tmp_path: Path) -> None:
+    pool = Pooled(cluster, jobs.stay, 1, grace=60, kill_after=8)
+    run = asyncio.create_task(pool.worker.run())
+    receipt = await pool.queue.push({"here": str(tmp_path), "how": "gil"})
+    await until(lambda: (tmp_path / "begun").exists() and bool((tmp_path / "begun").read_text()))
+    processes = pool.processes
+    run.cancel()  # it drains, within its grace
+    await asyncio.sleep(0)
+    run.cancel()  # its grace ends: SIGTERM
+    await until(lambda: pool.counts.stopping == 1)
+    run.cancel()  # it ends: SIGKILL
+    with pytest.raises(asyncio.CancelledError):
+        await run
+    assert not any(map(is_alive, processes))
+    await settled(lambda: _is_ready(pool, receipt.id))
+
+
+async def _is_ready(pool: Pooled, id: str) -> bool:
+    item = await pool.queue.get(id)
+    return item is not None and item.state == "ready"
+
+
+async def test_a_drain_stops_handlers_and_hands_their_items_back_uncounted(cluster: Cluster, tmp_path: Path) -> None:
+    async with pooled(cluster, jobs.stay, grace=0.1) as pool:
+        receipt = await pool.queue.push({"here": str(tmp_path), "how": "wait"})
+        await until((tmp_path / "begun").exists)
+    assert (tmp_path / "raised").read_text() == "CancelledError"
+    item = await pool.queue.get(receipt.id)
+    assert item is not None
+    assert (item.state, item.attempts) == ("ready", 0)
+    assert pool.worker.statistics().cut_off == 1
+
+
+@every("handler", [jobs.stay, jobs.stay_async])
+async def test_a_loss_is_told_and_stops_the_handler(
+    cluster: Cluster, tmp_path: Path, handler: Callable[..., Any]
+) -> None:
+    tmp_path = _folder(tmp_path, handler.__name__)
+    async with pooled(cluster, handler) as pool:
+        receipt = await pool.queue.push({"here": str(tmp_path), "how": "wait"})
+        await until((tmp_path / "begun").exists)
+        await pool.queue.cancel(receipt.id)
+        await until((tmp_path / "raised").exists)
+        assert (tmp_path / "raised").read_text() == "CancelledError"
+        assert (tmp_path / "lost").read_text() == "its item was cancelled"
+        await until(lambda: bool(pool.outcomes))
+        assert pool.outcomes[0].ending is zkrq.Ending.LOST
+
+
+async def test_a_signal_to_every_process_stops_no_handler(cluster: Cluster, tmp_path: Path) -> None:
+    """As a service manager sends it: the parent decides."""
+    async with pooled(cluster, jobs.tell) as pool:
+        file = tmp_path / "go"
+        receipt = await pool.queue.push(str(file))
+        await settled(lambda: _has_progress(pool, receipt.id))
+        (starter,) = {
+            int(Path(f"/proc/{each}/stat").read_text().rpartition(")")[2].split()[1]) for each in pool.processes
+        }
+        for process in (*pool.processes, starter):
+            for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+                os.kill(process, number)
+        file.touch()
+        assert (await pool.queue.result(receipt.id, timeout=HANG)).state is zkrq.ResultState.DONE
+        assert pool.counts.died == 0
+
+
+async def _has_progress(pool: Pooled, id: str) -> bool:
+    item = await pool.queue.get(id)
+    if item is None or item.progress is None:
+        return False
+    assert (item.progress.fraction, item.progress.text) == (0.25, "a quarter")
+    return True
+
+
+async def test_one_of_several_in_a_child_is_stopped_alone(cluster: Cluster, tmp_path: Path) -> None:
+    async with pooled(cluster, jobs.stay_async, concurrency=3, slots=3) as pool:
+        items = [{"here": str(tmp_path), "how": "wait", "n": n} for n in range(3)]
+        receipts = [await pool.queue.push(item) for item in items]
+        await until(lambda: all((tmp_path / f"begun{n}").exists() for n in range(3)))
+        assert len({(tmp_path / f"begun{n}").read_text() for n in range(3)}) == 1
+        await pool.queue.cancel(receipts[1].id)
+        await until(lambda: bool(pool.outcomes))
+        assert [outcome.ending for outcome in pool.outcomes] == [zkrq.Ending.LOST]
+        assert (pool.counts.working, pool.counts.died) == (1, 0)
+        pool.worker.grace = 0
+
+
+# -- what handlers ask for ---------------------------------------------------------------------------------------------
+
+
+async def test_async_handlers_call_their_claim(cluster: Cluster, caplog: pytest.LogCaptureFixture) -> None:
+    async with pooled(cluster, jobs.call, attempts=2) as pool:
+        assert (await pool.do("ack")).value == "by hand"
+        assert (await pool.do("nack")).value == "returned"
+        again = await pool.do("nack as the policy says")
+        assert (again.state, again.reason) == (zkrq.ResultState.DEAD, "failed in delivery 2 of 2: not yet")
+        buried = await pool.do("bury")
+        assert (buried.state, buried.reason) == (zkrq.ResultState.DEAD, "no use")
+        assert (await pool.do("extend")).value == "returned"
+        assert (await pool.do("extend for too long")).value.startswith("seconds is 1000000000")
+        assert (await pool.do("twice")).value == "once"
+        await until(lambda: "refused: the claim on item" in caplog.text)
+        assert "was settled before: ack" in caplog.text
+
+
+async def test_a_plain_handler_that_calls_its_claim_is_told_what_to_do(cluster: Cluster) -> None:
+    async with pooled(cluster, jobs.call_plain) as pool:
+        assert "by raising zkrq.RetryLater" in (await pool.do("x")).value
+
+
+async def test_log_records_reach_the_parent(cluster: Cluster, caplog: pytest.LogCaptureFixture) -> None:
+    logging.getLogger("tests.quiet").setLevel(logging.WARNING)
+    logging.getLogger("tests.jobs").setLevel(logging.INFO)
+    async with pooled(cluster, jobs.speak) as pool:
+        receipt = await pool.queue.push("ä")
+        await pool.queue.result(receipt.id, timeout=HANG)
+        said, failed, quiet = [record for record in caplog.records if record.name.startswith("tests.")]
+        assert (said.getMessage(), said.levelname, said.name) == ("said ä", "INFO", "tests.jobs")
+        known = {name: getattr(said, name) for name in ("queue", "item", "attempt", "user", "process")}
+        assert known == {
+            "queue": "jobs", "item": receipt.id, "attempt": 1, "user": "u1", "process": pool.processes[0],
+        }  # fmt: skip
+        assert "ValueError: told of" in (failed.exc_text or "")
+        assert "ValueError: told of" in json.loads(zkrq.logs.JsonFormatter().format(failed))["exception"]
+        assert quiet.getMessage() == "in a thread: ä"
+
+
+# -- processes ---------------------------------------------------------------------------------------------------------
+
+
+async def test_a_handler_that_holds_the_gil_loses_no_claim(servers: local.Servers) -> None:
+    client = over_zookeeper(servers, new_namespace(), session_timeout=2)
+    async with client as cluster, pooled(cluster, jobs.hold_the_gil) as pool:
+        result = await pool.do(6)
+        assert result.state is zkrq.ResultState.DONE
+        assert [outcome.ending for outcome in pool.outcomes] == [zkrq.Ending.ACKED]
+
+
+async def test_a_child_has_no_connection_of_its_parent(cluster: Cluster) -> None:
+    async with pooled(cluster, jobs.descriptors) as pool:
+        mine = {target for target in jobs.descriptors("x") if target.startswith("socket:")}
+        assert len(mine) > 3
+        theirs = [target for target in (await pool.do("x")).get() if target.startswith("socket:")]
+        assert len(theirs) == 1, "its connection to the parent"
+        assert mine.isdisjoint(theirs)
+
+
+async def test_children_are_replaced_after_some_items(cluster: Cluster) -> None:
+    async with pooled(cluster, jobs.process, max_items=2) as pool:
+        processes = [(await pool.do(n)).value for n in range(6)]
+        assert processes[::2] == processes[1::2]
+        assert len(set(processes)) == 3
+        assert (pool.counts.died, pool.counts.replaced) == (0, 3)
+        await until(lambda: not any(is_alive(each) for each in processes))
+
+
+async def test_one_child_for_each_item(cluster: Cluster) -> None:
+    async with pooled(cluster, jobs.process, max_items=1, concurrency=2) as pool:
+        receipts = await pool.queue.push_many(range(8))
+        results = [await pool.queue.result(receipt.id, timeout=HANG) for receipt in receipts]
+        assert len({result.value for result in results}) == 8
+
+
+async def test_a_child_that_has_grown_is_replaced(cluster: Cluster) -> None:
+    async with pooled(cluster, jobs.grow, max_memory=200 << 20) as pool:
+        small = (await pool.do(1)).value
+        assert (await pool.do(1)).value == small
+        assert (await pool.do(300 << 20)).value == small
+        await until(lambda: pool.counts.replaced == 1)
+        await until(lambda: not is_alive(small))
+        assert (await pool.do(1)).value != small
+        assert pool.counts.died == 0
+
+
+async def test_what_a_handler_started_ends_with_its_process(cluster: Cluster) -> None:
+    async with pooled(cluster, jobs.fork, max_items=1) as pool:
+        process = (await pool.do("x")).value
+        await until(lambda: not is_alive(process))
+
+
+async def test_nothing_is_left_of_a_pool(cluster: Cluster) -> None:
+    async with pooled(cluster, jobs.echo, concurrency=3) as pool:
+        await pool.do("x")
+        await until(lambda: pool.counts.idle == 3)
+        processes = [*pool.processes, starter := parent_of(pool.processes[0])]
+        assert all(map(is_alive, processes))
+    assert not any(map(is_alive, processes))
+    assert not Path(f"/proc/{starter}").exists(), "a zombie"
+    assert pool.counts == dataclasses.replace(pool.counts, starting=0, idle=0, working=0, stopping=0)
+
+
+async def test_a_starter_that_dies_is_replaced_with_its_children(cluster: Cluster, tmp_path: Path) -> None:
+    async with pooled(cluster, jobs.stay, attempts=1) as pool:
+        receipt = await pool.queue.push({"here": str(tmp_path), "how": "gil"})
+        await until(lambda: (tmp_path / "begun").exists() and bool((tmp_path / "begun").read_text()))
+        (child,) = pool.processes
+        os.kill(parent_of(child), signal.SIGKILL)
+        result = await pool.queue.result(receipt.id, timeout=HANG)
+        assert (result.reason or "").endswith("the process that starts the handlers' processes has ended")
+        await until(lambda: not is_alive(child))
+        await until(lambda: pool.counts.idle == 1)
+
+
+async def test_children_that_cannot_start_are_told_of_once_and_tried_again(
+    cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(zkrq.pool.pool, "FIRST_PAUSE", 0.05)
+    monkeypatch.setattr(zkrq.pool.pool, "MAX_PAUSE", 0.05)
+    (tmp_path / "broken.py").write_text(
+        f"import os\nif os.getpid() != {os.getpid()} and not os.path.exists({str(tmp_path / 'mended')!r}):\n"
+        "    raise RuntimeError('no licence')\ndef tell(item): return item\n"
+    )
+    monkeypatch.syspath_prepend(str(tmp_path))
+    pool = Pooled(cluster, importlib.import_module("broken").tell, 1)
+    receipt = await pool.queue.push("x")
+    run = asyncio.create_task(pool.worker.run())
+    await until(lambda: pool.counts.started >= 4)
+    errors = [record.getMessage() for record in caplog.records if record.levelname == "ERROR"]
+    (said,) = [text for text in errors if "import" in text]
+    assert "handlers cannot be imported in a process: RuntimeError: no licence" in said
+    assert "broken.py" in said
+    assert len([text for text in errors if "before it was ready" in text]) == 1
+    assert (await pool.queue.size()).ready == 1, "nothing is claimed before a child is ready"
+    (tmp_path / "mended").touch()
+    assert (await pool.queue.result(receipt.id, timeout=HANG)).value == "x"
+    run.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await run
+
+
 # -- what cannot be in a process ---------------------------------------------------------------------------------------
 
 
@@ -281,7 +521,8 @@ async def test_modules_that_start_threads_are_imported_by_each_child(
     cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     (tmp_path / "threaded.py").write_text(
-        "import os, threading\nthreading.Thread(target=threading.Event().wait, name='beside', daemon=True).start()\n"
+        f"import os, threading\nif os.getpid() != {os.getpid()}:\n"
+        "    threading.Thread(target=threading.Event().wait, name='beside', daemon=True).start()\n"
         "imported_by = os.getpid()\ndef tell(item): return [imported_by, os.getpid()]\n"
     )
     monkeypatch.syspath_prepend(str(tmp_path))

@@ -61,6 +61,8 @@ class _Starter:
         self._children: dict[int, int] = {}
         """Numbers of children, by their processes."""
         self._setup: Setup | None = None
+        self._own: list[socket.socket | selectors.BaseSelector] = []
+        """What no child is to have."""
         self._has_ended = False
 
     def run(self) -> None:
@@ -71,6 +73,7 @@ class _Starter:
         signal.set_wakeup_fd(wakes.fileno(), warn_on_full_buffer=False)
         signal.signal(signal.SIGCHLD, lambda number, frame: None)
         with selectors.DefaultSelector() as selector:
+            self._own = [self._control, woken, wakes, selector]
             selector.register(self._control, selectors.EVENT_READ)
             selector.register(woken, selectors.EVENT_READ)
             while not self._has_ended:
@@ -141,7 +144,7 @@ class _Starter:
             if starter == os.getpid():
                 signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGTERM])
         if process == 0:
-            _become(self._setup, starter, descriptor, self._control)
+            _become(self._setup, starter, descriptor, self._own)
         os.close(descriptor)
         with suppress(ProcessLookupError, PermissionError):
             os.setpgid(process, process)  # whoever comes first, so that it is one before anybody kills it
@@ -161,7 +164,9 @@ class _Starter:
             self._control.sendall(encode_up(Kind.ENDED, child=child, code=os.waitstatus_to_exitcode(status)))
 
 
-def _become(setup: Setup, starter: int, descriptor: int, control: socket.socket) -> None:
+def _become(
+    setup: Setup, starter: int, descriptor: int, unwanted: list[socket.socket | selectors.BaseSelector]
+) -> None:
     """Be a child, in a process that was just forked.  Does not return."""
     code = 1
     try:
@@ -170,7 +175,8 @@ def _become(setup: Setup, starter: int, descriptor: int, control: socket.socket)
             os.setpgid(0, 0)
         signal.set_wakeup_fd(-1)
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-        control.close()
+        for each in unwanted:
+            each.close()
         code = run_child(setup, socket.socket(fileno=descriptor))
     except BaseException:  # not of a handler
         with suppress(Exception):
