@@ -9,6 +9,7 @@ import json
 import logging
 import os
 import signal
+import sys
 from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -138,7 +139,7 @@ async def test_handlers_of_every_kind_return_results(cluster: Cluster, case: tup
 @every("handler", [jobs.fail, jobs.fail_async])
 async def test_what_a_handler_raises_is_data(cluster: Cluster, handler: Callable[..., Any]) -> None:
     async with pooled(cluster, handler) as pool:
-        reasons = {}
+        reasons = dict[str, str]()
         for item in ("value", "unpicklable", "odd", "exit", "interrupt", "cancelled", "reject", "rejects", "result"):
             result = await pool.do(item)
             assert result.state is zkrq.ResultState.DEAD
@@ -346,7 +347,7 @@ async def test_async_handlers_call_their_claim(cluster: Cluster, caplog: pytest.
         buried = await pool.do("bury")
         assert (buried.state, buried.reason) == (zkrq.ResultState.DEAD, "no use")
         assert (await pool.do("extend")).value == "returned"
-        assert (await pool.do("extend for too long")).value.startswith("seconds is 1000000000")
+        assert (await pool.do("extend for too long")).get().startswith("seconds is 1000000000")
         assert (await pool.do("twice")).value == "once"
         await until(lambda: "refused: the claim on item" in caplog.text)
         assert "was settled before: ack" in caplog.text
@@ -354,7 +355,7 @@ async def test_async_handlers_call_their_claim(cluster: Cluster, caplog: pytest.
 
 async def test_a_plain_handler_that_calls_its_claim_is_told_what_to_do(cluster: Cluster) -> None:
     async with pooled(cluster, jobs.call_plain) as pool:
-        assert "by raising zkrq.RetryLater" in (await pool.do("x")).value
+        assert "by raising zkrq.RetryLater" in (await pool.do("x")).get()
 
 
 async def test_log_records_reach_the_parent(cluster: Cluster, caplog: pytest.LogCaptureFixture) -> None:
@@ -396,7 +397,7 @@ async def test_a_child_has_no_connection_of_its_parent(cluster: Cluster) -> None
 
 async def test_children_are_replaced_after_some_items(cluster: Cluster) -> None:
     async with pooled(cluster, jobs.process, max_items=2) as pool:
-        processes = [(await pool.do(n)).value for n in range(6)]
+        processes = [(await pool.do(n)).get() for n in range(6)]
         assert processes[::2] == processes[1::2]
         assert len(set(processes)) == 3
         assert (pool.counts.died, pool.counts.replaced) == (0, 3)
@@ -412,7 +413,7 @@ async def test_one_child_for_each_item(cluster: Cluster) -> None:
 
 async def test_a_child_that_has_grown_is_replaced(cluster: Cluster) -> None:
     async with pooled(cluster, jobs.grow, max_memory=200 << 20) as pool:
-        small = (await pool.do(1)).value
+        small = (await pool.do(1)).get()
         assert (await pool.do(1)).value == small
         assert (await pool.do(300 << 20)).value == small
         await until(lambda: pool.counts.replaced == 1)
@@ -423,7 +424,7 @@ async def test_a_child_that_has_grown_is_replaced(cluster: Cluster) -> None:
 
 async def test_what_a_handler_started_ends_with_its_process(cluster: Cluster) -> None:
     async with pooled(cluster, jobs.fork, max_items=1) as pool:
-        process = (await pool.do("x")).value
+        process = (await pool.do("x")).get()
         await until(lambda: not is_alive(process))
 
 
@@ -459,7 +460,7 @@ async def test_children_that_cannot_start_are_told_of_once_and_tried_again(
         f"import os\nif os.getpid() != {os.getpid()} and not os.path.exists({str(tmp_path / 'mended')!r}):\n"
         "    raise RuntimeError('no licence')\ndef tell(item): return item\n"
     )
-    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
     pool = Pooled(cluster, importlib.import_module("broken").tell, 1)
     receipt = await pool.queue.push("x")
     run = asyncio.create_task(pool.worker.run())
@@ -483,8 +484,10 @@ async def test_children_that_cannot_start_are_told_of_once_and_tried_again(
 async def test_what_no_process_finds_is_refused_as_it_is_added(cluster: Cluster) -> None:
     def local_one(item: object) -> None: ...
 
+    def local_two(item: object, claim: object) -> None: ...
+
     queue = cluster.queue("jobs")
-    for handler in (local_one, lambda item: None):
+    for handler in (local_one, local_two):
         with pytest.raises(zkrq.ConfigError, match="define it at the top level of a module"):
             zkrq.Worker(pool=zkrq.Processes()).add(queue, handler)
     zkrq.Worker(pool=zkrq.Processes()).add(queue, jobs.echo)
@@ -525,7 +528,7 @@ async def test_modules_that_start_threads_are_imported_by_each_child(
         "    threading.Thread(target=threading.Event().wait, name='beside', daemon=True).start()\n"
         "imported_by = os.getpid()\ndef tell(item): return [imported_by, os.getpid()]\n"
     )
-    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
     handler = importlib.import_module("threaded").tell
     for preload, warned in ((None, True), ((), False)):
         caplog.clear()
