@@ -59,6 +59,10 @@ class _Typed(Generic[T]):
     def __hash__(self) -> int:
         return hash(self._key)
 
+    def __reduce__(self) -> tuple[type[_Typed[T]], tuple[object]]:
+        """Pickle by the type, which another process imports."""
+        return type(self), (self.type,)
+
     def encode(self, item: T, /) -> bytes:
         """Return the item's bytes.  Raises ``CodecError`` if they could not be decoded as the type."""
         try:

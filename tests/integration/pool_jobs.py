@@ -11,12 +11,14 @@ import ctypes
 import itertools
 import logging
 import os
+import random
 import re
 import signal
 import subprocess
 import sys
 import threading
 import time
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -251,6 +253,21 @@ def target_of(descriptor: str) -> str:
         return os.readlink(f"/proc/self/fd/{descriptor}")
     except FileNotFoundError:
         return ""
+
+
+def draw(item: Any) -> list[float]:
+    numpy: Any = sys.modules["numpy"]  # preloaded
+    return [float(numpy.random.random()), random.random()]
+
+
+@dataclass
+class Point:
+    x: int
+
+
+def move(point: Point) -> Point:
+    assert isinstance(point, Point)
+    return Point(point.x + 1)
 
 
 def grow(item: int) -> int:

@@ -133,6 +133,52 @@ async def test_handlers_of_every_kind_return_results(cluster: Cluster, case: tup
         assert (result.state, result.value) == (zkrq.ResultState.DONE, expected)
 
 
+KEY = zkrq.typed.new_key()
+
+CODECS: dict[str, Callable[[], Any]] = {
+    "msgspec": lambda: zkrq.typed.MsgPack(jobs.Point),
+    "pydantic": lambda: zkrq.typed.Pydantic(jobs.Point),
+    "encrypted": lambda: zkrq.typed.Encrypted(zkrq.typed.Json(jobs.Point), [KEY]),
+}
+
+
+@every("name", CODECS)
+async def test_codecs_decode_and_encode_in_the_child(cluster: Cluster, name: str) -> None:
+    codec = CODECS[name]()
+    queue = cluster.queue(name, codec=codec, results=zkrq.Results(codec=codec))
+    async with zkrq.Worker(concurrency=1, pool=zkrq.Processes()).add(queue, jobs.move):
+        receipt = await queue.push(jobs.Point(1))
+        assert (await queue.result(receipt.id, timeout=HANG)).get() == jobs.Point(2)
+
+
+async def test_a_codec_that_cannot_be_sent_is_refused(cluster: Cluster) -> None:
+    keys = zkrq.typed.Encrypted(zkrq.JSON, lambda: [KEY])
+    with pytest.raises(zkrq.ConfigError, match="the codecs of queue 'jobs' cannot be sent to a process"):
+        zkrq.Worker(pool=zkrq.Processes()).add(cluster.queue("jobs", codec=keys), jobs.echo)
+
+
+async def test_children_draw_different_random_numbers(cluster: Cluster) -> None:
+    pytest.importorskip("numpy")
+    async with pooled(cluster, jobs.draw, max_items=1, preload=["numpy", jobs.__name__]) as pool:
+        drawn = [(await pool.do(n)).get() for n in range(3)]
+        assert len({number for numbers in drawn for number in numbers}) == 6
+
+
+async def test_the_parent_decodes_an_item_for_a_hook_that_asks(cluster: Cluster) -> None:
+    queue = cluster.queue("jobs", results=zkrq.Results())
+    seen: list[object] = []
+    worker = zkrq.Worker(concurrency=1, pool=zkrq.Processes(), before=lambda claim: seen.append(claim.item))
+    async with worker.add(queue, jobs.echo):
+        receipt = await queue.push({"a": 1})
+        assert (await queue.result(receipt.id, timeout=HANG)).get() == {"a": 1}
+    assert seen == [{"a": 1}]
+    await queue.push({"b": 2})
+    claim = await queue.pop_one(timeout=HANG)
+    assert claim is not None
+    assert claim.item == {"b": 2}
+    await claim.ack()
+
+
 # -- how they fail -----------------------------------------------------------------------------------------------------
 
 

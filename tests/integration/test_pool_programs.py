@@ -1,4 +1,5 @@
 """Programs whose handlers run in processes: signals, a parent that is killed, output, handlers of the script itself."""
+
 from __future__ import annotations
 
 import os

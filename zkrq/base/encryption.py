@@ -190,6 +190,10 @@ class _KeyRing:
         self._read: tuple[Sequence[Key], Mapping[bytes, Any]] | None = None
         self.ciphers()
 
+    def __reduce__(self) -> tuple[type[_KeyRing], tuple[Keys]]:
+        """Pickle by the keys: a process of the same program has them, too."""
+        return _KeyRing, (self._keys,)
+
     @property
     def keys(self) -> object:
         """The keys, or what returns them: equal for equal settings."""

@@ -103,7 +103,16 @@ class _Job:
     number: int
     claim: Claim[Any]
     child: _Child
-    verdict: asyncio.Future[bytes | Told]
+    ended: asyncio.Future[None]
+    """Ends when there is an outcome.  A call that is cancelled cancels it, and waits for another one."""
+    outcome: bytes | Told | HandlerError | None = None
+    """What the child said, or that it died."""
+
+    def end(self, outcome: bytes | Told | HandlerError) -> None:
+        """Note how the work has ended."""
+        self.outcome = outcome
+        if not self.ended.done():
+            self.ended.set_result(None)
 
 
 @dataclass(eq=False, slots=True)
@@ -327,9 +336,7 @@ class Pool:
         self._children.pop(child.number, None)
         self._close(child)
         for job in child.jobs.values():
-            if not job.verdict.done():
-                job.verdict.set_exception(HandlerError(reason))
-                job.verdict.exception()  # retrieved: its call may have been cancelled
+            job.end(HandlerError(reason))
         if not child.gone.done():
             child.gone.set_result(reason)
 
@@ -362,22 +369,27 @@ class Pool:
 
     async def _call(self, handler: int, claim: Claim[Any]) -> object:
         """Call a handler in a child; return what it returned, encoded.  Raises what it raised."""
-        child = self._take() or await self._wait(claim)
-        if child is None:
-            return None  # handed back
-        job = self._give(child, handler, claim)
+        job: _Job | None = None
+        while job is None:
+            child = self._take() or await self._wait(claim)
+            if child is None:
+                return None  # handed back
+            job = self._give(child, handler, claim)
         try:
-            verdict = await asyncio.shield(job.verdict)
+            await job.ended
         except asyncio.CancelledError:
             await self._stop(job)
-            if not job.verdict.done() or job.verdict.exception():
+            outcome = job.outcome
+            if outcome is None or isinstance(outcome, HandlerError):
                 raise
-            verdict = job.verdict.result()
-            if isinstance(verdict, Told) and verdict.flag("stopped"):
+            if isinstance(outcome, Told) and outcome.flag("stopped"):
                 raise
-        if isinstance(verdict, Told):
-            raise _error_of(verdict, self._handlers[handler], claim)
-        return EncodedResult(verdict) if verdict else None
+        outcome = job.outcome
+        if isinstance(outcome, HandlerError):
+            raise outcome
+        if isinstance(outcome, Told):
+            raise _error_of(outcome, self._handlers[handler], claim)
+        return EncodedResult(outcome) if outcome else None
 
     def _take(self) -> _Child | None:
         """Return the child that may be given an item and has least of them, None if there is none."""
@@ -414,7 +426,8 @@ class Pool:
         if self._waiters and self._take():
             self._waiters.popleft().set_result(None)
 
-    def _give(self, child: _Child, handler: int, claim: Claim[Any]) -> _Job:
+    def _give(self, child: _Child, handler: int, claim: Claim[Any]) -> _Job | None:
+        """Give an item to a child; None: it has just died, and has not got it."""
         lease = lease_of(claim)
         grant, loop = lease.grant, asyncio.get_running_loop()
         self._numbers += 1
@@ -433,7 +446,10 @@ class Pool:
             seconds=lease.deadline_at - loop.time(),
             headers=dict(claim.headers) or None,
         )
-        self._send(child, encode_work(work, payload_of(claim, self._handlers[handler])))
+        if not self._send(child, encode_work(work, payload_of(claim, self._handlers[handler]))):
+            del child.jobs[job.number]
+            child.move(life.STOP)
+            return None
         if self.settings.max_items is not None and child.items >= self.settings.max_items:
             child.move(life.STOP)  # the next one starts while it works on its last item
             self._replaced += 1
@@ -442,9 +458,10 @@ class Pool:
 
     async def _stop(self, job: _Job) -> None:
         """Stop the work on an item, and wait until it has ended; if this is cancelled, kill its child."""
-        if job.verdict.done():
+        if job.outcome is not None:
             return
         loop, child, loss = asyncio.get_running_loop(), job.child, lease_of(job.claim).loss
+        job.ended = loop.create_future()
         self._send(child, encode_down(Kind.STOP, job.number, loss.reason if loss else "", bool(loss)))
         if self.settings.slots == 1:
             child.move(life.STOP)
@@ -455,9 +472,9 @@ class Pool:
         timer = loop.call_later(self._kill_after, self._kill, child, why)
         until = loop.time() + self._kill_after + GONE_SECONDS
         try:
-            while not job.verdict.done() and (left := until - loop.time()) > 0:
+            while job.outcome is None and (left := until - loop.time()) > 0:
                 try:
-                    await asyncio.wait([job.verdict], timeout=left)
+                    await asyncio.wait([job.ended], timeout=left)
                 except asyncio.CancelledError:
                     self._kill(child, why)
                     until = loop.time() + GONE_SECONDS
@@ -469,8 +486,7 @@ class Pool:
         job = child.jobs.pop(number, None)
         if job is None:
             return
-        if not job.verdict.done():
-            job.verdict.set_result(verdict)
+        job.end(verdict)
         if not child.jobs:
             child.move(life.REST)
         most = self.settings.max_memory
@@ -483,21 +499,23 @@ class Pool:
 
     # -- what children say ---------------------------------------------------------------------------------------------
 
-    def _send(self, child: _Child, data: bytes) -> None:
+    def _send(self, child: _Child, data: bytes) -> bool:
+        """Send a frame; False: the child has closed its end, so it has died, and the starter tells how."""
         if not child.is_open:
-            return
+            return False
         if not child.unsent:
             try:
                 sent = child.end.send(data)
             except BlockingIOError:
                 sent = 0
-            except OSError:  # it has ended; the starter tells
-                return
+            except OSError:
+                return False
             if sent == len(data):
-                return
+                return True
             data = data[sent:]
             asyncio.get_running_loop().add_writer(child.end, self._write, child)
         child.unsent += data
+        return True
 
     def _write(self, child: _Child) -> None:
         try:

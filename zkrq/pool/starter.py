@@ -177,6 +177,9 @@ def _become(
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         for each in unwanted:
             each.close()
+        with suppress(Exception):  # `random` does so by itself
+            if numpy := sys.modules.get("numpy"):
+                numpy.random.seed()
         code = run_child(setup, socket.socket(fileno=descriptor))
     except BaseException:  # not of a handler
         with suppress(Exception):
