@@ -456,11 +456,10 @@ def slack(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Slack, "allows", lambda _, calls: calls <= FEW_CALLS)  # pyright: ignore[reportUnknownLambdaType, reportUnknownArgumentType]
 
 
-@pytest.mark.parametrize("shares", [False, True])
 async def test_a_few_calls_leave_at_once_where_there_is_slack(
-    tasks: Tasks, line: Line, slack: None, no_hurry: None, shares: bool
+    tasks: Tasks, line: Line, slack: None, no_hurry: None
 ) -> None:
-    batcher = make(tasks, line, InFlightLimit() if shares else None)
+    batcher = make(tasks, line, InFlightLimit())
     futures: list[asyncio.Future[int]] = []
     for call in range(FEW_CALLS):
         futures.append(batcher.add(call))
@@ -475,6 +474,20 @@ async def test_a_few_calls_leave_at_once_where_there_is_slack(
     assert line.sent[FEW_CALLS:] == [[*range(FEW_CALLS, 2 * FEW_CALLS)]], "more than a few leave together"
 
 
+async def test_a_few_calls_in_each_of_many_queues_are_a_crowd(
+    tasks: Tasks, line: Line, slack: None, no_hurry: None
+) -> None:
+    limit = InFlightLimit()
+    batchers = [make(tasks, line, limit) for _ in range(FEW_CALLS)]
+    futures = [batcher.add(n) for n, batcher in enumerate(batchers)]
+    await some_turns()
+    futures.append(batchers[0].add(7))
+    await some_turns()
+    assert [7] not in line.sent
+    line.open.set()
+    assert await asyncio.gather(*futures) == [*range(0, 10 * FEW_CALLS, 10), 70]
+
+
 async def test_calls_of_one_turn_leave_together_where_there_is_slack(tasks: Tasks, line: Line, slack: None) -> None:
     batcher = make(tasks, line, InFlightLimit())
     futures = [batcher.add(0)]
@@ -486,6 +499,19 @@ async def test_calls_of_one_turn_leave_together_where_there_is_slack(tasks: Task
     await asyncio.gather(*futures)
 
 
+async def test_calls_of_a_batcher_without_a_limit_wait_for_each_other(
+    tasks: Tasks, line: Line, slack: None, no_hurry: None
+) -> None:
+    batcher = make(tasks, line)
+    futures = [batcher.add(0)]
+    await some_turns()
+    futures += [batcher.add(1)]
+    await some_turns()
+    assert line.sent == [[0]]
+    line.open.set()
+    assert await asyncio.gather(*futures) == [0, 10]
+
+
 async def test_slack_is_measured_by_what_has_landed(
     tasks: Tasks, no_hurry: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -495,7 +521,7 @@ async def test_slack_is_measured_by_what_has_landed(
     monkeypatch.setattr("zkrq.replication.slack.STRETCH_MOST", 1e9)
     line = Line()
     line.open.set()
-    batcher = make(tasks, line)
+    batcher = make(tasks, line, InFlightLimit())
     for call in range(2):
         await batcher.add(call)
         await some_turns()

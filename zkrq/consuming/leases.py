@@ -89,6 +89,7 @@ class Leases:
         self._reporter: Reporter | None = None
         self._unentered: tuple[Lease, float] | None = None
         """The first of the claims that nobody has entered or settled, and since when it was."""
+        # Without a limit, so that settlements gather: no slot waits for its ack, and each would cost a decision.
         self._batcher: Batcher[_Settling, Refused] = Batcher(
             self._send,
             tasks=context.tasks,

@@ -3,11 +3,11 @@
 The first call of an idle ``Batcher`` leaves immediately, with all calls that the same turn of the event loop adds.
 Calls that arrive while a batch is in flight leave together when it returns, with the next calls of its waiters; or
 earlier, if they are many or have waited for long.  So a lone call waits for nothing, and many callers share one round
-trip without asking for it.  (The idea is the group commit of databases: DeWitt et al., 1984.)  Where loop and servers
-have slack (``slack.py``), a few calls do not wait for each other.
+trip without asking for it.  (The idea is the group commit of databases: DeWitt et al., 1984.)
 
 Several batchers may share an ``InFlightLimit``.  With many queues every batch would be small, and a batch of one costs
 servers as much as one of ten.  So only some of them are in flight, and the others gather more calls until one returns.
+If the calls of all are few, and loop and servers have slack (``slack.py``), they do not wait for each other.
 """
 
 from __future__ import annotations
@@ -75,9 +75,9 @@ class InFlightLimit:
         self._late: asyncio.TimerHandle | None = None
 
     @property
-    def is_used(self) -> bool:
-        """Whether batches are in flight."""
-        return self._in_flight > 0
+    def in_flight(self) -> int:
+        """Batches in flight."""
+        return self._in_flight
 
     def begin(self, go_on: Callable[[], None]) -> bool:
         """Count one more batch.  False: it may not leave now, and ``go_on`` is called when it may be tried again."""
@@ -148,7 +148,8 @@ class Batcher(Generic[CallT, ResultT]):
         limit: InFlightLimit | None = None,
     ) -> None:
         """``landed`` is called with the results of each batch while ``watched`` is not empty.  ``limit``: what it
-        shares with other batchers."""
+        shares with other batchers; without one its calls wait for each other, because whether they are few is not
+        known."""
         self._send = send
         self._tasks = tasks
         self._name = name
@@ -267,7 +268,10 @@ class Batcher(Generic[CallT, ResultT]):
 
     def _has_slack(self) -> bool:
         """Whether calls need not wait for each other."""
-        calls = len(self._waiting) + self._calls_in_flight
+        if self._limit is None:
+            return False
+        # A few calls in each of many queues are a crowd.
+        calls = len(self._waiting) + self._calls_in_flight + self._limit.in_flight - self._in_flight
         return calls <= FEW_CALLS and self._slack.allows(calls)  # the first part spares a crowd the second
 
     def _hurry_up_later(self, loop: asyncio.AbstractEventLoop) -> None:
@@ -356,7 +360,7 @@ class Batcher(Generic[CallT, ResultT]):
                 await NEXT_TURN  # an eager task would leave without the calls that this turn still adds
             # Where other batchers have batches in flight, callers of several are answered in one turn of the event
             # loop.  One turn later all of them have made their next calls, and these leave together.
-            if self._limit and self._limit.is_used and not self._has_slack():
+            if self._limit and self._limit.in_flight and not self._has_slack():
                 await NEXT_TURN
             batch = self._begin()
         loop = asyncio.get_running_loop()
@@ -368,14 +372,15 @@ class Batcher(Generic[CallT, ResultT]):
             except Exception as error:  # each caller gets an error of its own, because a traceback is not shared
                 results = [own(error) for _ in batch]
             finally:
-                self._slack.note(began, loop.time())
+                if self._limit:
+                    self._slack.note(began, loop.time())
                 self._land(batch, results or [OutcomeUnknown("closed in the middle") for _ in batch])
             if self._scheduled_at is not None:
                 return  # another task has begun to do what follows
             # Callers that were answered here make their next calls first.
             self._scheduled_at = loop.time()
             await NEXT_TURN
-            if self._limit and self._limit.is_used and not self._has_slack():
+            if self._limit and self._limit.in_flight and not self._has_slack():
                 await NEXT_TURN
             batch = self._begin()
 
