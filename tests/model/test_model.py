@@ -132,7 +132,7 @@ OVER_SHARDS = {
     Rule.REGISTERED_WHILE_SETTLING: 12,
     Rule.REGISTERED_UNDER_ITS_MAP: 187,
     Rule.REMOVED_ONLY_EMPTY: 12,
-    Rule.MAP_RAISES_THE_EPOCH: 133,
+    Rule.MAP_RAISES_THE_EPOCH: 186,
     Rule.RETURNING_ARE_WAITED_FOR: 5_011,
 }
 """Rules about several shards, each with a seed that is known.  Any change of ``resharding.py`` or ``founding.py``
