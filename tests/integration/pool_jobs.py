@@ -279,6 +279,18 @@ def grow(item: int) -> int:
 _kept: list[bytes] = []
 
 
+def fork_and_come_back(item: str) -> str:
+    """Both processes return, but only one of them is the child."""
+    if (process := os.fork()) == 0:
+        return "of another process"
+    os.waitpid(process, 0)
+    return "of the child"
+
+
+async def fork_and_come_back_async(item: str) -> str:
+    return fork_and_come_back(item)
+
+
 def fork(item: str) -> int:
     """Start a process that outlives the handler, unless it is ended."""
     return subprocess.Popen(["sleep", "3600"]).pid

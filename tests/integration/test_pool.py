@@ -474,6 +474,47 @@ async def test_what_a_handler_started_ends_with_its_process(cluster: Cluster) ->
         await until(lambda: not is_alive(process))
 
 
+@every("handler", [jobs.fork_and_come_back, jobs.fork_and_come_back_async])
+async def test_a_process_that_a_handler_forks_takes_no_items(cluster: Cluster, handler: Callable[..., Any]) -> None:
+    async with pooled(cluster, handler) as pool:
+        for _ in range(3):
+            assert (await pool.do("x")).value == "of the child"
+        assert pool.counts.died == 0
+
+
+async def test_a_burst_ends_with_the_last_item(cluster: Cluster) -> None:
+    pool = Pooled(cluster, jobs.echo, 1, concurrency=2)
+    receipts = await pool.queue.push_many(range(20))
+    await pool.worker.run(burst=True)
+    assert len(pool.outcomes) == 20
+    results = [(await pool.queue.result(receipt.id, timeout=0)).value for receipt in receipts]
+    assert results == [*range(20)]
+
+
+async def test_items_that_wait_for_a_child_in_vain_are_handed_back(
+    cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(zkrq.pool.pool, "FIRST_PAUSE", 0.05)
+    monkeypatch.setattr(zkrq.pool.pool, "MAX_PAUSE", 0.05)
+    monkeypatch.setattr(zkrq.pool.pool, "WAIT_SECONDS", 0.1)
+    broken = tmp_path / "broken"
+    (tmp_path / "fragile.py").write_text(
+        f"import os\nif os.path.exists({str(broken)!r}):\n    raise RuntimeError\ndef tell(item): return item\n"
+    )
+    monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
+    handler = importlib.import_module("fragile").tell
+    async with pooled(cluster, handler, max_items=1, preload=[]) as pool:
+        await until(lambda: pool.counts.idle == 1)
+        broken.touch()
+        assert (await pool.do("first")).value == "first"
+        receipt = await pool.queue.push("second")
+        await until(lambda: zkrq.Ending.RELEASED in [outcome.ending for outcome in pool.outcomes])
+        broken.unlink()
+        assert (await pool.queue.result(receipt.id, timeout=HANG)).value == "second"
+        endings = [outcome.ending for outcome in pool.outcomes]
+        assert {*endings} == {zkrq.Ending.ACKED, zkrq.Ending.RELEASED}
+
+
 async def test_nothing_is_left_of_a_pool(cluster: Cluster) -> None:
     async with pooled(cluster, jobs.echo, concurrency=3) as pool:
         await pool.do("x")

@@ -18,6 +18,7 @@ from zkrq.working.handlers import read_handler
 FUNCTIONS: dict[str, Callable[..., object]] = {
     "push()": zkrq.Queue[Any].push,
     "zkrq.Retry": zkrq.Retry,
+    "zkrq.Processes": zkrq.Processes,
     "zkrq.Worker": zkrq.Worker,
     "Worker.add()": zkrq.Worker.add,
     "zkrq.connect()": zkrq.connect,

@@ -34,6 +34,7 @@ OPTIONS: Mapping[str, str] = {
     "max": "max_attempts",
     "max_jobs": "concurrency",
     "max_retries": "max_attempts",
+    "max_tasks_per_child": "max_items",
     "max_tries": "max_attempts",
     "password": "redis_auth",
     "redis_settings": "redis",
@@ -50,8 +51,9 @@ OPTIONS: Mapping[str, str] = {
 
 HOMES: dict[str, Collection[str]] = {
     "zkrq.Retry": ("backoff", "holds_group", "max_attempts"),
-    "zkrq.Worker": ("concurrency", "grace"),
+    "zkrq.Worker": ("concurrency", "grace", "pool"),
     "Worker.add()": ("batch", "time_limit", "weight", "within"),
+    "zkrq.Processes": ("kill_after", "max_items", "max_memory", "preload", "slots"),
     "Cluster.queue()": ("claim_timeout", "codec", "dead_letters", "groups", "history", "limits", "results", "retry"),
     "zkrq.connect()": ("namespace", "redis", "redis_auth", "redis_tls", "session_timeout", "zookeeper"),
 }

@@ -24,6 +24,7 @@ from contextlib import suppress
 from importlib import import_module
 from typing import Any, cast
 
+from zkrq.base import forks
 from zkrq.base.codecs import codec_of_item
 from zkrq.base.errors import CodecError, message_of, reason_of, text_of
 from zkrq.base.retry import interrupts, judge
@@ -263,7 +264,7 @@ class _Child:
         result: object = None
         working.set(job.claim)
         try:
-            result = await cast("Awaitable[object]", _call(job))
+            result = await _awaited(cast("Awaitable[object]", _call(job)))
         except BaseException as raised:
             error = raised
         self._end(job, error, result)
@@ -318,12 +319,22 @@ def _traceback_of(error: BaseException) -> str:
 
 
 def _call(job: _Job) -> object:
-    handler, claim = job.handler, job.claim
-    return handler.call(claim.item, claim) if handler.takes_claim else handler.call(claim.item)
+    """Call a handler.  A process that it forks ends where it comes back, or it would read items like this one."""
+    handler, claim, begun = job.handler, job.claim, forks.depth
+    try:
+        return handler.call(claim.item, claim) if handler.takes_claim else handler.call(claim.item)
+    finally:
+        if forks.depth != begun:
+            forks.end_child(sys.exception())
 
 
 async def _awaited(result: Awaitable[Any]) -> object:
-    return await result
+    begun = forks.depth
+    try:
+        return await result
+    finally:
+        if forks.depth != begun:
+            forks.end_child(sys.exception())
 
 
 def resident_bytes() -> int:

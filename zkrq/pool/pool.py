@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import pickle
 import signal
 import socket
@@ -255,7 +256,8 @@ class Pool:
             self._timer = asyncio.get_running_loop().call_later(pause, self._try_again)
             return
         for _ in range(missing):
-            self._start()
+            if self._start() is None:
+                return
 
     def _try_again(self) -> None:
         self._timer = None
@@ -308,6 +310,9 @@ class Pool:
             if was_threaded and child.state is ChildState.STARTING:
                 self._bury(child, STARTER_GONE)
             else:
+                if sys.platform != "linux" and child.process:  # there the kernel has killed it
+                    with suppress(ProcessLookupError, PermissionError):
+                        os.killpg(child.process, signal.SIGKILL)
                 self._die(child, f"ended: {STARTER_GONE}")
         self._fill()
 
@@ -334,6 +339,9 @@ class Pool:
         """Forget a child that has ended, and end the calls that it had."""
         child.move(life.DIE)
         self._children.pop(child.number, None)
+        for each in self._children.values():
+            if each.successor is child:  # its next item above the bound starts another one
+                each.successor = None
         self._close(child)
         for job in child.jobs.values():
             job.end(HandlerError(reason))
@@ -362,6 +370,7 @@ class Pool:
         if not child.why_killed:
             child.why_killed = why
             self._killed += 1
+            _log.warning("process %d of the pool %s", child.process, why)
         if self._starter:
             self._starter.signal(child.number, signal.SIGKILL)
 

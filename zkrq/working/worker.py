@@ -193,7 +193,9 @@ class Worker:
         ``RetryLater``, counts as one.  The handler may also settle the claim itself.  An ack with an unknown outcome is
         repeated as long as the claim holds.
 
-        A handler that is not ``async`` runs in a thread, which cannot be stopped from outside: see ``time_limit``.
+        A handler that is not ``async`` runs in a thread, which cannot be stopped from outside: see ``time_limit``.  In
+        a worker with a ``pool`` each handler runs in a process, which finds it by its module and name, and can be
+        stopped: SIGTERM raises ``CancelledError`` in it, SIGKILL follows.
 
         ``batch``: items that the handler takes together, 1 to 500, None: one item.  It is called as ``handler(items)``,
         or ``handler(items, batch)`` with a ``Batch`` for verdicts on single items: ``await batch[3].nack()``.  When it
