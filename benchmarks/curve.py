@@ -45,7 +45,7 @@ KEEPS_UP = 0.9
 PACE_MOST = 64_000.0
 """Items a second at which the search ends: no producer of these pushes more."""
 
-SEARCH_SECONDS, SECONDS = 1.0, 3.0
+SEARCH_SECONDS, SECONDS = 1.0, 2.0
 """Seconds of a step of the search, and of one repetition."""
 
 
@@ -100,4 +100,5 @@ async def paced(sheet: Sheet, crew: fleet.Crew, load: str, pace: float, seconds:
     for what, times in ((PUSH, pushes), (TO_HANDLER, deliveries)):
         figures |= {what + P50: percentile(times, 50) * 1000, what + P99: percentile(times, 99) * 1000}
     sheet.add(CURVE, row(crew.system.title, load), **figures)
-    sheet.note(CURVE, row(crew.system.title, load), crew.settings)
+    if load == FIXED:  # once for each system
+        sheet.note(CURVE, row(crew.system.title, load), crew.settings)

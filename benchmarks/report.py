@@ -18,9 +18,12 @@ The newest figures of `make bench`. [Benchmarks](../benchmarks.md) says how to r
 """
 
 
+MACHINE, MUST_SHOW = "## The machine", "## Must show"
+
+
 def markdown(sheet: Sheet, machine: Mapping[str, str], pictures: Mapping[str, str]) -> str:
     """Return the whole report; ``pictures`` are paths by the name of their topic."""
-    parts = ["## The machine\n\n" + _machine(machine), "## Must show\n\n" + bars.table(bars.bars(sheet))]
+    parts = [f"{MACHINE}\n\n{_machine(machine)}", f"{MUST_SHOW}\n\n{bars.table(bars.bars(sheet))}"]
     for topic in sheet.topics.values():
         unit = f"In {topic.unit}: median" if topic.unit else "Median"
         about = f"{topic.about}\n\n{unit} (lowest to highest)."
@@ -34,10 +37,26 @@ def markdown(sheet: Sheet, machine: Mapping[str, str], pictures: Mapping[str, st
 
 
 def publish(page: Path, text: str) -> None:
-    """Renew the generated page: sections that the report has replace those of the same title, the others stay."""
+    """Renew the generated page: sections that the report has replace those of the same title, the others stay.
+
+    If some stay, the machine and the bars that were not measured now stay as well.
+    """
     old = _sections(page.read_text()) if page.exists() else {}
     new = _sections(text)
+    if old.keys() - new.keys():
+        new.pop(MACHINE, "")
+        if MUST_SHOW in old and MUST_SHOW in new:
+            new[MUST_SHOW] = _with_measured(new[MUST_SHOW], old[MUST_SHOW])
     page.write_text(GENERATED + "\n".join((old | new).values()))
+
+
+def _with_measured(bars_now: str, bars_before: str) -> str:
+    """Return the table of bars with the rows of the one before in place of those that were not measured."""
+    before = {line.split("|")[1]: line for line in bars_before.splitlines() if line.startswith("|")}
+    lines = [
+        before.get(line.split("|")[1], line) if "| not measured |" in line else line for line in bars_now.splitlines()
+    ]
+    return "\n".join(lines) + "\n"
 
 
 def _sections(text: str) -> dict[str, str]:
