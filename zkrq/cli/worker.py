@@ -39,6 +39,8 @@ LOGGING = (
 def _worker(args: Namespace) -> int:
     check_posix("worker programs")
     check_count("--processes", args.processes, least=1, most=MOST_PROCESSES)
+    if args.pool is not None:
+        check_count("--pool", args.pool, least=1, most=MOST_PROCESSES)
     supervised = Supervised.inherited()  # before anything else, so that it cannot reach what the module starts
     handler, level = logging_of(args)
     listen = None if args.probes is None else read_address(args.probes)
@@ -50,7 +52,8 @@ def _worker(args: Namespace) -> int:
         make = load(args.target)
         logging.basicConfig(level=level, handlers=[handler])  # does nothing if the module has configured it
         cluster = open_cluster(args, found=None)
-        return run_program(make, cluster, grace=args.grace, burst=args.burst, supervised=supervised, listen=listen)
+        how = {"grace": args.grace, "burst": args.burst, "children": args.pool}
+        return run_program(make, cluster, **how, supervised=supervised, listen=listen)
 
 
 def logging_of(args: Namespace) -> tuple[logging.Handler, int]:
@@ -139,7 +142,8 @@ COMMANDS = (
         (
             Flag("grace", "that handlers have to finish after a signal; default: the worker's", float, None, "SECONDS"),
             Flag("burst", "end when the queues are empty", bool, False),
-            Flag("processes", "number of processes, restarted when they crash", int, 1, "N"),
+            Flag("pool", "run handlers in N child processes, under one client", int, None, "N"),
+            Flag("processes", "number of processes, each with a client; restarted when they crash", int, 1, "N"),
             Flag("reload", "restart when a Python file below the current directory changes", bool, False),
             Flag("probes", "answer /livez, /readyz and /metrics; without HOST on loopback", str, None, "[HOST:]PORT"),
             *LOGGING,

@@ -145,7 +145,8 @@ class Pool:
 
     def __init__(self, settings: Processes, concurrency: int) -> None:
         self.settings = settings
-        self._count = -(-concurrency // settings.slots)
+        self.count = -(-concurrency // settings.slots)
+        """Children that there are to be."""
         self._kill_after = in_seconds(settings.kill_after)
         self._handlers: list[PooledHandler] = []
         self._children: dict[int, _Child] = {}
@@ -250,7 +251,7 @@ class Pool:
         """Start as many children as are missing, unless they fail again and again: then one, after a pause."""
         if not self._is_running or self._timer:
             return
-        missing = self._count - sum(child.state in COUNTED for child in self._children.values())
+        missing = self.count - sum(child.state in COUNTED for child in self._children.values())
         if missing > 0 and self._failures:
             pause = doubled(FIRST_PAUSE, self._failures - 1, most=MAX_PAUSE)
             self._timer = asyncio.get_running_loop().call_later(pause, self._try_again)

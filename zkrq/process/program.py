@@ -40,7 +40,7 @@ from zkrq.process.exits import Exit
 from zkrq.process.listening import Address, Listener, Respond, read_address
 from zkrq.process.notify import READY, STOPPING, notify
 from zkrq.process.probes import Probes
-from zkrq.working.worker import Worker
+from zkrq.working.worker import Worker, use_processes
 
 if TYPE_CHECKING:
     from zkrq.process.control import Supervised
@@ -99,19 +99,22 @@ def run_program(
     *,
     grace: Duration | None = None,
     burst: bool = False,
+    children: int | None = None,
     supervised: Supervised | None = None,
     listen: Address | None = None,
 ) -> int:
     """Run a worker; return the exit code, as ``run_until_signal`` does.
 
-    ``listen``: where to answer probes; if the process is ``supervised``, its supervisor asks for them instead.
+    ``children``: processes that its handlers run in, None: as the worker says.  ``listen``: where to answer probes; if
+    the process is ``supervised``, its supervisor asks for them instead.
     """
+    start = partial(_working, worker, cluster, burst, children)
     if listen is None:
-        return run_until_signal(_working(worker, cluster, burst, None), grace=grace, supervised=supervised)
+        return run_until_signal(start(None), grace=grace, supervised=supervised)
     probes = Probes()
     with supervised.answering(probes.respond) if supervised else _listening(listen, probes.respond):
-        start, draining = _working(worker, cluster, burst, probes), partial(probes.end, "draining")
-        return run_until_signal(start, grace=grace, supervised=supervised, draining=draining)
+        draining = partial(probes.end, "draining")
+        return run_until_signal(start(probes), grace=grace, supervised=supervised, draining=draining)
 
 
 @contextmanager
@@ -232,11 +235,17 @@ class _Working:
 
 @asynccontextmanager
 async def _working(
-    make: MakeWorker, cluster: AbstractAsyncContextManager[Cluster], burst: bool, probes: Probes | None
+    make: MakeWorker,
+    cluster: AbstractAsyncContextManager[Cluster],
+    burst: bool,
+    children: int | None,
+    probes: Probes | None,
 ) -> AsyncGenerator[Running]:
     if probes:
         probes.attach()
     async with cluster as opened, _made_by(make, opened) as worker:
+        if children is not None:
+            use_processes(worker, children)
         if probes:
             probes.begin(opened)
         async with nullcontext() if burst else opened.schedules().run():

@@ -27,7 +27,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Protocol, Self, TypedDict, TypeVar, Unpack, overload
 
@@ -94,6 +94,8 @@ class _Served:
     """One queue that the worker serves."""
 
     queue: Source[Any]
+    handler: Callable[..., object]
+    """As it was given."""
     handling: Handling
     share: Share
     woken: asyncio.Event
@@ -228,7 +230,7 @@ class Worker:
         if batch is None and seconds:
             raise ConfigError("within is for handlers of batches: give batch, too")
         if self._pool:
-            call, in_thread = _read_pooled(self._pool, queue, handler, batch), False
+            call, in_thread = _read_pooled(self._pool, queue, handler, in_batches=batch is not None), False
         else:
             call, in_thread = read_handler(handler) if batch is None else read_batch_handler(handler)
         log = Log(self._log, {"cluster": getattr(queue, "cluster", None), "queue": queue.name})
@@ -236,7 +238,7 @@ class Worker:
         handling = Handling(call, in_thread, limit, *hooks, log, name_of(handler))
         woken = asyncio.Event()
         share = self._slots.add(weight, woken.set)
-        self._served.append(_Served(queue, handling, share, woken, size, batch is not None, seconds))
+        self._served.append(_Served(queue, handler, handling, share, woken, size, batch is not None, seconds))
         return self
 
     def statistics(self) -> WorkerStatistics:
@@ -299,12 +301,13 @@ class Worker:
         """Log what is worked on, in one line for each cluster."""
         for cluster in dict.fromkeys(getattr(served.queue, "cluster", None) for served in self._served):
             mine = [served for served in self._served if getattr(served.queue, "cluster", None) == cluster]
-            text = "the worker %s: queues: %s; concurrency %d%s"
+            text = "the worker %s: queues: %s; concurrency %d%s%s"
             begins = "begins a burst" if burst else "begins"
             names = ", ".join(f"{served.queue.name} ({served.handling.name})" for served in mine)
             known = [tell() for served in mine if (tell := getattr(served.queue, "_in_sync", None))]
             servers = next((f"; servers in sync: {text}" for text in known if text), "")
-            self._log.info(text, begins, names, self._slots.count, servers, extra={"cluster": cluster})
+            where = f" in {self._pool.count} processes" if self._pool else ""
+            self._log.info(text, begins, names, self._slots.count, where, servers, extra={"cluster": cluster})
 
     async def __aenter__(self) -> Self:
         """Run in the background."""
@@ -543,13 +546,26 @@ def make_pool(settings: Processes, concurrency: int) -> Pool:
     return Pool(settings, concurrency)
 
 
+def use_processes(worker: Worker, children: int) -> None:
+    """Have a worker that does not run yet run its handlers in this many child processes.
+
+    If it has a pool, the settings of that stay.  Raises ``ConfigError`` for handlers that cannot run in a process.
+    """
+    settings = worker._pool.settings if worker._pool else Processes()
+    worker._slots.count = children * settings.slots
+    worker._pool = pool = make_pool(settings, worker._slots.count)
+    for n, served in enumerate(worker._served):
+        call = _read_pooled(pool, served.queue, served.handler, in_batches=served.in_batches)
+        worker._served[n] = replace(served, handling=replace(served.handling, call=call, in_thread=False))
+
+
 def _read_pooled(
-    pool: Pool, queue: Source[Any], handler: Callable[..., object], batch: int | None
+    pool: Pool, queue: Source[Any], handler: Callable[..., object], *, in_batches: bool
 ) -> Callable[[Any], object]:
     """Return a function that calls a handler with a claim, in a process.  Raises ``ConfigError``."""
     from zkrq.pool.setup import PooledHandler
 
-    if batch is not None:
+    if in_batches:
         raise ConfigError("a worker with a pool gives each handler one item: leave batch out, or the pool")
     in_thread, wants_claim = runs_in_thread(handler), takes_claim(handler)
     undecoded = getattr(queue, "_undecoded", None)
