@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import NamedTuple
 
 from tests.lines import entries_in, entry_of, faults_of_groups, waiting_in_order
 from zkrq.protocol import calls
-from zkrq.protocol.records import VERSION_BYTES, Bundle, ItemRecord, State
+from zkrq.protocol.records import SAVED_FIELD, VERSION_BYTES, Bundle, ItemRecord, State
 
 PAUSE, LIMITS, DELETED = "\1pause", "\1limits", "\1deleted"
 """The ids of the records about the queue itself; no item has such a one."""
@@ -18,6 +18,9 @@ GROUP_COUNTERS = ("in_line", "blocked", "remembered", "resting")
 SHIFT = struct.Struct("<d")
 """Before each stored record: the difference of its moments to this server's clock."""
 
+
+SAVED_AT = 128
+"""Added to the position of an item whose saved state a note is."""
 
 INDEXES = ("ready", "scheduled", "claimed", "dead")
 
@@ -51,6 +54,8 @@ class Contents(NamedTuple):
     members: set[bytes]
     groups: dict[str, bytes]
     limited: bool
+    saved: dict[str, bytes]
+    """By item: the version that saved it, and the state."""
 
     @property
     def paused(self) -> bool:
@@ -109,6 +114,11 @@ class Contents(NamedTuple):
         for id in self.notes:
             if id not in living | kept:
                 yield f"{id} is gone, and a reason is left"
+        for id in self.saved:
+            bundle, position = calls.bundle_and_position(id)
+            named = self.bundles[bundle].fields.get(SAVED_FIELD, b"") if bundle in self.bundles else b""
+            if position + 1 not in named[::5] or id not in living:
+                yield f"{id} has no saved state, and a text is left"
         held = {(self.records[item].token, id) for id in self.bundles for item in self._claimed_in(id)}
         if held != self.holdings:
             yield f"claims that are in records or holdings alone: {held ^ self.holdings}"
@@ -166,6 +176,20 @@ class Contents(NamedTuple):
 def ids_of(id: str, bundle: Bundle) -> list[str]:
     """The ids of a bundle's items."""
     return [id] if bundle.is_alone else [calls.item_id(id, at) for at in range(len(bundle.states))]
+
+
+def parted_notes(
+    names: Iterable[tuple[str, bytes]], bundles: Mapping[str, Bundle]
+) -> tuple[dict[str, str], dict[str, bytes]]:
+    """Reasons and results, and saved states, by item."""
+    notes, saved = dict[str, str](), dict[str, bytes]()
+    for name, text in names:
+        entry = name.encode("latin-1")
+        if entry[-2:-1] == b"\0" and entry[-1] > SAVED_AT:
+            saved[bundle_or_item(entry[:-1] + bytes([entry[-1] - SAVED_AT]), bundles)] = text
+        else:
+            notes[bundle_or_item(entry, bundles)] = text.decode(errors="replace")
+    return notes, saved
 
 
 def bundle_or_item(entry: bytes, bundles: Mapping[str, Bundle]) -> str:

@@ -14,7 +14,7 @@ from typing import Any, TypeVar, cast
 from tests.lines import entry_of
 from tests.lua.altered import scripts_with
 from tests.lua.connection import Argument, Connection, Listener, Refused, ScriptFailed
-from tests.lua.contents import COUNTERS, GROUP_COUNTERS, INDEXES, SHIFT, Contents, bundle_or_item, ids_of
+from tests.lua.contents import COUNTERS, GROUP_COUNTERS, INDEXES, SHIFT, Contents, bundle_or_item, ids_of, parted_notes
 from tests.lua.entries import (
     LEASE_MS,
     WINDOW_MS,
@@ -501,6 +501,10 @@ class OneServer(Connection):
             for at, item in enumerate(ids_of(id, bundle))
         }
         wires = dict(_pairs(payloads))
+        parts = iter(cast("list[bytes]", notes))
+        noted, saved = parted_notes(
+            ((name.decode("latin-1"), text) for name, text in zip(parts, parts, strict=True)), bundles
+        )
         carried = dict.fromkeys(wires.keys() - bundles.keys(), b"a payload without a record")
         for item, (_, at, id) in items.items():
             if id in wires and (payload := payload_at(wires[id], at)) is not None:
@@ -527,9 +531,7 @@ class OneServer(Connection):
             holdings={
                 cast("tuple[str, str]", tuple(entry.decode().split("\0", 1))) for entry in cast("list[bytes]", holdings)
             },
-            notes={
-                bundle_or_item(name.encode(), bundles): text.decode(errors="replace") for name, text in _pairs(notes)
-            },
+            notes=noted,
             left_payloads=left,
             entries={name: set(_scores(index)) for name, index in zip(INDEXES, indexes, strict=True)},
             counters={
@@ -539,6 +541,7 @@ class OneServer(Connection):
             members=set(cast("list[bytes]", members)),
             groups=dict(_pairs(groups)),
             limited=self.command("HGET", self.key("lead"), "limits") not in (None, b""),
+            saved=saved,
         )
 
     def record(self, id: str) -> ItemRecord:

@@ -169,6 +169,15 @@ def was_put_back(claimed: ItemRecord, now: ItemRecord, *, failed: bool) -> bool:
 
 _NO_FIELDS: Mapping[str, bytes] = MappingProxyType({})
 
+SAVED_FIELD = "S"
+"""Kind of the field that names the items with a saved state: of each its position (from 1), and the number of the last
+save of its present claim, 0 if there was none."""
+
+
+def shared_fields(fields: Mapping[str, bytes]) -> Mapping[str, bytes]:
+    """Return the fields that are not of single items of the bundle."""
+    return {kind: value for kind, value in fields.items() if kind != SAVED_FIELD}
+
 
 class Bundle(NamedTuple):
     """A record, unpacked.  ``states``, ``rows_of`` (0: none) and ``attempts`` have one element per item.  ``text``: of

@@ -36,7 +36,7 @@ from zkrq.protocol.clocks import PUT_WINDOW_MS
 from zkrq.protocol.copying import install_items, read_items
 from zkrq.protocol.deciding import Deciding
 from zkrq.protocol.mending import Mended, Mending, set_aside_at
-from zkrq.protocol.records import Bundle, State, Version, pack, unpack
+from zkrq.protocol.records import Bundle, State, Version, pack, shared_fields, unpack
 from zkrq.protocol.steps import Breathe, Log, Look, NotNow, Now, Operation, Place, PlaceFailed, Wait, place
 
 PAGE_ITEMS = 500
@@ -268,7 +268,7 @@ def tombstone_for(item: Copied, now_ms: int) -> Copied:
         ttl_us=bundle.ttl_us,
         group=bundle.group,
         order=bundle.order,
-        fields=bundle.fields,
+        fields=shared_fields(bundle.fields),
     )
     return Copied(item.id, pack(removed), b"", b"", None)
 

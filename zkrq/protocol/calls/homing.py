@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from typing import ClassVar, NamedTuple
 
 from zkrq.protocol.calls.call import Body, Call, Decision, Records, read_rows
-from zkrq.protocol.calls.rows import Copied, Copies, Put, item_id, read_notes
+from zkrq.protocol.calls.rows import Copied, Copies, Put, item_id, pack_notes, read_notes, read_saved
 from zkrq.protocol.payloads import join, payload_at
-from zkrq.protocol.records import FIRST, REQUEUED, Bundle, Own, pack, unpack
+from zkrq.protocol.records import FIRST, REQUEUED, Bundle, Own, pack, shared_fields, unpack
 
 
 class MovableReply(NamedTuple):
@@ -36,12 +36,12 @@ class Movable(Call[MovableReply]):
 
 
 class Adopted(NamedTuple):
-    """An item to be adopted: its id, record and payload, as of a push; and why it failed last, empty: it did not."""
+    """An item to be adopted: its id, record and payload, as of a push; and its notes: why it failed, saved state."""
 
     id: str
     record: bytes
     payload: bytes
-    text: bytes = b""
+    notes: bytes = b""
 
     @classmethod
     def of(cls, copied: Copied, position: int) -> Adopted | None:
@@ -67,12 +67,12 @@ class Adopted(NamedTuple):
             expires_us=bundle.expires_us + since if bundle.expires_us else 0,
             ttl_us=bundle.ttl_us,
             group=bundle.group,
-            fields=bundle.fields,
+            fields=shared_fields(bundle.fields),
         )
         bundle_id = copied.id.decode()
         id = bundle_id if bundle.is_alone else item_id(bundle_id, position)
-        text = read_notes(copied.notes).get(position, "").encode()
-        return cls(id, pack(record), join([payload]), text)
+        reason, saved = read_notes(copied.notes).get(position), read_saved(copied.notes).get(position)
+        return cls(id, pack(record), join([payload]), pack_notes(reason, saved))
 
     @property
     def put(self) -> Put:

@@ -16,6 +16,7 @@ from zkrq.protocol.records import (
     fresh,
     is_alone,
     pack,
+    shared_fields,
     states_of,
     unpack,
     version_of,
@@ -151,7 +152,7 @@ def record_anew(record: bytes, payload: bytes, pushed_at_ms: int) -> tuple[bytes
     is_alone = known.is_alone and len(states) == 1
     key = known.key if is_alone else ""
     bundle = bundle._replace(states=states, is_alone=is_alone, priority=known.priority, group=known.group, key=key)
-    bundle = bundle._replace(fields=known.fields)
+    bundle = bundle._replace(fields=shared_fields(known.fields))
     return pack(bundle), states.count("Q")
 
 
@@ -164,13 +165,35 @@ class Copies(NamedTuple):
 
 def read_notes(notes: bytes) -> dict[int, str]:
     """Read why items failed last, by position; of what is damaged, as far as it can be read."""
-    texts: dict[int, str] = {}
+    return {at: text.decode(errors="replace") for at, text in _texts(notes) if at < _SAVED}
+
+
+def read_saved(notes: bytes) -> dict[int, bytes]:
+    """Read the saved states of items, by position; of what is damaged, as far as it can be read."""
+    return {at - _SAVED: text[_SAVED_VERSION.size :] for at, text in _texts(notes) if at >= _SAVED}
+
+
+def pack_notes(reason: str | None, saved: bytes | None) -> bytes:
+    """Return the notes of an item alone: why it failed last, and its saved state, of no version; None: without."""
+    texts = {} if reason is None else {1: reason.encode()}
+    if saved is not None:
+        texts[1 + _SAVED] = _SAVED_VERSION.pack(0, 0) + saved
+    return b"".join([_NOTE.pack(at, len(text)) + text for at, text in texts.items()])
+
+
+def _texts(notes: bytes) -> Iterable[tuple[int, bytes]]:
     at = 0
     while at + _NOTE.size <= len(notes):
         position, length = _NOTE.unpack_from(notes, at)
         at += _NOTE.size + length
-        texts[position - 1] = notes[at - length : at].decode(errors="replace")
-    return texts
+        yield position - 1, notes[at - length : at]
+
+
+_SAVED = 128
+"""Added to the position of an item whose saved state a text is (``lua/_notes.lua``)."""
+
+_SAVED_VERSION = struct.Struct("<II")
+"""How the text of a saved state begins."""
 
 
 def given_up(records: Iterable[tuple[bytes, bytes, bytes]]) -> list[str]:

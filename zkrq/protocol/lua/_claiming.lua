@@ -23,11 +23,12 @@ do
 
   local function hand(request, r, from, to)
     local part = payloads_between(r.whole, from, to)
-    if request.handed_count > 0 and request.handed_bytes + #part > BYTES_MAX then
+    local bytes = #part + (r.fields ~= '' and beside.saved_bytes(r, from, to) or 0)
+    if request.handed_count > 0 and request.handed_bytes + bytes > BYTES_MAX then
       request.is_cut = true
       return false
     end
-    request.handed_bytes, request.handed_count = request.handed_bytes + #part, request.handed_count + to - from + 1
+    request.handed_bytes, request.handed_count = request.handed_bytes + bytes, request.handed_count + to - from + 1
     local handed = request.handed
     local n = #handed
     handed[n + 1], handed[n + 2], handed[n + 3], handed[n + 4] = r.bundle, from, to - from + 1, part
@@ -44,6 +45,12 @@ do
       r.whole = redis.call('HGET', payloads, r.bundle)
     end
     return not lacks_payloads(r, r.whole)
+  end
+
+  -- Give the saved states of a run with the claim, which counts its saves anew.
+  local function give_saved(r, from, to)
+    for _, position in ipairs(tails.saved_in(r, from, to)) do tails.set_save(r, position, 0) end
+    beside.save_again(r, from, to)
   end
 
   -- Claim the items of a run.  True: that was all that fits.
@@ -66,7 +73,17 @@ do
     end
     set(r, from, to, CLAIMED, r.row)
     count_attempts(r, from, to, 1)
+    if r.fields ~= '' then give_saved(r, from, to) end
     return request.handed_count == request.most
+  end
+
+  -- Claim the items of a run; those with a saved state one by one, because that counts in the bytes of a reply.
+  local function claim_each(request, r, from, to)
+    if r.fields == '' or #tails.saved_in(r, from, to) == 0 then return claim_run(request, r, from, to) end
+    for position = from, to do
+      if claim_run(request, r, position, position) then return true end
+    end
+    return false
   end
 
   -- Claim queued items of a run, except those that were delivered too often.
@@ -76,14 +93,14 @@ do
     local begin_at = from
     for position = from, most > 0 and to or from - 1 do
       if attempts_at(r, position) >= most then
-        if position > begin_at and claim_run(request, r, begin_at, position - 1) then return true end
+        if position > begin_at and claim_each(request, r, begin_at, position - 1) then return true end
         request.removed_count = request.removed_count + 1
         bury(r, position, position, 'delivered ' .. attempts_at(r, position)
           .. ' times, and settled by none of those consumers', 0)
         begin_at = position + 1
       end
     end
-    return begin_at <= to and claim_run(request, r, begin_at, to)
+    return begin_at <= to and claim_each(request, r, begin_at, to)
   end
 
   -- A claim arrived before the push itself, whose outcome is not known yet: wait as long as the push may still arrive.
@@ -285,6 +302,11 @@ do
           end)
         elseif mine then
           r.told = true
+        end
+        if mine and r.fields ~= '' then
+          each_run(r, 1, r.size, function(from, to, state, row)
+            if state == CLAIMED and token_at(r, row) == token then beside.save_again(r, from, to) end
+          end)
         end
       end
     end

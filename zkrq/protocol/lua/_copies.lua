@@ -11,11 +11,11 @@ local function copies_of(bundles, from_us)
   for bundle in pairs(order.damaged) do unreadable[#unreadable + 1] = bundle end
   for _, r in ipairs(bundles) do
     local has_payload, is_full = string.find(r.states, '[QRCD]'), bytes > BYTES_MAX
-    if not is_full then recall_notes(r) end -- they may be many mebibytes, of bundles that are all left out
-    local texts = pack_notes(r)
+    if not is_full then beside.recall(r) end -- they may be many mebibytes, of bundles that are all left out
+    local texts = beside.pack(r)
     local size = (has_payload and redis.call('HSTRLEN', payloads, r.bundle) or 0) + #texts
     bytes = bytes + size
-    if is_full and r.own ~= '' or size > 0 and bytes > BYTES_MAX and bytes > size then
+    if is_full and (r.own ~= '' or r.fields ~= '') or size > 0 and bytes > BYTES_MAX and bytes > size then
       left_out[#left_out + 1] = r.bundle
     else
       local whole = has_payload and redis.call('HGET', payloads, r.bundle) or false

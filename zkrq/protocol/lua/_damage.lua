@@ -5,6 +5,7 @@ local damage = {} -- one name for all, because Lua allows 200 in a library
 do
   local RECOUNT_MAX = 5000 -- bundles, entries of indexes and groups that are counted in one call; if there are more, what is counted stays
   local POSITIONS = 112 -- of a bundle's items, beyond BUNDLE_MAX
+  local NOTED = 240 -- positions of texts beside them, those of saved states behind the others
 
   -- Return the records that these entries of indexes name, each once.
   local function named_by(entries)
@@ -99,7 +100,7 @@ do
   -- Pack all that this server has of a bundle.
   function damage.pack(id, at_ms, reason)
     local texts, fields = {}, {}
-    for position = 1, POSITIONS do fields[position] = id .. '\0' .. string.char(position) end
+    for position = 1, NOTED do fields[position] = id .. '\0' .. string.char(position) end
     for position, text in ipairs(redis.call('HMGET', notes, unpack(fields))) do
       if text then texts[#texts + 1] = struct.pack('<BH', position, #text) .. text end
     end
@@ -117,6 +118,7 @@ do
     redis.call('ZREM', dead, unpack(entries))
     redis.call('ZREM', recent, unpack(entries))
     redis.call('ZREM', expiring, unpack(entries))
+    for position = POSITIONS + 1, NOTED do entries[position + 1] = id .. '\0' .. string.char(position) end
     redis.call('HDEL', notes, unpack(entries))
     redis.call('HDEL', payloads, id)
     redis.call('HDEL', records, id)

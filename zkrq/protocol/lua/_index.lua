@@ -198,6 +198,18 @@ do
     end)
   end
 
+  -- Write the saved states that came with a record, unless a later one is there, and drop those of items that have none any
+  -- more.
+  local function place_saved(b, r)
+    for _, position in ipairs(b.fields ~= r.fields and tails.saved_in(b, 1, b.size) or {}) do
+      if not tails.save_of(r, position) then append(new, 'old_notes', beside.entry(r, position)) end
+    end
+    for _, position in ipairs(r.saved and tails.saved_in(r, 1, r.size) or {}) do
+      local text = r.saved[position]
+      if text and beside.is_later(r, position, text) then append(new, 'notes', beside.entry(r, position), text) end
+    end
+  end
+
   local WAITING = {[QUEUED] = true, [REQUEUED] = true, [CLAIMED] = true}
   local LIVE = {[QUEUED] = true, [REQUEUED] = true, [CLAIMED] = true, [DEAD] = true}
 
@@ -296,6 +308,7 @@ do
       append(new, 'tombstones', struct.pack('<ddI4I4I4', now_ms, r.pushed_at, r.epoch, r.n, bytes) .. r.bundle)
       tally.bytes, removals = tally.bytes + bytes, removals + 1
     end
+    if r.saved or b.fields ~= r.fields then place_saved(b, r) end
     if r.notes and r.own ~= '' then
       local bytes = is_alive and results.bytes_beside(r) or 0
       if bytes > 0 then append(new, 'tombstones', struct.pack('<ddI4I4I4', now_ms, 0, r.epoch, r.n, bytes) .. r.bundle) end

@@ -1,26 +1,98 @@
--- purpose: keep why items failed, beside their record; sent with it as one string: position, length and text of each.
-local function pack_notes(r)
-  if not r.notes then return '' end
-  local position, text = unpack(r.notes[1] or {})
-  if #r.notes == 1 then return struct.pack('<BH', position, #text) .. text end
-  local texts = {}
-  for i, noted in ipairs(r.notes) do texts[i] = struct.pack('<BH', noted[1], #noted[2]) .. noted[2] end
-  return table.concat(texts)
-end
+-- purpose: keep texts of items beside their record: why they failed, results (_results.lua), and saved states; sent with it as
+-- one string: position, length and text of each.
+-- A saved state is what a holder has noted of its work: each later delivery is given it.  Its text stands and travels under a
+-- position of its own, behind those of items, and begins with the version of the record that saved it: only a greater one
+-- takes its place.  Records and texts reach a server in any order, late, and more than once, so the record alone does not say
+-- which text is the latest.
+-- * Without the version: a save of a sibling overtakes this one, or the apply of an earlier save comes late and brings back
+--   the older text.
+-- * The claim that gives a state saves it again, under its own version: every server has it before the holder does.  Without:
+--   T alone has the save, and dies; its next primary B gives the item out without it; a later one, which has it, with it.
+local beside = {} -- one name for all
+do
+  local SAVED = 128 -- added to a position
+  local VERSION, VERSION_BYTES = '<I4I4', 8
 
-local function read_notes(r, texts)
-  local at, position, text = 1, nil, nil
-  while at <= #texts do
-    position, text, at = struct.unpack('<BHc0', texts, at)
-    if position >= 1 and position <= r.size then note(r, position, text) end
+  -- Return the name of a saved state beside its record.
+  function beside.entry(r, position)
+    return entry_of(r, position + SAVED)
   end
-end
 
--- Read the notes that are kept of a bundle.
-local function recall_notes(r)
-  for at = 1, #r.own, OWN_BYTES do
-    local position = string.byte(r.own, at)
-    local text = redis.call('HGET', notes, entry_of(r, position))
-    if text then note(r, position, text) end
+  -- Return the state without its version.
+  function beside.state(text)
+    return text and string.sub(text, VERSION_BYTES + 1)
+  end
+
+  -- Return the bytes of the states of a run.
+  function beside.saved_bytes(r, from, to)
+    local bytes = 0
+    for _, position in ipairs(tails.saved_in(r, from, to)) do bytes = bytes + redis.call('HSTRLEN', notes, beside.entry(r, position)) end
+    return bytes
+  end
+
+  -- Send the states of a run with its record, as they are.
+  function beside.recall_saved(r, from, to)
+    for _, position in ipairs(tails.saved_in(r, from, to)) do
+      r.saved = r.saved or {}
+      r.saved[position] = r.saved[position] or redis.call('HGET', notes, beside.entry(r, position)) or nil
+    end
+  end
+
+  -- Save the state of an item, by a decision about it.
+  function beside.save(r, position, state)
+    r.saved = r.saved or {}
+    r.saved[position] = struct.pack(VERSION, r.epoch, r.n) .. state
+  end
+
+  -- Save the states of a run again, so that they are the latest everywhere, and are sent.
+  function beside.save_again(r, from, to)
+    beside.recall_saved(r, from, to)
+    for _, position in ipairs(r.saved and tails.saved_in(r, from, to) or {}) do
+      if r.saved[position] then beside.save(r, position, beside.state(r.saved[position])) end
+    end
+  end
+
+  -- Tell whether a text is of a later save than the one that is here.
+  function beside.is_later(r, position, text)
+    if #text < VERSION_BYTES then return false end
+    local held = redis.call('HGET', notes, beside.entry(r, position))
+    if not held or #held < VERSION_BYTES then return true end
+    local epoch_held, n_held = struct.unpack(VERSION, held)
+    local epoch_of, n_of = struct.unpack(VERSION, text)
+    return newer({epoch = epoch_of, n = n_of}, {epoch = epoch_held, n = n_held})
+  end
+
+  function beside.pack(r)
+    if not (r.notes or r.saved) then return '' end
+    local texts = {}
+    for i, noted in ipairs(r.notes or {}) do texts[i] = struct.pack('<BH', noted[1], #noted[2]) .. noted[2] end
+    for _, position in ipairs(r.saved and tails.saved_in(r, 1, r.size) or {}) do
+      local text = r.saved[position]
+      if text then texts[#texts + 1] = struct.pack('<BH', position + SAVED, #text) .. text end
+    end
+    return texts[2] and table.concat(texts) or texts[1] or ''
+  end
+
+  function beside.unpack(r, texts)
+    local at, position, text = 1, nil, nil
+    while at <= #texts do
+      position, text, at = struct.unpack('<BHc0', texts, at)
+      if position >= 1 and position <= r.size then
+        note(r, position, text)
+      elseif position > SAVED and position <= SAVED + r.size then
+        r.saved = r.saved or {}
+        r.saved[position - SAVED] = text
+      end
+    end
+  end
+
+  -- Read the texts that are kept of a bundle.
+  function beside.recall(r)
+    for at = 1, #r.own, OWN_BYTES do
+      local position = string.byte(r.own, at)
+      local text = redis.call('HGET', notes, entry_of(r, position))
+      if text then note(r, position, text) end
+    end
+    if r.fields ~= '' then beside.recall_saved(r, 1, r.size) end
   end
 end

@@ -21,6 +21,9 @@ local QUEUED, REQUEUED, CLAIMED, DEAD, GONE, REFUSED = 81, 82, 67, 68, 88, 70 --
 
 local tails = {} -- one name for what stands behind the entries of items: fields, each with its kind, a letter, and the tail
 do
+  -- Of each item with a saved state (_notes.lua): position, number of the save within the present claim.
+  local SAVED, SAVE, SAVE_BYTES = 'S', '<BI4', 5
+
   -- Find one kind: return where its bytes begin and end; without it nil, and where it is to be inserted.
   local function find(packed, kind)
     local at = 1
@@ -57,6 +60,50 @@ do
       at, before = at + 3 + length, kind
     end
     return at == #packed + 1
+  end
+
+  -- Return the positions of the items of a run that have a saved state, in order.
+  function tails.saved_in(r, from, to)
+    local saves, positions = tails.field(r, SAVED) or '', {}
+    for at = 1, #saves, SAVE_BYTES do
+      local position = string.byte(saves, at)
+      if position >= from and position <= to then positions[#positions + 1] = position end
+    end
+    return positions
+  end
+
+  -- Return the number of the last save of the present claim of an item, 0 without one; nil if it has no saved state.
+  function tails.save_of(r, position)
+    local saves = tails.field(r, SAVED) or ''
+    for at = 1, #saves, SAVE_BYTES do
+      local of, number_of_save = struct.unpack(SAVE, saves, at)
+      if of == position then return number_of_save end
+    end
+  end
+
+  -- Write this number of an item; nil: it has no saved state any more.
+  function tails.set_save(r, position, number_of_save)
+    local saves, parts, own = tails.field(r, SAVED) or '', {}, number_of_save and struct.pack(SAVE, position, number_of_save) or ''
+    for at = 1, #saves, SAVE_BYTES do
+      local of = string.byte(saves, at)
+      if of > position and own ~= '' then
+        parts[#parts + 1], own = own, ''
+      end
+      if of ~= position then parts[#parts + 1] = string.sub(saves, at, at + SAVE_BYTES - 1) end
+    end
+    tails.set_field(r, SAVED, table.concat(parts) .. own)
+  end
+
+  -- Tell whether saved states are of items in their order.
+  function tails.are_saves_sound(r)
+    local saves, before = tails.field(r, SAVED) or '', 0
+    if #saves % SAVE_BYTES ~= 0 then return false end
+    for at = 1, #saves, SAVE_BYTES do
+      local position = string.byte(saves, at)
+      if position <= before or position > r.size then return false end
+      before = position
+    end
+    return true
   end
 end
 
@@ -121,6 +168,7 @@ do
       return false
     end
     if (r.rows ~= '' or r.own ~= '') and not are_parts_sound(r) then return false end
+    if r.fields ~= '' and not tails.are_saves_sound(r) then return false end
     return have_rows(r) and (not string.find(r.states, '[RD]') or have_moments(r))
   end
 

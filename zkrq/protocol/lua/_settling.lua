@@ -48,6 +48,29 @@ do
     end},
   }
 
+  -- Save the state of an item; text: number of the save within the claim, 1 if the attempts begin anew, state.
+  local function save(r, position, text)
+    local number_of_save, anew, state = string.match(text, '^(%d+) ([01]) (.*)$')
+    tails.set_save(r, position, tonumber(number_of_save))
+    beside.save(r, position, state)
+    if anew == '0' then return end
+    count_attempts(r, position, position, 1 - attempts_at(r, position))
+    local moment = own_of(r, position)
+    if moment then set_own(r, position, moment, 0) end
+  end
+
+  VERBS.save = {
+    became = 'C',
+    -- A first try may be executed after its repetition, and after the saves that followed that.
+    is_late = function(r, position, text)
+      return tonumber(string.match(text, '^%d+')) < (tails.save_of(r, position) or 0)
+    end,
+    settle = function(r, from, to, row, ms, text)
+      if ms > 0 then VERBS.extend.settle(r, from, to, row, ms) end
+      for position = from, to do save(r, position, text) end
+    end,
+  }
+
   -- A repeated failure is sent with its reason again.
   local function recall(r, position)
     local text = redis.call('HGET', notes, entry_of(r, position))
@@ -59,7 +82,9 @@ do
     local lost = {}
     each_run(r, from, to, function(run_from, run_to, state, row)
       local is_mine = row > 0 and token_at(r, row) == token
-      if state == CLAIMED and is_mine then
+      if state == CLAIMED and is_mine and verb.is_late and verb.is_late(r, run_from, text) then
+        tell_as_is(r)
+      elseif state == CLAIMED and is_mine then
         touch(r)
         verb.settle(r, run_from, run_to, row, ms, text)
       elseif is_mine and string.find(string.char(state), verb.became) then
@@ -97,7 +122,7 @@ do
         if not r or to > r.size then
           for position = from, to do lost[#lost + 1] = string.char(position - 1) end
         else
-          text = name == 'ack' and text or string.sub(text or '', 1, REASON_MAX)
+          text = (name == 'ack' or name == 'save') and text or string.sub(text or '', 1, REASON_MAX)
           lost[#lost + 1] = settle(r, from, to, token, verb, tonumber(ms), text, next_token)
         end
       end

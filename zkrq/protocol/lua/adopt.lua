@@ -9,7 +9,8 @@
 -- producer's clock, and does not hold its group before it has failed, as what was here before the order was declared
 -- (_claiming.lua).
 -- KEYS: server queues records payloads ready scheduled members groups claimed holdings dead recent tombstones keys expiring notes lead
--- ARGV: epoch generation queue put_window_ms as_of_ms / id record payload text
+-- notes: why the item failed last, and its saved state.
+-- ARGV: epoch generation queue put_window_ms as_of_ms / id record payload notes
 -- reply: OK [outcome; by position: + new, K it is here, adopted or not, D it was here and has ended, F the queue is full, L too late, or what is here of it is damaged] [id record notes since; of all that is there]
 -- reply: NOTINSYNC generation
 -- reply: STALE epoch
@@ -19,13 +20,17 @@ local function operation(queue, put_window_ms, as_of_ms)
   local is_late = math.abs(now_ms - tonumber(as_of_ms)) > tonumber(put_window_ms)
 
   -- Write what is known of an item into its bundle here.
-  local function write_item(r, position, attempts, due_us, failures, text)
+  local function write_item(r, position, attempts, due_us, failures, text, saved)
     touch(r)
     if is_ordered and not places.is_ordered(r) then places.take_into_order(r) end
     set_own(r, position, due_us + places.NEVER_US, failures)
     count_attempts(r, position, position, attempts - attempts_at(r, position))
     set(r, position, position, REQUEUED, 0)
-    if text ~= '' then note(r, position, text) end
+    if text then note(r, position, text) end
+    if saved then
+      tails.set_save(r, position, 0)
+      beside.save(r, position, saved)
+    end
   end
 
   -- Return the bundle of an item that is new here, with a place for it: the others were refused as long as nobody says
@@ -55,9 +60,20 @@ local function operation(queue, put_window_ms, as_of_ms)
     redis.call('HSET', payloads, r.bundle, payload)
   end
 
-  local function adopt(id, packed, payload, text)
+  -- Take the texts from what was sent: why it failed, saved state; nil without.
+  local function texts_of(r, sent)
+    beside.unpack(r, sent)
+    local text, saved = r.notes and r.notes[1][2], r.saved and beside.state(r.saved[1])
+    r.notes, r.saved = nil, nil
+    tails.set_save(r, 1)
+    return text, saved
+  end
+
+  local function adopt(id, packed, payload, sent)
     local bundle, position = item_at(id)
     local before, r = open(bundle), read_record(packed, now_us)
+    local text, saved = nil, nil
+    if sent ~= '' then text, saved = texts_of(r, sent) end
     local whole = before and redis.call('HGET', payloads, bundle)
     if order.damaged[bundle] or bundle ~= id and whole and not is_readable(whole, true) then return 'L' end
     local state = before and position <= before.size and string.byte(before.states, position)
@@ -65,7 +81,7 @@ local function operation(queue, put_window_ms, as_of_ms)
     local moment, failures = own_of(r, 1)
     local attempts, due_us = attempts_at(r, 1), (moment or r.due) + r.shift
     if is_known and places.due_of_adopted(before, position) then
-      write_item(before, position, attempts, due_us, failures, text) -- it may have been claimed there since
+      write_item(before, position, attempts, due_us, failures, text, saved) -- it may have been claimed there since
       -- The server that adopted it first may have failed before it gave the payload to this one.
       if not (whole and payload_at(whole, position)) then
         note_size(payload, 1)
@@ -82,7 +98,7 @@ local function operation(queue, put_window_ms, as_of_ms)
     end
     note_size(payload, 1)
     r = make_place(bundle, position, bundle == id, before, r)
-    write_item(r, position, attempts, due_us, failures, text)
+    write_item(r, position, attempts, due_us, failures, text, saved)
     write_payload(r, position, payload, whole)
     size = size + 1
     return '+'

@@ -9,9 +9,10 @@ local function operation()
   for i = first, last do
     local r = open(ARGV[i])
     if r and not r.decided then
-      recall_notes(r)
+      beside.recall(r)
       enter_again(r)
       touch(r)
+      if r.fields ~= '' then beside.save_again(r, 1, r.size) end
     end
   end
   commit()

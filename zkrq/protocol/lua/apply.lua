@@ -39,15 +39,19 @@ local function install(r, held, texts)
   if held and r.count == 0 and is_later_life(r, held) then redis.call('HDEL', payloads, r.bundle) end
   begin(r.bundle, r, held)
   r.changed = true
-  read_notes(r, texts)
+  beside.unpack(r, texts)
   note_owners(r)
 end
 
 -- The record that is held may have come without the results and reasons that this one has, because a later decision about
 -- another item of the bundle overtook it.
 local function complete_notes(r, held, texts)
-  read_notes(r, texts)
-  for _, noted in ipairs(r.notes) do
+  beside.unpack(r, texts)
+  for _, position in ipairs(r.saved and r.pushed_at == held.pushed_at and tails.saved_in(held, 1, held.size) or {}) do
+    local text = r.saved[position]
+    if text and beside.is_later(held, position, text) then redis.call('HSET', notes, beside.entry(held, position), text) end
+  end
+  for _, noted in ipairs(r.notes or {}) do
     local position, text = noted[1], noted[2]
     if position <= held.size and string.byte(r.states, position) == string.byte(held.states, position) then
       local row = string.byte(r.named, position) - NONE

@@ -22,7 +22,7 @@ local function operation(queue, clock, window_ms)
     r.shift = ARGV[i + 3] + now_us
     if not open(id) and r.pushed_at >= floor_ms then
       begin(id, r)
-      read_notes(r, ARGV[i + 2])
+      beside.unpack(r, ARGV[i + 2])
       touch(r)
       if has_key(r) and is_taken((tails.read(r.tail))) then
         remove(r, 1, 1)

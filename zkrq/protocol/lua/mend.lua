@@ -17,7 +17,7 @@ local function operation(queue)
     if not r and (is_bad or redis.call('HEXISTS', aside, id) == 1) then
       r = begin(id, read_record(ARGV[i + 1], 0))
       r.shift = ARGV[i + 3] + now_us
-      read_notes(r, ARGV[i + 2])
+      beside.unpack(r, ARGV[i + 2])
       note_owners(r)
       order.damaged[id] = true -- so that the decision is above all others
       touch(r)
@@ -25,7 +25,7 @@ local function operation(queue)
     elseif r and is_bad and payload ~= '' then
       enter_again(r)
       touch(r)
-      recall_notes(r)
+      beside.recall(r)
     else
       r = nil
     end
