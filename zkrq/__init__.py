@@ -101,6 +101,7 @@ if TYPE_CHECKING:
     from zkrq.consuming.lease import Lost, Verb
     from zkrq.consuming.observing import Observer, Outgoing
     from zkrq.pool.settings import Processes
+    from zkrq.consuming.saving import Step
     from zkrq.process.program import run
     from zkrq.protocol.levels import ClientInfo
     from zkrq.protocol.view import View
@@ -209,6 +210,7 @@ __all__ = [
     "ShardStatus",
     "Sizes",
     "Statistics",
+    "Step",
     "StoredSchedule",
     "StoredSchedules",
     "SubscriptionSilent",
@@ -338,6 +340,7 @@ if not TYPE_CHECKING:
         "ShardStatus": "client.shards",
         "Sizes": "client.inspection",
         "Statistics": "client.inspection",
+        "Step": "consuming.saving",
         "StoredSchedule": "client.timetable",
         "StoredSchedules": "client.scheduling",
         "SubscriptionSilent": "base.events",

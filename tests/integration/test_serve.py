@@ -418,3 +418,17 @@ async def test_the_examples_of_the_documentation_run(stage: Stage) -> None:
     assert '{"acked":4,"lost":[]}' in ran.stdout.decode()
     for path in re.findall(r"^- `(?:POST|GET) (/v1/[^\s?]+?)[`?]", page, re.MULTILINE):
         assert path in (await stage.http.client.get("/v1/openapi.json")).json()["paths"]
+
+
+async def test_what_is_saved_over_http_is_given_to_the_next_claim(stage: Stage) -> None:
+    await stage.push(1)
+    first = await stage.claim()
+    assert first["saved"] is None
+    path = f"/claims/{first['claim']}"
+    assert (await stage.http.post(f"{path}/save", {"state": {"page": 12}})).json() == {"saved": True}
+    await refused(await stage.http.post(f"{path}/save", {"state": "x" * 40_000}), 413, "PayloadTooLarge")
+    await stage.http.post(f"{path}/nack", {"delay": 0})
+    await refused(await stage.http.post(f"{path}/save", {"state": 1}), 410, "ClaimLost")
+    again = await stage.claim()
+    assert again["saved"] == {"page": 12}
+    await stage.http.post(f"/claims/{again['claim']}/ack")

@@ -66,7 +66,7 @@ async def test_every_reply_has_exactly_the_fields_of_the_table(http: Serving) ->
     await ask(http, "push_many", {"items": [{"item": n} for n in range(5)]}, **queue)
     claims = (await ask(http, "claim", {"count": 5}, **queue))["claims"]
     acked, nacked, released, buried, many = ({"claim": each["claim"]} for each in claims)
-    for name in ("progress", "extend"):
+    for name in ("progress", "save", "extend"):
         await ask(http, name, **acked)
     for name in ("statistics", "consumers", "queue_statistics", "groups", "settings", "find"):
         await ask(http, name, **(queue if "queue" in OPERATIONS[name].places else {}))

@@ -92,7 +92,7 @@ async def test_a_client_that_is_generated_is_pleasant_to_use() -> None:
     async with zkrq.testing.servers(1) as own, serving(own.connect()) as open_to_all:
         schema = (await open_to_all.client.get("/v1/openapi.json")).json()
     calls = {call["operationId"]: call for path in schema["paths"].values() for call in path.values()}
-    settling = {"ack", "ack_many", "nack", "release", "bury", "extend"}
+    settling = {"ack", "ack_many", "nack", "release", "bury", "extend", "save"}
     managing = {"find", "get", "result", "cancel", "pause", "resume", "settings", "change_settings"}
     managing |= {"dead_letters", "redrive", "list_schedules", "get_schedule", "put_schedule", "remove_schedule"}
     managing |= {"history", "groups", "consumers"}

@@ -91,7 +91,7 @@ def test_a_command_has_the_parameters_of_its_operation() -> None:
         assert (operation.on == "queue") <= ("queue" in arguments), command.name
     assert left_out == OTHERWISE.keys()
     assert {operation.name for operation in OPERATIONS.values() if not operation.command} == {
-        *("ack", "ack_many", "bury", "extend", "nack", "progress", "release"),  # a claim ends with its command
+        *("ack", "ack_many", "bury", "extend", "nack", "progress", "release", "save"),  # a claim ends with its command
         *("push_many", "queue_statistics", "get_schedule"),  # push -, stats and schedules list
     }
 

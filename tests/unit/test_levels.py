@@ -18,6 +18,7 @@ from zkrq.protocol.levels import (
     RELEASES,
     SPOKEN,
     UNNAMED,
+    AtLevel,
     ClientInfo,
     Feature,
     Levels,
@@ -103,12 +104,13 @@ def test_a_namespace_is_founded_at_the_latest_level_or_at_that_of_its_first_shar
 
 
 @pytest.mark.parametrize("feature", [*Feature, *Later])
-def test_a_missing_feature_names_the_level_and_the_step(feature: Feature) -> None:
+def test_a_missing_feature_names_the_level_and_the_step(feature: AtLevel) -> None:
     assert missing(feature, feature.level) is None
     with later_release():
         text = missing(feature, feature.level - 1)
     assert text
-    for part in (f"level {feature.level}", f"level {feature.level - 1}", RELEASE, "`zkrq upgrade`"):
+    release = (RELEASES | {LATER: RELEASE})[feature.level]
+    for part in (f"level {feature.level}", f"level {feature.level - 1}", release, "`zkrq upgrade`"):
         assert part in text
 
 

@@ -48,6 +48,7 @@ RESULTS = {
     "AsyncGenerator[Item[T]]": "Generator[Item[T]]",
     "Listener[T]": "Generator[T]",
     "Lost": "str",
+    "Step[Any]": "Any",
 }
 """Results that have another type without an event loop."""
 

@@ -217,11 +217,15 @@ class Retry:
 
     ``holds_group``: in a group that keeps the order (``Groups(ordered=True)``), whether later items wait until a failed
     one has succeeded or is a dead letter; if not, they are delivered while it waits for its next attempt.
+
+    ``per_step``: whether what a handler saves (``claim.save``, ``claim.step``) begins the count of deliveries and
+    failures anew, so that ``max_attempts`` and ``backoff`` are for each step of the work.
     """
 
     max_attempts: int | None = 20
     backoff: Backoff = field(default_factory=lambda: exponential(1.0, maximum=300.0))
     holds_group: bool = True
+    per_step: bool = False
 
     def __post_init__(self) -> None:
         if self.max_attempts is not None and self.max_attempts < 1:

@@ -133,6 +133,9 @@ class ProgramOptions:
     results: Results[Any] | None = None
     """How long the results of handlers are kept, which this process declares; None: it keeps none."""
 
+    saved: Codec[Any] = JSON
+    """Encodes what handlers save of their work, and decodes it."""
+
     def __post_init__(self) -> None:
         check_lease("claim_timeout", self.claim_timeout)
         check_count("max_payload_bytes", self.max_payload_bytes, least=1)
@@ -209,6 +212,7 @@ class QueueOptions(TypedDict, total=False):
     limits: Limits | None
     groups: Groups | None
     history: int | None
+    saved: Codec[Any]
 
 
 class _AsDeclared:

@@ -157,7 +157,8 @@ class Cluster:
         ``Groups()`` items that are pushed without a ``group`` form one group, ``Groups(concurrency=5, rate=(50, 1.0))``
         also limits each group, and ``Groups(ordered=True)`` keeps its order; None (the default): each stands in line by
         itself.  ``history``: how many of the items that have ended last are kept for ``Queue.history``, up to 10,000,
-        0: none from now on, None (the default): as many as other programs have declared, or none.
+        0: none from now on, None (the default): as many as other programs have declared, or none.  ``saved``: how what
+        handlers save becomes bytes, default ``JSON``.
 
         The first call for a name declares the queue in this process, and the same name returns the same object.  Later
         calls need no options; one that is given with another value raises ``ConfigError``.  Options belong to this

@@ -9,11 +9,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from datetime import datetime, timedelta
+from functools import partial
 from operator import attrgetter
 from types import TracebackType
-from typing import Any, Generic, Self, TypeVar, cast
+from typing import Any, Generic, ParamSpec, Self, TypeVar, cast, overload
 
 from zkrq.base import clock
 from zkrq.base.checks import Duration, Headers, check_duration, check_lease, check_text
@@ -24,8 +25,11 @@ from zkrq.base.progress import encode_report
 from zkrq.base.retry import interrupts, is_wish, judge
 from zkrq.consuming.core.lease import DELIVER, HOLDING, LOSSES, LeaseState
 from zkrq.consuming.lease import Grant, Lease, Lost, Verb
+from zkrq.consuming.saving import Saving, Step
 from zkrq.protocol.records import token_of
 
+P = ParamSpec("P")
+R = TypeVar("R")
 T = TypeVar("T")
 
 
@@ -35,7 +39,10 @@ class Claim(Generic[T]):
     If the process or any server crashes, the item can be claimed again.
     """
 
-    __slots__ = ("__weakref__", "_cancelling", "_headers", "_lease", "item")
+    __slots__ = ("__weakref__", "_cancelling", "_headers", "_lease", "_saving", "item")
+
+    _saving: Saving
+    """What is saved of the item.  Set only if it is asked for, to save memory."""
 
     def __init__(
         self, item: T, grant: Grant, position: int, deadline_at: float, headers: Headers | None = None
@@ -191,6 +198,53 @@ class Claim(Generic[T]):
         wanted = self._lease.issuer.claim_timeout if seconds is None else check_lease("seconds", seconds)
         self._lease.check_held()
         await self._lease.extend(wanted)
+
+    # -- saving ----------------------------------------------------------------------------------------------------
+
+    @property
+    def saved(self) -> Any:
+        """What was saved of the item, by this claim or an earlier one; None: nothing.
+
+        Raises ``CodecError`` if it cannot be read.
+        """
+        saving = self._saves()
+        return saving.decoded(saving.known.state)
+
+    async def save(self, state: object, *, extend: bool = True) -> None:
+        """Save a state of the work: when this returns, every later delivery of the item is given it, as ``saved``.
+
+        It takes the place of the state before, and goes with the item.  ``extend``: also hold the item for
+        ``claim_timeout`` from now.  At most 32 KiB, together with the values of steps.
+        Raises ``CodecError``, ``PayloadTooLarge``, and ``ConfigError`` if the level is not raised yet: nothing was
+        saved.  ``ClaimLost`` if the claim no longer holds; ``OutcomeUnknown`` if it may have been saved, and
+        ``Unavailable`` if it was not: the claim still holds, save again.
+        """
+        await self._saves().save(state, extend=extend)
+
+    @overload
+    def step(self, name: str) -> Step[Any]: ...
+
+    @overload
+    def step(self, name: str, fn: Callable[P, Awaitable[R]], *args: P.args, **kwargs: P.kwargs) -> Step[R]: ...
+
+    @overload
+    def step(self, name: str, fn: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> Step[R]: ...
+
+    def step(self, name: str, fn: Callable[..., Any] | None = None, *args: Any, **kwargs: Any) -> Step[Any]:
+        """Do one step of the work once: ``receipt = await claim.step("charge", charge, order)``.
+
+        Returns the value that an earlier delivery has saved under this name, or calls ``fn`` and saves what it returns.
+        A step that has run, and whose process died before its value was saved, runs again: pass ``step.key`` or
+        ``claim.token`` to others that can refuse to do a thing twice, in a block: see ``Step``.
+        Raises what ``fn`` raises, and as ``save`` does; ``ConfigError`` for a name that this delivery had before, and
+        for an item of a batch.
+        """
+        return Step(self._saves(), name, partial(fn, *args, **kwargs) if fn else None)
+
+    def _saves(self) -> Saving:
+        if not hasattr(self, "_saving"):
+            self._saving = Saving(self._lease)
+        return self._saving
 
     def progress(self, fraction: float | None = None, text: str = "") -> None:
         """Report how far the work is: ``claim.progress(0.4, "page 12 of 30")``.  Returns immediately, in any thread.

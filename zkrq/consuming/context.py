@@ -53,6 +53,11 @@ class QueueContext:
         object.__setattr__(self, "codec", codec_at(self.settings.codec, Place(self.cluster, self.queue)))
 
     @property
+    def saved_codec(self) -> Codec[Any]:
+        """What encodes and decodes saved states."""
+        return codec_at(self.settings.saved, Place(self.cluster, self.queue))
+
+    @property
     def retry(self) -> Retry:
         """Policy after a failure."""
         return self.settings.retry or Retry()

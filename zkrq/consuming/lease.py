@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import enum
 from collections.abc import Callable, Generator, Mapping, Sequence
-from typing import TYPE_CHECKING, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 from weakref import ref
 
 from zkrq.base.errors import ClaimLost, ZkrqError
@@ -14,16 +14,19 @@ from zkrq.base.retry import Again, Failed
 from zkrq.base.tasks import wait_ended
 from zkrq.consuming.core import lease as life
 from zkrq.consuming.core.lease import EXTENDED, HOLDING, LOSSES, LeaseState
-from zkrq.protocol.calls import item_id
+from zkrq.protocol.calls import item_id, read_saved
 from zkrq.protocol.records import Bundle, ItemRecord, is_alone, unpack
 
 if TYPE_CHECKING:
+    from zkrq.base.codecs import Codec
     from zkrq.base.loop import OwnLoop
 
 RELEASE_TIMEOUT = 5.0
 """Seconds that a cancelled handler waits for the answer to its release, which has been sent in any case."""
 
 EXTENSION_REFUSED = "its extension was refused"
+
+SAVE_REFUSED = "its save was refused"
 
 
 LETS_GO_ON = "pass"
@@ -42,6 +45,7 @@ class Verb(enum.StrEnum):
     RELEASE = "release"
     BURY = "bury"
     EXTEND = "extend"
+    SAVE = "save"
 
 
 class Lost:
@@ -133,6 +137,27 @@ class Issuer(Protocol):
         """Send the settlement with the next batch.  A result that is not empty: the claim is lost."""
         ...
 
+    @property
+    def saved_codec(self) -> Codec[Any]:
+        """What encodes saved states."""
+        ...
+
+    @property
+    def counts_each_step(self) -> bool:
+        """Whether a save begins the attempts anew (``Retry(per_step=True)``)."""
+        ...
+
+    def check_saves(self) -> None:
+        """Raise ``ConfigError`` at a level that lacks saved states."""
+        ...
+
+    def save(self, lease: Lease, number: int, text: bytes, ms: int) -> asyncio.Future[Refused]:
+        """Send what is to be saved of the item, as ``settle`` does.
+
+        ``number``: of this save within the claim.  ``ms``: the lease from now on, 0: it stays.
+        """
+        ...
+
     def report(self, lease: Lease, text: str) -> None:
         """Send a report of the progress of the work, from any thread."""
         ...
@@ -152,7 +177,10 @@ class Issuer(Protocol):
 class Grant:
     """Hold what the claims of one bundle by one request have in common."""
 
-    __slots__ = ("_unpacked", "bundle", "is_large", "issuer", "owner", "packed", "request")
+    __slots__ = ("_unpacked", "bundle", "is_large", "issuer", "notes", "owner", "packed", "request")
+
+    notes: bytes
+    """Texts beside the record.  Set only if it has fields, to save memory."""
 
     def __init__(self, issuer: Issuer, bundle: str, packed: bytes, owner: str, request: str) -> None:
         self.issuer = issuer
@@ -175,6 +203,19 @@ class Grant:
         if self._unpacked is None:
             self._unpacked = unpack(self.packed)
         return self._unpacked.item(position)
+
+    def saved_at(self, position: int) -> bytes | None:
+        """Return what was saved of an item when it was claimed, None: nothing."""
+        return read_saved(getattr(self, "notes", b"")).get(position)
+
+    def begin_attempts(self, position: int) -> None:
+        """Note that this is the first delivery of an item since it was saved, which has not failed since."""
+        record = self._unpacked or unpack(self.packed)
+        attempts, own = list(record.attempts), dict(record.own)
+        attempts[position] = 1
+        if position in own:
+            own[position] = own[position]._replace(failures=0)
+        self._unpacked = record._replace(attempts=attempts, own=own)
 
 
 Refused: TypeAlias = Mapping[tuple[Grant, int], bool]
@@ -420,6 +461,27 @@ class Lease(ref[object]):
             return
         self.deadline_at = started + seconds
         self._stop_timer()
+
+    async def save(self, number: int, text: bytes, *, extend: bool) -> None:
+        """Save a text with the item; ``extend``: and move the deadline as ``extend`` does, to the queue's
+        ``claim_timeout`` from now.
+
+        Raises ``ClaimLost`` if a server refuses.
+        """
+        self.check_held()
+        issuer, started = self.issuer, asyncio.get_running_loop().time()
+        seconds = issuer.claim_timeout if extend else 0.0
+        if extend:
+            self.deadline_at = min(self.deadline_at, started + seconds)
+        if await issuer.save(self, number, text, round(seconds * 1000)):
+            if self.settled is None:
+                self.lose(SAVE_REFUSED)
+            self.check_held()
+        if issuer.counts_each_step:
+            self.grant.begin_attempts(self.position)
+        if extend:
+            self.deadline_at = started + seconds
+            self._stop_timer()
 
     def stop_extending(self) -> None:
         """Stop extending the claim; at worst it expires and the item is delivered again."""

@@ -13,6 +13,7 @@ from functools import partial
 from itertools import repeat
 from typing import TYPE_CHECKING, Final, TypeAlias
 
+from zkrq.base.checks import check_feature
 from zkrq.base.errors import REASON_MAX, ConfigError, OutcomeUnknown, ZkrqError, message_of, own
 from zkrq.base.events import ClaimsLost, DeadLettersDropped
 from zkrq.base.log import Log
@@ -23,6 +24,7 @@ from zkrq.consuming.core.pace import CLAIM_MAX
 from zkrq.consuming.lease import EXTENSION_REFUSED, LETS_GO_ON, Grant, Lease, Refused, Verb
 from zkrq.consuming.reporting import Reporter
 from zkrq.protocol.calls import Settle, Settlement, SettleReply, Turn, TurnReply, runs
+from zkrq.protocol.levels import Feature
 from zkrq.protocol.records import VERSION_BYTES, ItemRecord, unpack, was_put_back
 from zkrq.replication.batching import MAX_BATCH, MAX_BATCH_BYTES, Batcher
 
@@ -71,6 +73,7 @@ class Leases:
         self._dead_letters = context.dead_letters
         self._results = context.settings.results
         self.keeps_results = self._results is not None
+        self.saved_codec = context.saved_codec
         self._events = context.events
         self.own_loop = context.own_loop
         self.is_certain = context.identity.is_certain
@@ -99,6 +102,11 @@ class Leases:
             landed=self._tell_settled,
         )
         self._log = Log(logging.getLogger("zkrq.claims"), {"cluster": context.cluster, "queue": context.queue})
+
+    @property
+    def counts_each_step(self) -> bool:
+        """Whether a save begins the attempts anew."""
+        return self._retry.per_step
 
     @property
     def max_attempts(self) -> int:
@@ -206,6 +214,19 @@ class Leases:
             how = f"{LETS_GO_ON if verb is Verb.NACK and not self._retry.holds_group else verb} {ms} {text}"
         parts = ((lease.grant, (lease.position,)),)
         return self._batcher.add((parts, how, 1, 0 if verb is Verb.EXTEND else 1), CALL_BYTES + len(how))
+
+    def check_saves(self) -> None:
+        """Raise ``ConfigError`` at a level that lacks saved states."""
+        check_feature(Feature.SAVES, self._replicas.level)
+
+    def save(self, lease: Lease, number: int, text: bytes, ms: int) -> asyncio.Future[Refused]:
+        """Send what is to be saved of the item; see ``lease.Issuer``.
+
+        Raises ``Closed``, ``WrongLoop``.
+        """
+        self.own_loop.check()
+        how = b"%b %d %d %d %b" % (Verb.SAVE.encode(), ms, number, self._retry.per_step, text)
+        return self._batcher.add((((lease.grant, (lease.position,)),), how, 1, 0), CALL_BYTES + len(how))
 
     def report(self, lease: Lease, text: str) -> None:
         """Send a report of the progress of the work; see ``Claim.progress``."""
@@ -389,7 +410,7 @@ class Leases:
     ) -> None:
         by_verb: dict[str, tuple[list[float], Counter[str]]] = {}
         for (_, how, items, _), took, result in zip(settlings, seconds, results, strict=True):
-            verb = how.partition(" ")[0] if isinstance(how, str) else _ACK  # all others are acks with results
+            verb = _verb_of(how) if isinstance(how, str | bytes) else _ACK  # all others are acks with results
             waits, outcomes = by_verb.setdefault(verb, ([], Counter()))
             waits += [took] * items
             if isinstance(result, Exception):
@@ -499,8 +520,8 @@ def _lost(
     now = {id: record for id, record in decided.records if decided.again}
     found: dict[tuple[Grant, How], Mapping[int, bool]] = {}
     for (grant, how), positions in zip(groups, decided.reply.lost, strict=True):
-        verb = how.partition(" ")[0] if isinstance(how, str) else _ACK
-        in_doubt = decided.again and verb not in (_ACK, Verb.EXTEND)
+        verb = _verb_of(how)
+        in_doubt = decided.again and verb not in (_ACK, Verb.EXTEND, Verb.SAVE)
         found[grant, how] = dict.fromkeys(positions, in_doubt)
         record = now.get(grant.bundle.encode())
         if in_doubt and verb != Verb.BURY and positions and record:
@@ -511,6 +532,10 @@ def _lost(
                 if not was_put_back(grant.record_of(position), bundle.item(position), failed=failed)
             }
     return found
+
+
+def _verb_of(how: How) -> str:
+    return how.partition(" ")[0] if isinstance(how, str) else how.partition(b" ")[0].decode()
 
 
 def _ack_of(lease: Lease, ttl_ms: int) -> bytes:
@@ -524,7 +549,7 @@ _NONE: Refused = {}
 
 
 How: TypeAlias = str | bytes
-"""A verb, and what belongs to it; see ``calls.Settlement``.  Bytes: an ack with a result."""
+"""A verb, and what belongs to it; see ``calls.Settlement``.  Bytes: an ack with a result, or a save."""
 
 _Settling: TypeAlias = "tuple[Sequence[tuple[Grant, Sequence[int]]], How | tuple[How, ...], int, int]"
 """The settling of one claim, or the acks of many: what the claims of each bundle have in common with their positions,

@@ -33,7 +33,7 @@ from zkrq.consuming.lease import Grant
 from zkrq.consuming.requests import Answered, Request
 from zkrq.protocol import calls
 from zkrq.protocol.payloads import NO_HEADERS, split, split_payload
-from zkrq.protocol.records import State, clock_of
+from zkrq.protocol.records import FIELDS_FORMAT, State, clock_of
 
 if TYPE_CHECKING:
     from zkrq.consuming.context import QueueContext
@@ -417,7 +417,10 @@ class Supplier(Generic[T]):
         for id, first, count, part in zip(handed, handed, handed, handed, strict=True):
             grant = grants.get(id)
             if grant is None:
-                grant = grants[id] = Grant(self._leases, id.decode(), records[id], owner, token)
+                packed = records[id]
+                grant = grants[id] = Grant(self._leases, id.decode(), packed, owner, token)
+                if packed[0] == FIELDS_FORMAT:
+                    grant.notes = decided.records.notes_of(id)
             deadline_at = started + self._seconds_left(grant, first - 1, decided.reply.clock)
             lost = superseded.get(id, ())
             size += len(part)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from zkrq.base.checks import MAX_LEASE
-from zkrq.base.errors import REASON_MAX
+from zkrq.base.errors import REASON_MAX, CodecError
 from zkrq.base.limits import RESULT_TTL_LEAST, RESULT_TTL_MAX
 from zkrq.operations.kinds import Choice, Content, Count, Flag, Many, Moment, Number, Pair, Seconds, Text, Texts, Value
 from zkrq.operations.operation import Failure, Field, Operation, Parameter, Record
@@ -45,6 +47,15 @@ OF_ITEM = (
 )
 """Fields that a claim and an item at rest have in common."""
 
+
+def _saved_of(claim: Any) -> Any:
+    """Return what was saved, None if this program cannot read it."""
+    try:
+        return claim.saved
+    except CodecError:
+        return None
+
+
 CLAIMED = Record(
     "Claim",
     "One item that a consumer holds.",
@@ -54,6 +65,13 @@ CLAIMED = Record(
         Field("owner", Text(), "The owner id of the consumer, as `consumers` lists it."),
         Field("attempts", Count(), "Deliveries that count, including this one."),
         Field("failures", Count(), "Earlier deliveries that failed."),
+        Field(
+            "saved",
+            Value(),
+            "What was saved of the work, by this claim or an earlier one; null: nothing that can be read.",
+            source=_saved_of,
+            nullable=True,
+        ),
         Field("deadline", Moment(), "When the claim ends unless it is extended, by the clock of the claim's machine."),
         Field(
             "fencing", Pair(Count()), "Greater in a later claim of the item, or of its ordered group.", source="token"
@@ -223,6 +241,13 @@ EXTEND = _on_claim(
     "Hold the item for longer. A reply without an error says that the claim still holds.",
     Parameter("lease", LEASE, "Seconds from now for which to hold the item.", "30", default=LEASE_SECONDS),
     result=Record("Extended", "The claim holds.", (Field("lease", Seconds(), "Seconds from now."),)),
+)
+
+SAVE = _on_claim(
+    "save",
+    "Save a state of the work, in the place of the one before: every later delivery of the item is given it.",
+    Parameter("state", Value(), "Any JSON value, up to 32 KiB.", "null", null="no state"),
+    result=Record("Saved", "Every server in sync has the state; the lease stays as it is.", (Field("saved", Flag()),)),
 )
 
 PROGRESS = _on_claim(

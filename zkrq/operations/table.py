@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from zkrq.operations.claims import ACK, ACK_MANY, BURY, CLAIM, CLAIM_PLACE, EXTEND, NACK, PROGRESS, RELEASE
+from zkrq.operations.claims import ACK, ACK_MANY, BURY, CLAIM, CLAIM_PLACE, EXTEND, NACK, PROGRESS, RELEASE, SAVE
 from zkrq.operations.items import CANCEL, DEAD_LETTERS, FIND, GET, HISTORY, REDRIVE, RESULT
 from zkrq.operations.push import PUSH, PUSH_MANY
 from zkrq.operations.queues import CONSUMERS, GROUPS, PAUSE, QUEUE_PLACE, QUEUE_STATISTICS, RESUME, STATISTICS
@@ -26,6 +26,7 @@ OPERATIONS: Mapping[str, Operation] = {
         NACK,
         RELEASE,
         BURY,
+        SAVE,
         PROGRESS,
         EXTEND,
         STATISTICS,

@@ -60,9 +60,10 @@ class AtLevel(enum.Enum):
 class Feature(AtLevel):
     """What needs a level above the first.
 
-    Gate it where a client asks for it, before anything is written (``check_feature``).  Nothing does yet: records with
-    fields are read, and none is written.
+    Gate it where a client asks for it, before anything is written (``check_feature``).
     """
+
+    SAVES = ("saved states", SECOND_LEVEL)
 
 
 class OtherLevel(ValueError):

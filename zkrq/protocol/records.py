@@ -78,6 +78,7 @@ MOVES: Mapping[State, Mapping[str, State]] = {
         "pass": State.QUEUED,
         "release": State.QUEUED,
         "extend": State.CLAIMED,
+        "save": State.CLAIMED,
         "bury": State.DEAD,
         "cancel": State.GONE,
         "fence": State.QUEUED,

@@ -14,7 +14,7 @@ from zkrq.base.codecs import JSON
 from zkrq.base.errors import ClaimLost, Closed, CodecError, OutcomeUnknown, PayloadTooLarge, Receipt, ZkrqError
 from zkrq.base.limits import check_result
 from zkrq.client.changing import change_settings, named_in
-from zkrq.operations.claims import ACK, BURY, CLAIM, EXTEND, NACK, PROGRESS
+from zkrq.operations.claims import ACK, BURY, CLAIM, EXTEND, NACK, PROGRESS, SAVE
 from zkrq.operations.items import ENDED
 from zkrq.operations.push import RECEIPT
 from zkrq.operations.queues import CONSUMER, FIGURES, GROUPS_FOUND, SHARD
@@ -189,6 +189,10 @@ class Api:
         seconds = _values(EXTEND, body)["lease"]
         await self._holding.extend(claim, seconds)
         return JSONResponse({"lease": seconds})
+
+    async def save(self, claim: str, body: Body | None) -> Response:
+        await self._holding.save(claim, _values(SAVE, body)["state"])
+        return JSONResponse({"saved": True})
 
     async def progress(self, claim: str, body: Body | None) -> Response:
         await self._holding.progress(claim, **_values(PROGRESS, body))

@@ -129,6 +129,16 @@ class Holding:
         """
         await self._settle(token, Verb.ACK, lambda claim: claim.ack() if kept is None else ack_keeping(claim, *kept))
 
+    async def save(self, token: str, state: object) -> None:
+        """Save a state of the work.  Raises as ``ack`` does, and as ``Claim.save`` for what cannot be saved."""
+        held = self._find(token)
+        if not held:
+            self._ended_lease(token).check(_now())
+            return
+        async with held.turn:
+            held.lease.check(_now())
+            await held.claim.save(state)
+
     async def progress(self, token: str, fraction: float | None, text: str) -> None:
         """Report how far the work is.  Raises ``ClaimLost`` if the lease has ended."""
         held = self._find(token)

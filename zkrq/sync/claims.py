@@ -12,9 +12,9 @@ from collections.abc import Awaitable, Callable
 from datetime import datetime
 from operator import attrgetter
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Generic, ParamSpec, Self, TypeVar, cast, overload
 
-from zkrq.consuming import claims
+from zkrq.consuming import claims, saving
 from zkrq.sync.blocking import blocking
 
 if TYPE_CHECKING:
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from zkrq.consuming.lease import Verb
     from zkrq.sync.portal import Opened
 
+P = ParamSpec("P")
 R = TypeVar("R")
 T = TypeVar("T")
 
@@ -131,6 +132,35 @@ class Claim(Generic[T]):
         """
         self._opened.read(lambda: self._claim.on_lost(callback))
 
+    # -- saving --------------------------------------------------------------------------------------------------------
+
+    @property
+    def saved(self) -> Any:
+        """What was saved of the item, as ``zkrq.Claim.saved`` says."""
+        return self._opened.read(lambda: self._claim.saved)
+
+    save = blocking(claims.Claim[T].save)
+
+    @overload
+    def step(self, name: str) -> Step[Any]: ...
+
+    @overload
+    def step(self, name: str, fn: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R: ...
+
+    def step(self, name: str, fn: Callable[..., Any] | None = None, *args: Any, **kwargs: Any) -> Any:
+        """Do one step of the work once, in this thread: ``receipt = claim.step("charge", charge, order)``.
+
+        Returns the value; without ``fn`` a block: ``with claim.step("charge") as step``.  Otherwise as
+        ``zkrq.Claim.step``.
+        """
+        step = Step[Any](self._opened, self._opened.read(lambda: self._claim.step(name)))
+        if fn is None:
+            return step
+        with step:
+            if not step.done:
+                step.value = fn(*args, **kwargs)
+        return step.value
+
     def progress(self, fraction: float | None = None, text: str = "") -> None:
         """Report how far the work is, as ``zkrq.Claim.progress`` does."""
         self._opened.read(lambda: self._claim.progress(fraction, text))
@@ -153,6 +183,53 @@ class Claim(Generic[T]):
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> bool:
         return self._opened.call(lambda: self._claim.__aexit__(kind, error, traceback))
+
+
+class Step(Generic[R]):
+    """One step of the work on an item, whose value is kept; ``zkrq.Step`` for threads."""
+
+    __slots__ = ("_opened", "_step")
+
+    def __init__(self, opened: Opened, step: saving.Step[R]) -> None:
+        """Made by ``claim.step``."""
+        self._opened = opened
+        self._step = step
+
+    def __repr__(self) -> str:
+        return repr(self._step)
+
+    @property
+    def name(self) -> str:
+        """The name that it was given."""
+        return self._step.name
+
+    @property
+    def key(self) -> str:
+        """The item's id and the step's name: the same at each delivery, for others that refuse to do a thing twice."""
+        return self._step.key
+
+    @property
+    def done(self) -> bool:
+        """Whether its value is saved."""
+        return self._opened.read(lambda: self._step.done)
+
+    @property
+    def value(self) -> R:
+        """Its value: that of an earlier delivery, or the one that was set; None without one."""
+        return self._opened.read(lambda: self._step.value)
+
+    @value.setter
+    def value(self, value: R) -> None:
+        self._opened.read(lambda: setattr(self._step, "value", value))
+
+    def __enter__(self) -> Self:
+        self._opened.call(self._step.__aenter__)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self._opened.call(lambda: self._step.__aexit__(kind, error, traceback))
 
 
 claim_of = cast("Callable[[Claim[Any]], claims.Claim[Any]]", attrgetter("_claim"))

@@ -79,6 +79,10 @@ class Records(Rows):
         """Iterate over ids, records and notes."""
         return zip(self.flat[::4], self.flat[1::4], self.flat[2::4], strict=True)
 
+    def notes_of(self, id: bytes) -> bytes:
+        """Return the notes of a bundle that is among them."""
+        return self.flat[4 * self.ids.index(id) + 2]
+
     def gone(self) -> list[Gone]:
         """Return what was removed, of bundles of which at least half is."""
         gone: list[Gone] = []

@@ -16,6 +16,37 @@ do
     end
   end
 
+  local function extend(r, from, to, row, ms)
+    local owner, seq = row_at(r, row)
+    local _, others = string.gsub(r.named, string.char(row + NONE), '')
+    note_beginning(r, row)
+    if others == to - from + 1 then
+      set_row(r, row, ms, now_us + ms * 1000)
+    else
+      set(r, from, to, CLAIMED, add_row(r, owner, seq, ms, now_us + ms * 1000))
+    end
+    r.soonest = math.min(r.soonest, now_us + ms * 1000)
+  end
+
+  -- Tell whether a save is late: a first try may be executed after its repetition, and after the saves that followed that.
+  local function is_late(r, position, text)
+    return tonumber(string.match(text, '^%d+')) < (tails.save_of(r, position) or 0)
+  end
+
+  -- Save the state of items, and extend their lease unless ms is 0.  text: number of the save within the claim, 1 if the
+  -- attempts begin anew, state.
+  local function save(r, from, to, row, ms, text)
+    local number_of_save, anew, state = string.match(text, '^(%d+) ([01]) (.*)$')
+    if ms > 0 then extend(r, from, to, row, ms) end
+    for position = from, to do
+      tails.set_save(r, position, tonumber(number_of_save))
+      beside.save(r, position, state)
+      local moment = own_of(r, position)
+      if anew == '1' then count_attempts(r, position, position, 1 - attempts_at(r, position)) end
+      if anew == '1' and moment then set_own(r, position, moment, 0) end
+    end
+  end
+
   local VERBS = {
     ack = {became = 'X', settle = function(r, from, to, _, ms, text)
       remove(r, from, to)
@@ -35,40 +66,8 @@ do
       requeue(r, from, to)
     end},
     bury = {became = 'D', settle = function(r, from, to, _, _, text) bury(r, from, to, text, nil, 1) end},
-    extend = {became = 'C', settle = function(r, from, to, row, ms)
-      local owner, seq = row_at(r, row)
-      local _, others = string.gsub(r.named, string.char(row + NONE), '')
-      note_beginning(r, row)
-      if others == to - from + 1 then
-        set_row(r, row, ms, now_us + ms * 1000)
-      else
-        set(r, from, to, CLAIMED, add_row(r, owner, seq, ms, now_us + ms * 1000))
-      end
-      r.soonest = math.min(r.soonest, now_us + ms * 1000)
-    end},
-  }
-
-  -- Save the state of an item; text: number of the save within the claim, 1 if the attempts begin anew, state.
-  local function save(r, position, text)
-    local number_of_save, anew, state = string.match(text, '^(%d+) ([01]) (.*)$')
-    tails.set_save(r, position, tonumber(number_of_save))
-    beside.save(r, position, state)
-    if anew == '0' then return end
-    count_attempts(r, position, position, 1 - attempts_at(r, position))
-    local moment = own_of(r, position)
-    if moment then set_own(r, position, moment, 0) end
-  end
-
-  VERBS.save = {
-    became = 'C',
-    -- A first try may be executed after its repetition, and after the saves that followed that.
-    is_late = function(r, position, text)
-      return tonumber(string.match(text, '^%d+')) < (tails.save_of(r, position) or 0)
-    end,
-    settle = function(r, from, to, row, ms, text)
-      if ms > 0 then VERBS.extend.settle(r, from, to, row, ms) end
-      for position = from, to do save(r, position, text) end
-    end,
+    extend = {became = 'C', settle = extend},
+    save = {became = 'C', settle = save, is_late = is_late},
   }
 
   -- A repeated failure is sent with its reason again.

@@ -1,0 +1,36 @@
+"""What is saved of an item, as one text: it is read as it was written, and anything else is refused."""
+
+from __future__ import annotations
+
+import contextlib
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from zkrq.base.errors import CodecError, PayloadTooLarge
+from zkrq.base.saved import SAVED_BYTES, Saved, decode
+
+values = st.binary(max_size=300)
+names = st.text(min_size=1, max_size=30)
+
+
+@given(st.builds(Saved, st.none() | values, st.dictionaries(names, values, max_size=5)))
+def test_round_trip(saved: Saved) -> None:
+    assert decode(saved.encode()) == saved
+
+
+@given(st.binary(max_size=60) | st.binary(max_size=60).map(lambda text: b"\x01" + text))
+def test_anything_else_is_an_error_of_the_codec(text: bytes) -> None:
+    with contextlib.suppress(CodecError):
+        assert decode(text).encode()
+
+
+def test_the_bound_is_of_all_together() -> None:
+    room = SAVED_BYTES - len(Saved(b"").encode())
+    assert len(Saved(b"x" * room).encode()) == SAVED_BYTES
+    with pytest.raises(PayloadTooLarge) as caught:
+        Saved(b"x" * (room + 1)).encode()
+    assert (caught.value.size, caught.value.limit) == (SAVED_BYTES + 1, SAVED_BYTES)
+    with pytest.raises(PayloadTooLarge, match="the value of step 'one' has 40000 bytes"):
+        Saved(None, {"one": b"x" * 40_000}).encode()
