@@ -100,8 +100,8 @@ if TYPE_CHECKING:
     from zkrq.consuming.deliveries import Batches, Deliveries
     from zkrq.consuming.lease import Lost, Verb
     from zkrq.consuming.observing import Observer, Outgoing
-    from zkrq.pool.settings import Processes
     from zkrq.consuming.saving import Step
+    from zkrq.pool.settings import Processes
     from zkrq.process.program import run
     from zkrq.protocol.levels import ClientInfo
     from zkrq.protocol.view import View
