@@ -137,14 +137,15 @@ async def test_handlers_of_the_script_itself(stage: Stage) -> None:
         assert await stage.end(process, signal.SIGTERM) == Exit.DONE
 
 
-async def test_lines_of_several_processes_are_whole(stage: Stage) -> None:
-    out = stage.folder / "out"
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+async def test_lines_of_several_processes_are_whole(stage: Stage, unbuffered: str) -> None:
+    out, environment = stage.folder / "out", {**stage.environment, "PYTHONUNBUFFERED": unbuffered}
     with (
         out.open("w") as file,
         subprocess.Popen(
             [sys.executable, "-m", "zkrq", "worker", "pooled:worker"],
             cwd=stage.folder,
-            env=stage.environment,
+            env=environment,
             stdout=file,
         ) as process,
     ):

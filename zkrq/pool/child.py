@@ -63,7 +63,8 @@ def run_child(setup: Setup, end: socket.socket) -> int:
     """Work until the parent says to end, or closes the connection; return the exit code."""
     for stream in (sys.stdout, sys.stderr):
         with suppress(Exception):
-            cast("Any", stream).reconfigure(line_buffering=True)  # a line leaves in one piece
+            # A line leaves in one piece, also where nothing is to be buffered (``PYTHONUNBUFFERED``).
+            cast("Any", stream).reconfigure(line_buffering=True, write_through=False)
     channel = Channel(end)
     try:
         if b"__main__" in setup.handlers:
