@@ -138,6 +138,22 @@ def die(item: str) -> None:
             pass
 
 
+async def die_async(item: str) -> str:
+    await asyncio.sleep(random.random() / 100)
+    if item == "slow":
+        await asyncio.sleep(60)
+    die(item)
+    return item
+
+
+def die_plain(item: str) -> str:
+    time.sleep(random.random() / 100)
+    if item == "slow":
+        time.sleep(60)
+    die(item)
+    return item
+
+
 def _write_to_the_parent(data: bytes) -> None:
     for name in os.listdir("/proc/self/fd"):
         with contextlib.suppress(OSError):

@@ -8,6 +8,7 @@ import importlib
 import json
 import logging
 import os
+import random
 import signal
 import sys
 from collections.abc import AsyncGenerator, Callable
@@ -524,6 +525,27 @@ async def test_nothing_is_left_of_a_pool(cluster: Cluster) -> None:
     assert not any(map(is_alive, processes))
     assert not Path(f"/proc/{starter}").exists(), "a zombie"
     assert pool.counts == dataclasses.replace(pool.counts, starting=0, idle=0, working=0, stopping=0)
+
+
+@every("case", [(jobs.die_plain, 1), (jobs.die_async, 3)])
+async def test_in_a_crowd_every_item_ends_as_it_should(cluster: Cluster, case: tuple[Callable[..., Any], int]) -> None:
+    """With several slots, what is beside an item that kills its process may die with it."""
+    handler, slots = case
+    chance = random.Random(slots)
+    kinds = ["fine"] * 12 + ["segfault", "exit", "kill", "slow"]
+    items = [chance.choice(kinds) for _ in range(160)]
+    options: dict[str, Any] = {"slots": slots, "max_items": 7, "kill_after": 0.5, "time_limit": 1.0}
+    async with pooled(cluster, handler, concurrency=6, **options) as pool:
+        receipts = await pool.queue.push_many(items)
+        for item, receipt in zip(items, receipts, strict=True):
+            result = await pool.queue.result(receipt.id, timeout=HANG)
+            said = DEATHS.get(item, "TimeoutError: the handler was stopped at its time limit of 1 s")
+            expected = (zkrq.ResultState.DONE, None) if item == "fine" else (zkrq.ResultState.DEAD, said)
+            ended = (result.state, result.reason and result.reason.removeprefix("failed in delivery 1 of 1: "))
+            if slots == 1 or ended[1] not in DEATHS.values():
+                assert ended == expected
+        await until(lambda: pool.counts.stopping == pool.counts.working == pool.counts.starting == 0)
+        assert pool.counts.idle == -(-6 // slots)
 
 
 async def test_a_starter_that_dies_is_replaced_with_its_children(cluster: Cluster, tmp_path: Path) -> None:
