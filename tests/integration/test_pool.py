@@ -469,6 +469,25 @@ async def test_a_child_that_has_grown_is_replaced(cluster: Cluster) -> None:
         assert pool.counts.died == 0
 
 
+async def test_what_a_handler_starts_heeds_signals(cluster: Cluster) -> None:
+    async with pooled(cluster, jobs.ignored_in_a_subprocess) as pool:
+        ignored = (await pool.do("x")).get()
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT):
+            assert not ignored >> (number - 1) & 1, number.name
+
+
+async def test_a_worker_runs_again(cluster: Cluster, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, "zkrq.working.worker")
+    pool = Pooled(cluster, jobs.process, 1, concurrency=2)
+    processes = set[int]()
+    for _ in range(2):
+        async with pool.worker:
+            processes.add((await pool.do("x")).get())
+            await until(lambda: pool.counts.idle == 2)
+    assert len(processes) == 2
+    assert "concurrency 2 in 2 processes" in caplog.text
+
+
 async def test_what_a_handler_started_ends_with_its_process(cluster: Cluster) -> None:
     async with pooled(cluster, jobs.fork, max_items=1) as pool:
         process = (await pool.do("x")).get()

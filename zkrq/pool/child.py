@@ -128,8 +128,8 @@ class _Child:
         self._factory = cast("Any", import_module(setup.loop)).new_event_loop
         self._loop: asyncio.AbstractEventLoop | None = None
         channel.sent = self._raise_late
-        for number in IGNORED:
-            signal.signal(number, signal.SIG_IGN)
+        for number in IGNORED:  # by a handler, because what is ignored would be ignored in a user's subprocess, too
+            signal.signal(number, lambda number, frame: None)
         signal.signal(signal.SIGTERM, self._receive)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGTERM])
 

@@ -133,6 +133,8 @@ class _Child:
     successor: _Child | None = None
     """The child that is to take its place; while it starts, this one goes on."""
     why_killed: str = ""
+    timer: asyncio.TimerHandle | None = None
+    """Kills it unless it ends in time."""
     is_open: bool = True
 
     def move(self, row: Row) -> None:
@@ -198,6 +200,7 @@ class Pool:
     async def running(self) -> AsyncGenerator[None]:
         """Start the children, wait until one is ready, and end them when this is left."""
         self._setup = self._make_setup()
+        self._ready, self._failures, self._timer = asyncio.Event(), 0, None
         self._is_running = True
         try:
             self._fill()
@@ -339,6 +342,8 @@ class Pool:
     def _bury(self, child: _Child, reason: str) -> None:
         """Forget a child that has ended, and end the calls that it had."""
         child.move(life.DIE)
+        if child.timer:
+            child.timer.cancel()
         self._children.pop(child.number, None)
         for each in self._children.values():
             if each.successor is child:  # its next item above the bound starts another one
@@ -362,7 +367,7 @@ class Pool:
         child.move(life.STOP)
         if not child.jobs and child.is_open:
             self._send(child, encode_down(Kind.END))
-            self._loop_later(self._kill_after, self._kill, child, "was killed, because it did not end")
+            self._kill_later(child, self._kill_after, "was killed, because it did not end")
 
     def _kill(self, child: _Child, why: str) -> None:
         if child.state is ChildState.DEAD:
@@ -374,6 +379,11 @@ class Pool:
             _log.warning("process %d of the pool %s", child.process, why)
         if self._starter:
             self._starter.signal(child.number, signal.SIGKILL)
+
+    def _kill_later(self, child: _Child, seconds: float, why: str) -> None:
+        """Kill a child unless it ends within these seconds."""
+        if child.timer is None:
+            child.timer = asyncio.get_running_loop().call_later(seconds, self._kill, child, why)
 
     # -- calls ---------------------------------------------------------------------------------------------------------
 
@@ -549,7 +559,7 @@ class Pool:
             if not data:
                 self._close(child)
                 if not at_the_end:  # it ends, and the starter tells how; or a handler has closed its connection
-                    self._loop_later(CLOSED_SECONDS, self._kill, child, "was killed, because it closed its connection")
+                    self._kill_later(child, CLOSED_SECONDS, "was killed, because it closed its connection")
                 return
             try:
                 for kind, body in child.frames.feed(data):
@@ -612,9 +622,6 @@ class Pool:
         except ZkrqError as error:
             kind, text = type(error).__name__, str(error)
         self._send(job.child, encode_down(Kind.ANSWER, job.number, told.number("call"), kind, text))
-
-    def _loop_later(self, seconds: float, act: Callable[..., object], *arguments: object) -> None:
-        asyncio.get_running_loop().call_later(seconds, act, *arguments)
 
 
 async def _settle(claim: Claim[Any], told: Told) -> None:
