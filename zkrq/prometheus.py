@@ -33,6 +33,7 @@ from zkrq.client.inner import client_of, opened_of, remembered_queues
 from zkrq.consuming.claims import Claim, lease_of
 from zkrq.consuming.observing import Observer
 from zkrq.coordination.coordinator import SessionState
+from zkrq.pool import counts
 from zkrq.protocol.records import attempts_of
 from zkrq.protocol.shards import ShardState
 
@@ -43,6 +44,7 @@ if TYPE_CHECKING:
     from zkrq.client.inspection import Statistics
     from zkrq.client.shards import ShardStatus
     from zkrq.consuming.lease import Verb
+    from zkrq.pool.counts import PoolStatistics
 
 try:
     from prometheus_client import CONTENT_TYPE_LATEST, REGISTRY, CollectorRegistry, generate_latest
@@ -172,10 +174,12 @@ class _Known(NamedTuple):
     health: Health
     trouble: int
     shards: Mapping[str, ShardStatus]
+    pool: PoolStatistics | None
 
 
 def _know(cluster: asynchronous.Cluster) -> _Known:
-    return _Known(cluster.health(), len(client_of(cluster).trouble()), cluster.shards)
+    pool = counts.of_cluster(cluster.namespace)
+    return _Known(cluster.health(), len(client_of(cluster).trouble()), cluster.shards, pool)
 
 
 class Metrics(Observer, Collector):
@@ -363,6 +367,7 @@ class Metrics(Observer, Collector):
             yield from _healthy(namespace, known.health, known.trouble)
             yield from _shards(namespace, known.shards)
             yield from _servers(namespace, known.health)
+            yield from _children(namespace, known.pool)
 
     def _counted(self, namespace: str) -> Iterable[Metric]:
         for name, (text, labels) in COUNTERS.items():
@@ -506,3 +511,34 @@ def _servers(namespace: str, health: Health) -> Iterable[Metric]:
             copied.add_metric((namespace, known.shard, server), known.catching_up.copied)
             total.add_metric((namespace, known.shard, server), known.catching_up.total)
     yield from (place, connected, copied, total)
+
+
+def _children(namespace: str, pool: PoolStatistics | None) -> Iterable[Metric]:
+    """Return the families of the processes that handlers run in; without figures if there are none."""
+    now = GaugeMetricFamily(
+        "zkrq_pool_processes", "Processes that handlers run in, by state.", labels=("cluster", "state")
+    )
+    died = CounterMetricFamily(
+        "zkrq_pool_died", "Such processes that ended without being told to.", labels=("cluster", "by")
+    )
+    memory = GaugeMetricFamily(
+        "zkrq_pool_resident_memory_bytes", "Resident memory of such processes.", labels=("cluster",)
+    )
+    counted = {
+        name: CounterMetricFamily(f"zkrq_pool_{name}", text, labels=("cluster",))
+        for name, text in (
+            ("started", "Such processes that were started."),
+            ("killed", "Such processes that were killed, because their handler did not stop."),
+            ("replaced", "Such processes that were replaced after max_items or above max_memory."),
+            ("cpu_seconds", "Processor time of such processes."),
+        )
+    }
+    if pool is not None:
+        for state in ("starting", "idle", "working", "stopping"):
+            now.add_metric((namespace, state), getattr(pool, state))
+        for by, count in pool.died_by.items():
+            died.add_metric((namespace, by), count)
+        memory.add_metric((namespace,), pool.memory)
+        for name, family in counted.items():
+            family.add_metric((namespace,), getattr(pool, name))
+    return (now, died, memory, *counted.values())

@@ -27,7 +27,7 @@ from tests.integration import pool_jobs as jobs
 from zkrq import local
 from zkrq.client.cluster import Cluster
 from zkrq.client.queue import push_encoded
-from zkrq.pool.pool import PoolStatistics
+from zkrq.pool.counts import PoolStatistics
 
 pytestmark = pytest.mark.anyio
 
@@ -543,7 +543,7 @@ async def test_nothing_is_left_of_a_pool(cluster: Cluster) -> None:
         assert all(map(is_alive, processes))
     assert not any(map(is_alive, processes))
     assert not Path(f"/proc/{starter}").exists(), "a zombie"
-    assert pool.counts == dataclasses.replace(pool.counts, starting=0, idle=0, working=0, stopping=0)
+    assert pool.counts == dataclasses.replace(pool.counts, starting=0, idle=0, working=0, stopping=0, memory=0)
 
 
 @every("case", [(jobs.die_plain, 1), (jobs.die_async, 3)])

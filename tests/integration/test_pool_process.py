@@ -199,3 +199,37 @@ async def test_a_process_is_alive_and_ready_while_handlers_block(stage: Stage) -
         await stage.begun("gil")
         await settled(partial(says, "/livez", "alive\n"))
         await settled(partial(says, "/readyz", "ready\n"))
+
+
+async def test_metrics_of_children(stage: Stage) -> None:
+    pytest.importorskip("prometheus_client")
+    probes = free_address()
+    label = f'cluster="{stage.cluster.namespace}"'
+
+    async def figures() -> dict[str, float]:
+        text = await anyio.to_thread.run_sync(get, f"http://{probes}/metrics")
+        for without in (f"{label},", f",{label}", f"{{{label}}}"):
+            text = text.replace(without, "")
+        lines = [line.rpartition(" ") for line in text.splitlines() if line.startswith("zkrq_pool_")]
+        return {name.removeprefix("zkrq_pool_"): float(value) for name, _, value in lines}
+
+    async def shows(name: str, count: float) -> bool:
+        return (await figures()).get(name) == count
+
+    async def has_spent() -> bool:
+        return (await figures())["cpu_seconds_total"] > 0.1
+
+    async with stage.start("jobs:plain", "--pool", "2", "--probes", probes):
+        await settled(partial(shows, 'processes{state="idle"}', 2))
+        before = await figures()
+        assert (before["started_total"], before['died_total{by="SIGKILL"}']) == (2, 0)
+        assert 2 * 5e6 < before["resident_memory_bytes"] < 2 * 1e9
+        await stage.jobs.push("gil")
+        await settled(partial(shows, 'processes{state="working"}', 1))
+        await settled(has_spent)
+        spent = (await figures())["cpu_seconds_total"]
+        os.kill(int((stage.folder / "begun gil").read_text()), signal.SIGKILL)
+        await settled(partial(shows, 'died_total{by="SIGKILL"}', 1))
+        await settled(partial(shows, "started_total", 3))
+        after = await figures()
+        assert after["cpu_seconds_total"] >= spent

@@ -43,6 +43,7 @@ from zkrq.consuming.claims import Claim, UndecodedClaim, lease_of
 from zkrq.consuming.lease import EncodedResult, Verb
 from zkrq.pool import records
 from zkrq.pool import states as life
+from zkrq.pool.counts import PoolStatistics, Shown, Tally, running
 from zkrq.pool.frames import (
     UP_MAX,
     BadFrame,
@@ -77,24 +78,6 @@ CLOSED_SECONDS = 1.0
 STARTER_GONE = "the process that starts the handlers' processes has ended"
 
 _log = logging.getLogger("zkrq.pool")
-
-
-@dataclass(frozen=True, slots=True)
-class PoolStatistics:
-    """Counts of the children of a worker: those in each state, and since the worker was made.
-
-    ``died``: ended without being told to.  ``killed``: by SIGKILL, because a handler did not stop.  ``replaced``: after
-    ``max_items`` or above ``max_memory``.
-    """
-
-    starting: int = 0
-    idle: int = 0
-    working: int = 0
-    stopping: int = 0
-    started: int = 0
-    died: int = 0
-    killed: int = 0
-    replaced: int = 0
 
 
 @dataclass(eq=False, slots=True)
@@ -165,7 +148,9 @@ class Pool:
         self._is_running = False
         self._was_threaded = False
         """Whether the starter ends because what it imported has begun threads."""
-        self._started = self._died = self._killed = self._replaced = 0
+        self._tally = Tally()
+        self.clusters = set[str]()
+        """Names of the clusters whose queues are served."""
 
     def add(self, handler: PooledHandler, name: str) -> Callable[[Claim[Any]], Coroutine[Any, Any, object]]:
         """Add a handler; return a function that calls it with a claim, in a child.  Raises ``ConfigError``."""
@@ -181,18 +166,8 @@ class Pool:
         return call
 
     def statistics(self) -> PoolStatistics:
-        """Count the children."""
-        states = [child.state for child in self._children.values()]
-        return PoolStatistics(
-            starting=states.count(ChildState.STARTING),
-            idle=states.count(ChildState.IDLE),
-            working=states.count(ChildState.WORKING),
-            stopping=states.count(ChildState.STOPPING),
-            started=self._started,
-            died=self._died,
-            killed=self._killed,
-            replaced=self._replaced,
-        )
+        """Count the children; call this on the event loop."""
+        return self._tally.statistics((child.state, child.process) for child in self._children.values())
 
     # -- running -------------------------------------------------------------------------------------------------------
 
@@ -202,13 +177,18 @@ class Pool:
         self._setup = self._make_setup()
         self._ready, self._failures, self._timer = asyncio.Event(), 0, None
         self._is_running = True
+        shown = Shown(frozenset(self.clusters), self.statistics)
+        running.append(shown)
         try:
             self._fill()
             await self._ready.wait()
             yield
         finally:
             self._is_running = False
-            await self._aclose()
+            try:
+                await self._aclose()
+            finally:
+                running.remove(shown)
 
     def _make_setup(self) -> Setup:
         wanted = self.settings.preload
@@ -286,7 +266,7 @@ class Pool:
         with theirs:
             self._starter.fork(child.number, theirs)
         loop.add_reader(ours, self._read, child)
-        self._started += 1
+        self._tally.started += 1
         return child
 
     def _hear_starter(self, kind: int, told: Told) -> None:
@@ -302,8 +282,11 @@ class Pool:
             child.process = told.number("process")
         elif kind == Kind.ENDED:
             self._read(child, at_the_end=True)
-            error = told.text("error")
-            self._die(child, f"could not be started ({error})" if error else _end_in_words(told.number("code")))
+            self._tally.spend(told.seconds("seconds") or 0.0)
+            if error := told.text("error"):
+                self._die(child, f"could not be started ({error})")
+            else:
+                self._die(child, *_end_in_words(told.number("code")))
 
     def _lose_starter(self) -> None:
         """Go on with another starter: its children have died with it."""
@@ -317,17 +300,17 @@ class Pool:
                 if sys.platform != "linux" and child.process:  # there the kernel has killed it
                     with suppress(ProcessLookupError, PermissionError):
                         os.killpg(child.process, signal.SIGKILL)
-                self._die(child, f"ended: {STARTER_GONE}")
+                self._die(child, f"ended: {STARTER_GONE}", "starter")
         self._fill()
 
-    def _die(self, child: _Child, how: str) -> None:
-        """Note that a child has ended, and start another one if it is missing."""
+    def _die(self, child: _Child, how: str, by: str = "not started") -> None:
+        """Note that a child has ended, and start another one if it is missing.  ``by``: what it is counted under."""
         if child.state is ChildState.DEAD:
             return
         was = child.state
         self._bury(child, f"the handler's process {child.why_killed or how}")
         if was is not ChildState.STOPPING:
-            self._died += 1
+            self._tally.die(by)
         if was is ChildState.STARTING:
             self._note_failure(how)
         elif was is not ChildState.STOPPING and not child.jobs:
@@ -375,7 +358,7 @@ class Pool:
         child.move(life.STOP)
         if not child.why_killed:
             child.why_killed = why
-            self._killed += 1
+            self._tally.killed += 1
             _log.warning("process %d of the pool %s", child.process, why)
         if self._starter:
             self._starter.signal(child.number, signal.SIGKILL)
@@ -472,7 +455,7 @@ class Pool:
             return None
         if self.settings.max_items is not None and child.items >= self.settings.max_items:
             child.move(life.STOP)  # the next one starts while it works on its last item
-            self._replaced += 1
+            self._tally.replaced += 1
             self._fill()
         return job
 
@@ -607,7 +590,7 @@ class Pool:
             self._failures = 0
         self._ready.set()
         for worn in [each for each in self._children.values() if each.successor is child]:
-            self._replaced += 1
+            self._tally.replaced += 1
             self._let_go(worn)
         self._fill()
         self._offer()
@@ -664,14 +647,15 @@ def _error_of(told: Told, handler: PooledHandler, claim: Claim[Any]) -> Exceptio
     return HandlerError(told.text("message", MESSAGE_MAX), reason=reason, kinds=names, trace=told.text("traceback"))
 
 
-def _end_in_words(code: int) -> str:
+def _end_in_words(code: int) -> tuple[str, str]:
+    """Return how a process has ended, as a sentence without its subject, and in short."""
     if code >= 0:
-        return f"ended with exit code {code}"
+        return f"ended with exit code {code}", f"exit code {code}"
     try:
         name = signal.Signals(-code).name
     except ValueError:
         name = f"signal {-code}"
-    return f"was killed by {name}"
+    return f"was killed by {name}", name
 
 
 def _check_found(handler: PooledHandler, name: str) -> None:

@@ -159,9 +159,10 @@ class _Starter:
                 continue
             with suppress(ProcessLookupError, PermissionError):
                 os.killpg(process, signal.SIGKILL)
-            _, status = os.waitpid(process, 0)
-            child = self._children.pop(process)
-            self._control.sendall(encode_up(Kind.ENDED, child=child, code=os.waitstatus_to_exitcode(status)))
+            _, status, used = os.wait4(process, 0)
+            child, seconds = self._children.pop(process), used.ru_utime + used.ru_stime
+            code = os.waitstatus_to_exitcode(status)
+            self._control.sendall(encode_up(Kind.ENDED, child=child, code=code, seconds=seconds))
 
 
 def _become(

@@ -40,7 +40,7 @@ from zkrq.process.exits import Exit
 from zkrq.process.listening import Address, Listener, Respond, read_address
 from zkrq.process.notify import READY, STOPPING, notify
 from zkrq.process.probes import Probes
-from zkrq.working.worker import Worker, use_processes
+from zkrq.working.worker import Worker
 
 if TYPE_CHECKING:
     from zkrq.process.control import Supervised
@@ -245,7 +245,7 @@ async def _working(
         probes.attach()
     async with cluster as opened, _made_by(make, opened) as worker:
         if children is not None:
-            use_processes(worker, children)
+            worker._use_processes(children)  # pyright: ignore[reportPrivateUsage]
         if probes:
             probes.begin(opened)
         async with nullcontext() if burst else opened.schedules().run():

@@ -246,6 +246,18 @@ class Worker:
         by_queue = {served.queue.name: served.handling.tally.counts() for served in self._served}
         return add_up(by_queue, self._cut_off)
 
+    def _use_processes(self, children: int) -> None:
+        """Run handlers in this many child processes; call this before the worker runs.
+
+        If it has a pool, the settings of that stay.  Raises ``ConfigError`` for handlers that cannot run in a process.
+        """
+        settings = self._pool.settings if self._pool else Processes()
+        self._slots.count = children * settings.slots
+        self._pool = pool = make_pool(settings, self._slots.count)
+        for n, served in enumerate(self._served):
+            call = _read_pooled(pool, served.queue, served.handler, in_batches=served.in_batches)
+            self._served[n] = replace(served, handling=replace(served.handling, call=call, in_thread=False))
+
     # -- running -------------------------------------------------------------------------------------------------------
 
     async def run(self, *, burst: bool = False, grace: Duration | None = None) -> None:
@@ -546,19 +558,6 @@ def make_pool(settings: Processes, concurrency: int) -> Pool:
     return Pool(settings, concurrency)
 
 
-def use_processes(worker: Worker, children: int) -> None:
-    """Have a worker that does not run yet run its handlers in this many child processes.
-
-    If it has a pool, the settings of that stay.  Raises ``ConfigError`` for handlers that cannot run in a process.
-    """
-    settings = worker._pool.settings if worker._pool else Processes()
-    worker._slots.count = children * settings.slots
-    worker._pool = pool = make_pool(settings, worker._slots.count)
-    for n, served in enumerate(worker._served):
-        call = _read_pooled(pool, served.queue, served.handler, in_batches=served.in_batches)
-        worker._served[n] = replace(served, handling=replace(served.handling, call=call, in_thread=False))
-
-
 def _read_pooled(
     pool: Pool, queue: Source[Any], handler: Callable[..., object], *, in_batches: bool
 ) -> Callable[[Any], object]:
@@ -572,6 +571,7 @@ def _read_pooled(
     if undecoded is None:
         raise ConfigError(f"a worker with a pool takes queues of a cluster, not {type(queue).__name__}")
     codec, results, claim_timeout = undecoded()
+    pool.clusters.add(getattr(queue, "cluster", ""))
     pooled = PooledHandler(handler, wants_claim, not in_thread, queue.name, codec, results, claim_timeout)
     return pool.add(pooled, name_of(handler))
 
