@@ -18,6 +18,7 @@ import subprocess
 import sys
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -236,11 +237,42 @@ async def call(item: str, claim: zkrq.Claim[Any]) -> object:
 
 
 def call_plain(item: str, claim: zkrq.Claim[Any]) -> str:
+    """Call the claim on the handler's thread, which is its own; on another one it is refused."""
+    with ThreadPoolExecutor(1) as threads:
+        try:
+            threads.submit(asyncio.run, claim.ack()).result()
+        except zkrq.ConfigError as error:
+            refused = str(error)
+        else:
+            refused = ""
+    asyncio.run(claim.ack(result=refused))
+    return "not this"
+
+
+async def save(item: str, claim: zkrq.Claim[Any]) -> object:
+    """Fail once after a save, and then tell what is left of it."""
+    state = claim.saved
+    value = await claim.step("draw", random.random)
+    if state is None:
+        await claim.save({"page": 3, "value": value})
+        raise ValueError
+    return {"state": state, "value": value, "attempts": claim.attempts}
+
+
+def save_plain(item: str, claim: zkrq.Claim[Any]) -> object:
+    return asyncio.run(save(item, claim))
+
+
+def stay_asking(item: dict[str, Any], claim: zkrq.Claim[Any]) -> None:
+    """Ask again and again, until it is stopped."""
+    here = Path(item["here"])
     try:
-        asyncio.run(claim.ack())
-    except zkrq.ConfigError as error:
-        return str(error)
-    return ""
+        while True:
+            asyncio.run(claim.extend(60))
+            (here / "begun").touch()
+    except BaseException as error:
+        (here / "raised").write_text(type(error).__name__)
+        raise
 
 
 def tell(item: str, claim: zkrq.Claim[Any]) -> None:

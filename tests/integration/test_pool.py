@@ -400,9 +400,25 @@ async def test_async_handlers_call_their_claim(cluster: Cluster, caplog: pytest.
         assert "was settled before: ack" in caplog.text
 
 
-async def test_a_plain_handler_that_calls_its_claim_is_told_what_to_do(cluster: Cluster) -> None:
+async def test_a_plain_handler_calls_its_claim_on_its_own_thread(cluster: Cluster) -> None:
     async with pooled(cluster, jobs.call_plain) as pool:
-        assert "by raising zkrq.RetryLater" in (await pool.do("x")).get()
+        assert "is called on its own thread" in (await pool.do("x")).get()
+
+
+async def test_a_plain_handler_is_stopped_while_it_waits_for_an_answer(cluster: Cluster, tmp_path: Path) -> None:
+    async with pooled(cluster, jobs.stay_asking) as pool:
+        receipt = await pool.queue.push({"here": str(tmp_path)})
+        await until((tmp_path / "begun").exists)
+        await pool.queue.cancel(receipt.id)
+        await until(lambda: bool(pool.outcomes))
+        assert (tmp_path / "raised").read_text() in ("CancelledError", "ClaimLost")
+
+
+@every("handler", [jobs.save, jobs.save_plain])
+async def test_what_a_handler_saves_survives_it(cluster: Cluster, handler: Callable[..., Any]) -> None:
+    async with pooled(cluster, handler, attempts=2) as pool:
+        told = (await pool.do("x")).get()
+        assert told == {"state": {"page": 3, "value": told["value"]}, "value": told["value"], "attempts": 2}
 
 
 async def test_log_records_reach_the_parent(cluster: Cluster, caplog: pytest.LogCaptureFixture) -> None:

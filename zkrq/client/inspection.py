@@ -278,11 +278,13 @@ class Inspection(Generic[T]):
         """Note that a worker with this many slots begins to serve the queue; negative: that it ends."""
         self._parts.context.identity.add_slots(count)
 
-    def _undecoded(self) -> tuple[Codec[T], Results[Any] | None, float]:
-        """Decode no item before it is asked for; return what does, how results are kept, and the time of a claim."""
+    def _undecoded(self) -> tuple[Codec[T], Results[Any] | None, Codec[Any], bool, float]:
+        """Decode no item before it is asked for; return what decodes items, how results and saved states are kept,
+        whether a save begins the attempts anew, and the time of a claim."""
         self._parts.line.decodes = False
-        settings = self._parts.context.settings
-        return self._parts.codec, settings.results, settings.claim_timeout
+        context = self._parts.context
+        settings = context.settings
+        return self._parts.codec, settings.results, context.saved_codec, context.retry.per_step, settings.claim_timeout
 
     def _in_sync(self) -> str:
         """Say which servers the queue is on, as far as its client knows, for the line that a worker logs."""

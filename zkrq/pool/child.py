@@ -26,7 +26,7 @@ from typing import Any, cast
 
 from zkrq.base import forks
 from zkrq.base.codecs import codec_of_item
-from zkrq.base.errors import CodecError, message_of, reason_of, text_of
+from zkrq.base.errors import CodecError, ConfigError, message_of, reason_of, text_of
 from zkrq.base.retry import interrupts, judge
 from zkrq.pool.claim import ChildIssuer, PooledClaim
 from zkrq.pool.frames import (
@@ -115,13 +115,15 @@ class _Child:
         self._channel = channel
         self._handlers = handlers
         self._measures = setup.measures
-        self._issuers = [ChildIssuer(each.queue, each.results, each.claim_timeout, channel.send) for each in handlers]
+        self._issuers = [ChildIssuer(each, channel.send, self) for each in handlers]
         self._jobs: dict[int, _Job] = {}
         self._plain: list[tuple[_Job, PooledClaim]] = []
         """Jobs that wait for the main thread."""
         self._current: _Job | None = None
         """The plain handler that runs, as long as a signal may stop it."""
         self._is_signalled = False
+        self._is_waiting = False
+        """Whether the handler on the main thread waits for an answer, and reads by itself what the parent says."""
         self._is_raised = False
         """Whether the handler that runs has been stopped."""
         self._has_ended = False
@@ -213,12 +215,12 @@ class _Child:
     def _receive(self, number: int, frame: object) -> None:
         """See on SIGTERM whether the handler on the main thread is to stop."""
         self._is_signalled = True
-        if self._current and not self._channel.sending:
+        if self._current and not self._channel.sending and not self._is_waiting:
             self._look()
 
     def _raise_late(self) -> None:
         """Stop the handler on the main thread if a signal came while it sent something."""
-        if self._is_signalled and self._current:
+        if self._is_signalled and self._current and not self._is_waiting:
             self._look()
 
     def _look(self) -> None:
@@ -228,6 +230,25 @@ class _Child:
         if self._current and self._current.is_stopped and not self._is_raised:
             self._is_raised = True
             raise asyncio.CancelledError
+
+    def check(self) -> None:
+        """Raise ``ConfigError`` unless this is the thread of a plain handler; see ``Waits``."""
+        if self._current is None or threading.current_thread() is not threading.main_thread():
+            raise ConfigError(
+                "the claim of a handler in a process is called on its own thread, or on its own event loop"
+            )
+
+    def wait(self, is_done: Callable[[], bool]) -> None:
+        """Read what the parent says until it is done; see ``Waits``."""
+        self._is_waiting = True
+        try:
+            while not is_done():
+                self._read()
+                if self._current and self._current.is_stopped and not self._is_raised:
+                    self._is_raised = True
+                    raise asyncio.CancelledError
+        finally:
+            self._is_waiting = False
 
     # -- handlers ------------------------------------------------------------------------------------------------------
 

@@ -8,7 +8,7 @@ import time
 from base64 import b64encode
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from zkrq.base import clock, errors
 from zkrq.base.errors import ConfigError, ZkrqError
@@ -20,7 +20,7 @@ from zkrq.consuming.lease import Grant, Lease, Refused, Verb
 from zkrq.pool.frames import Kind, Work, encode_up
 
 if TYPE_CHECKING:
-    from zkrq.base.limits import Results
+    from zkrq.pool.setup import PooledHandler
     from zkrq.protocol.records import ItemRecord
 
 FOR_LONG = 10 * 366 * 86400.0
@@ -42,20 +42,47 @@ class _NobodyLooks:
     def after_delivery(self, claim: object, error: BaseException | None) -> None: ...
 
 
+class Waits(Protocol):
+    """Waits for answers of the parent on the thread of a plain handler."""
+
+    def check(self) -> None:
+        """Raise ``ConfigError`` on another thread."""
+        ...
+
+    def wait(self, is_done: Callable[[], bool]) -> None:
+        """Return when it is done.  Raises ``CancelledError`` if the handler is to stop."""
+        ...
+
+
+class _Grant(Grant):
+    """What claims of a request have in common; here that is one claim."""
+
+    __slots__ = ("saved",)
+
+    saved: bytes | None
+
+    def saved_at(self, position: int) -> bytes | None:
+        """Return what was saved of the item when it was claimed, None: nothing."""
+        return self.saved
+
+
 class ChildIssuer:
     """Send what claims of one queue are asked for to the parent.  Implements ``lease.Issuer``."""
 
     observers = _NobodyLooks()
 
-    def __init__(
-        self, queue: str, results: Results[Any] | None, claim_timeout: float, send: Callable[[bytes], None]
-    ) -> None:
-        self.queue = queue
-        self.claim_timeout = claim_timeout
+    def __init__(self, handler: PooledHandler, send: Callable[[bytes], None], waits: Waits) -> None:
+        self.queue = handler.queue
+        self.claim_timeout = handler.claim_timeout
         self.own_loop = OwnLoop()
-        self.keeps_results = results is not None
-        self._results = results
+        self.keeps_results = handler.results is not None
+        self.saved_codec = handler.saved
+        self.counts_each_step = handler.per_step
+        self._results = handler.results
         self._send = send
+        self._waits = waits
+        self.unsaved = ""
+        """Why nothing can be saved, empty if it can."""
 
     def encode_result(self, result: object) -> bytes:
         """Return the bytes of a result; see ``lease.Issuer``."""
@@ -64,18 +91,35 @@ class ChildIssuer:
         return self._results.encode(result)
 
     def settle(self, lease: Lease, verb: Verb, ms: int = 0, text: str = "") -> asyncio.Future[Refused]:
-        """Have the parent settle or extend a claim.  Raises ``ConfigError`` in a plain handler."""
+        """Have the parent settle or extend a claim.  Raises ``ConfigError``."""
+        return self._ask(lease, verb, getattr(lease, "result", b""), ms=ms, text=text)
+
+    def check_saves(self) -> None:
+        """Raise ``ConfigError`` at a level that lacks saved states."""
+        if self.unsaved:
+            raise ConfigError(self.unsaved)
+
+    def save(self, lease: Lease, number: int, text: bytes, ms: int) -> asyncio.Future[Refused]:
+        """Have the parent save what is known of an item; see ``lease.Issuer``."""
+        return self._ask(lease, Verb.SAVE, text, ms=ms, save=number)
+
+    def _ask(self, lease: Lease, verb: Verb, data: bytes, **values: object) -> asyncio.Future[Refused]:
+        """Ask the parent; return what ends with its answer.
+
+        A plain handler has an event loop of its own making, ``asyncio.run(claim.save(state))``: the answer is waited
+        for here, because nobody else reads it.
+        """
         loop, claim = running_loop(), lease()
-        if loop is None or loop is not self.own_loop.loop or not isinstance(claim, PooledClaim):
-            raise ConfigError(
-                "a plain handler in a process settles its item by what it returns, or by raising zkrq.RetryLater or "
-                "zkrq.Reject; an async one may also call the claim"
-            )
+        is_plain = loop is not self.own_loop.loop
+        if loop is None or not isinstance(claim, PooledClaim):
+            raise ConfigError("the claim is called from outside of its handler")
+        if is_plain:
+            self._waits.check()
         answer: asyncio.Future[Refused] = loop.create_future()
-        call = claim.expect(answer)
-        result = b64encode(getattr(lease, "result", b"")).decode()
-        values = {"number": claim.number, "call": call, "verb": verb.value, "ms": ms, "text": text, "result": result}
-        self._send(encode_up(Kind.CALL, **values))
+        call, told = claim.expect(answer), b64encode(data).decode()
+        self._send(encode_up(Kind.CALL, number=claim.number, call=call, verb=verb.value, result=told, **values))
+        if is_plain:
+            self._waits.wait(answer.done)
         return answer
 
     def report(self, lease: Lease, text: str) -> None:
@@ -99,7 +143,9 @@ class PooledClaim(Claim[Any]):
     __slots__ = ("_answers", "_callbacks", "_ends_at", "number")
 
     def __init__(self, issuer: ChildIssuer, work: Work) -> None:
-        grant = Grant(issuer, work.bundle, work.packed, work.owner, work.request)
+        grant = _Grant(issuer, work.bundle, work.packed, work.owner, work.request)
+        grant.saved = work.saved
+        issuer.unsaved = work.unsaved
         now = time.monotonic()
         super().__init__(None, grant, work.position, now + FOR_LONG, work.headers)
         self.number = work.number

@@ -109,7 +109,8 @@ class Work(NamedTuple):
     """An item on its way to a child.
 
     ``number``: of the delivery, for all messages about it.  ``handler``: which one.  ``packed``, ``bundle``,
-    ``position``, ``owner``, ``request``: what its claim knows.  ``seconds``: until its deadline.
+    ``position``, ``owner``, ``request``: what its claim knows.  ``seconds``: until its deadline.  ``saved``: what was
+    saved of it, None: nothing.  ``unsaved``: why nothing can be saved, empty: it can.
     """
 
     number: int
@@ -122,6 +123,8 @@ class Work(NamedTuple):
     packed: bytes
     seconds: float
     headers: dict[str, str] | None
+    saved: bytes | None = None
+    unsaved: str = ""
 
 
 _SIZE = struct.Struct(">I")

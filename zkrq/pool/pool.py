@@ -25,6 +25,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 
+from zkrq.base import saved
 from zkrq.base.checks import check_lease, in_seconds
 from zkrq.base.codecs import codec_of_item
 from zkrq.base.errors import (
@@ -33,6 +34,7 @@ from zkrq.base.errors import (
     ConfigError,
     HandlerError,
     OutcomeUnknown,
+    PayloadTooLarge,
     Unavailable,
     ZkrqError,
     message_of,
@@ -40,7 +42,7 @@ from zkrq.base.errors import (
 from zkrq.base.pauses import doubled
 from zkrq.base.retry import Reject, RetryLater
 from zkrq.consuming.claims import Claim, UndecodedClaim, lease_of
-from zkrq.consuming.lease import EncodedResult, Verb
+from zkrq.consuming.lease import EncodedResult, Lease, Verb
 from zkrq.pool import records
 from zkrq.pool import states as life
 from zkrq.pool.counts import PoolStatistics, Shown, Tally, running
@@ -448,6 +450,8 @@ class Pool:
             packed=grant.packed,
             seconds=lease.deadline_at - loop.time(),
             headers=dict(claim.headers) or None,
+            saved=grant.saved_at(lease.position) if hasattr(grant, "notes") else None,
+            unsaved=_why_unsaved(lease),
         )
         if not self._send(child, encode_work(work, payload_of(claim, self._handlers[handler]))):
             del child.jobs[job.number]
@@ -615,6 +619,13 @@ async def _settle(claim: Claim[Any], told: Told) -> None:
     except ValueError as error:
         raise ConfigError(f"a call of a handler is not known: {error}") from None
     lease, ms, text = lease_of(claim), told.number("ms"), told.text("text")
+    if verb is Verb.SAVE:
+        lease.issuer.check_saves()
+        saved.decode(result)  # before servers keep it for others
+        if len(result) > saved.SAVED_BYTES:
+            raise PayloadTooLarge(len(result), saved.SAVED_BYTES)
+        await lease.save(told.number("save"), result, extend=ms > 0)
+        return
     if verb is Verb.NACK:
         await lease.fail(None if ms < 0 else ms / 1000, text or "nack")
     elif verb is Verb.EXTEND:
@@ -624,6 +635,15 @@ async def _settle(claim: Claim[Any], told: Told) -> None:
         if verb is Verb.ACK and result:
             lease.keep_result(EncodedResult(result))
         await lease.settle(verb, 0, text)
+
+
+def _why_unsaved(lease: Lease) -> str:
+    """Say why nothing can be saved of an item, empty if it can."""
+    try:
+        lease.issuer.check_saves()
+    except ConfigError as error:
+        return str(error)
+    return ""
 
 
 def payload_of(claim: Claim[Any], handler: PooledHandler) -> bytes:

@@ -30,6 +30,7 @@ class PooledHandler(NamedTuple):
     """A handler, with what a child needs to call it.
 
     ``queue``: its name.  ``results``: how to encode what the handler returns, None: the queue keeps no results.
+    ``saved``: what encodes saved states.  ``per_step``: whether a save begins the attempts anew.
     """
 
     call: Callable[..., object]
@@ -38,6 +39,8 @@ class PooledHandler(NamedTuple):
     queue: str
     codec: Codec[Any]
     results: Results[Any] | None
+    saved: Codec[Any]
+    per_step: bool
     claim_timeout: float
 
 
