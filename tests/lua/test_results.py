@@ -172,6 +172,21 @@ def test_result_of_a_decision_that_is_replaced_is_forgotten(server: OneServer, f
     assert follower.results(item_id(BUNDLE, 0), epoch=2)[0] == [("L", "")]
 
 
+@pytest.mark.parametrize("verb", ["nack", "bury"])
+def test_a_result_is_not_told_as_the_reason_of_a_failure(server: OneServer, follower: OneServer, verb: str) -> None:
+    """The ack reached one server alone, and the next primary, which has not heard of it, decided otherwise."""
+    claim = held(server)
+    follower.put("a")
+    follower.apply(claim.apply())
+    acked = server.settle(claim.settle("result", TTL_MS, TEXT)).decided["a"]
+    server.epoch = follower.epoch = 2
+    failed = follower.settle(claim.settle(verb)).decided["a"]
+    server.apply(failed.apply())
+    assert acked.note == TEXT
+    assert server.contents().notes == {}
+    assert server.contents().faults == []
+
+
 def test_reason_of_a_failure_is_not_told_as_a_result_that_has_not_come(server: OneServer, follower: OneServer) -> None:
     """Simulation, seed 900911: the item had failed before, and its record arrives without the result."""
     claim = bundle_of_two(server)

@@ -244,7 +244,9 @@ do
         results.note_ended(r, from, math.min(to, r.size))
       end
       if state ~= old_state and is_ordered and not WAITING[state] then grouping.note_ended(r, from) end
-      if state == GONE and b.own ~= '' then results.forget_others(b, r, from, to, old_state == GONE) end
+      if b.own ~= '' and (state == GONE or old_state == GONE) then
+        results.forget_others(b, r, from, to, old_state == state)
+      end
       local old_token = old_state == CLAIMED and token_at(b, old_row)
       local token = state == CLAIMED and token_at(r, row)
       if old_token then ended[old_token] = true end

@@ -35,7 +35,7 @@ do
   end
 
   -- Forget the results of a run that another request has left, by a decision that the greater one replaces; was_gone: false:
-  -- the reasons of failures.  The record may have arrived without the result, and the reason would be told as that.
+  -- the reasons of failures, or results of what is not gone after all.  The record may have arrived without the result, and the reason would be told as that.
   function results.forget_others(b, r, from, to, was_gone)
     for position = from, math.min(to, r.size, b.size) do
       local old_row, row = string.byte(b.named, position) - NONE, string.byte(r.named, position) - NONE
