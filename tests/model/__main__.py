@@ -9,6 +9,7 @@ python -m tests.model --schedules 10000 --shards                   a second shar
 python -m tests.model --schedules 10000 --turns                    consumers settle and claim in one decision
 python -m tests.model --schedules 10000 --levels                   clients of two releases, and the level is raised
 python -m tests.model --schedules 10000 --results                  consumers ack with a result, for which callers ask
+python -m tests.model --schedules 10000 --saves                    consumers save what they have done
 python -m tests.model --schedules 10000 --limits                   the queue has a limit of items claimed at once
 python -m tests.model --schedules 10000 --homing                   items of two shards come home for a limit or an order
 python -m tests.model --trace 31 --off decided-again               what happened in one schedule
@@ -33,6 +34,7 @@ from tests.model.rules import (
     LIMIT_RULES,
     ORDER_RULES,
     RESULT_RULES,
+    SAVE_RULES,
     SETTINGS_RULES,
     SHARD_RULES,
     TURN_RULES,
@@ -73,6 +75,7 @@ def main() -> int:
     parser.add_argument("--turns", action="store_true", help="consumers settle and claim in one decision")
     parser.add_argument("--levels", action="store_true", help="clients are of two releases, and the level is raised")
     parser.add_argument("--results", action="store_true", help="consumers ack with a result, for which callers ask")
+    parser.add_argument("--saves", action="store_true", help="consumers save what they have done")
     parser.add_argument("--limits", action="store_true", help="the queue has a limit of items claimed at once")
     parser.add_argument("--ordered", action="store_true", help="groups keep the order of their pushes")
     parser.add_argument("--settings", action="store_true", help="they do once it is declared; producers do not know it")
@@ -83,7 +86,7 @@ def main() -> int:
     given = parser.parse_args()
     kind = {"links": given.links, "clocks": given.clocks, "shards": given.shards, "turns": given.turns}
     kind |= {"limited": given.limits, "results": given.results, "levels": given.levels}
-    kind |= {"ordered": given.ordered, "settings": given.settings, "homing": given.homing}
+    kind |= {"saves": given.saves, "ordered": given.ordered, "settings": given.settings, "homing": given.homing}
     if given.trace is not None:
         return replay(given.trace, given.off, given.faults, kind)
     seeds = range(given.first, given.first + given.schedules)
@@ -116,7 +119,13 @@ def replay(seed: int, off: Collection[Rule], faults: int, kind: Mapping[str, boo
 def ablate(seeds: range, off: Collection[Rule], faults: int, jobs: int, kind: Mapping[str, bool]) -> int:
     print(f"{'without':36}{'':4}" + "".join(f"{promise.value:>31}" for promise in Promise) + f"{'orphans':>10}")
     special = {"turns": TURN_RULES, "limited": LIMIT_RULES, "results": RESULT_RULES, "levels": LEVEL_RULES}
-    special |= {"ordered": ORDER_RULES, "clocks": CLOCK_RULES, "settings": SETTINGS_RULES, "homing": HOMING_RULES}
+    special |= {
+        "saves": SAVE_RULES,
+        "ordered": ORDER_RULES,
+        "clocks": CLOCK_RULES,
+        "settings": SETTINGS_RULES,
+        "homing": HOMING_RULES,
+    }
     left_out = {*SHARD_RULES, *(rule for name, rules in special.items() if not kind[name] for rule in rules)}
     only = SHARD_RULES if kind["shards"] else HOMING_RULES if kind["homing"] else []
     for rule in only or [rule for rule in Rule if rule not in left_out]:

@@ -9,11 +9,13 @@ import struct
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from itertools import accumulate
+from types import MappingProxyType
+from typing import NamedTuple
 
 from zkrq.protocol import payloads, records
 from zkrq.protocol.calls import read_notes
 from zkrq.protocol.homing import MOVED
-from zkrq.protocol.records import REFUSED, REQUEUED, Bundle, Own, Row, State, Version
+from zkrq.protocol.records import REFUSED, REQUEUED, SAVED_FIELD, Bundle, Own, Row, State, Version, shared_fields
 
 QUEUED, CLAIMED, DEAD, GONE = State.QUEUED.value, State.CLAIMED.value, State.DEAD.value, State.GONE.value
 WAITING = QUEUED + REQUEUED
@@ -33,6 +35,26 @@ def is_beginning(row: Row) -> bool:
     return row.seq > 0 and row.lease_ms == 0
 
 
+class Text(NamedTuple):
+    """A saved state, and the version that saved it."""
+
+    version: Version
+    state: bytes
+
+
+def saves_in(bundle: Bundle) -> dict[int, int]:
+    """The numbers of saves that a record names, by position."""
+    return {position - 1: number for position, number in _SAVE.iter_unpack(bundle.fields.get(SAVED_FIELD, b""))}
+
+
+def _fields(bundle: Bundle, saves: Mapping[int, int]) -> Mapping[str, bytes]:
+    packed = b"".join(_SAVE.pack(position + 1, number) for position, number in sorted(saves.items()))
+    return shared_fields(bundle.fields) if not packed else {**bundle.fields, SAVED_FIELD: packed}
+
+
+_SAVE = struct.Struct("<BI")
+
+
 class Draft:
     """A bundle on which a script works.  Positions count from 0, rows from 1."""
 
@@ -48,6 +70,10 @@ class Draft:
         self.own = dict(bundle.own)
         self.notes: dict[int, bytes] = {}
         """Results that are sent with the record, by position."""
+        self.saves = saves_in(bundle)
+        """Number of the last save of the present claim of each item that has a saved state."""
+        self.saved: dict[int, Text] = {}
+        """Saved states that are sent with the record, by position."""
         self.row = 0
         """The row of the claim that the script makes."""
         self.decided = False
@@ -84,6 +110,7 @@ class Draft:
             rows=self.rows,
             own=self.own,
             due_us=0,
+            fields=_fields(self._bundle, self.saves),
         )
         return records.pack(bundle)
 
@@ -188,6 +215,7 @@ class Draft:
     def remove(self, run: range) -> None:
         for position in run:
             self.own.pop(position, None)
+            self.saves.pop(position, None)
         self.set(run, GONE)
 
     def keep_result(self, run: range, result: tuple[int, bytes]) -> None:
@@ -259,14 +287,32 @@ def lacks(bundle: Bundle | Draft, whole: bytes | None) -> bool:
 # -- results -----------------------------------------------------------------------------------------------------------
 
 
-def pack_notes(notes: Mapping[int, bytes]) -> bytes:
-    """Results as they are sent beside a record, by position."""
-    return b"".join(_NOTE.pack(position + 1, len(text)) + text for position, text in notes.items())
+def pack_notes(notes: Mapping[int, bytes], saved: Mapping[int, Text] = MappingProxyType({})) -> bytes:
+    """Results and saved states as they are sent beside a record, by position."""
+    texts = dict(notes) | {at + SAVED_AT: _VERSION.pack(*text.version) + text.state for at, text in saved.items()}
+    return b"".join(_NOTE.pack(position + 1, len(text)) + text for position, text in texts.items())
 
 
 def unpack_notes(packed: bytes) -> dict[int, bytes]:
     """The opposite."""
     return {position: text.encode() for position, text in read_notes(packed).items()}
 
+
+def unpack_saved(packed: bytes) -> dict[int, Text]:
+    """The saved states."""
+    texts, at = dict[int, Text](), 0
+    while at < len(packed):
+        position, length = _NOTE.unpack_from(packed, at)
+        at += _NOTE.size + length
+        if position > SAVED_AT:
+            text = packed[at - length : at]
+            texts[position - 1 - SAVED_AT] = Text(Version(*_VERSION.unpack_from(text)), text[_VERSION.size :])
+    return texts
+
+
+SAVED_AT = 128
+"""Added to the position of an item whose saved state a note is."""
+
+_VERSION = struct.Struct("<II")
 
 _NOTE = struct.Struct("<BH")

@@ -18,7 +18,18 @@ from tests.model.world import World
 from zkrq.consuming.core import lease as leases
 from zkrq.consuming.core.lease import HOLDING
 from zkrq.consuming.core.supply import Order
-from zkrq.protocol.calls import CLAIMED, Claim, ClaimReply, Redrive, Settle, Settlement, Turn, TurnReply, runs
+from zkrq.protocol.calls import (
+    CLAIMED,
+    Claim,
+    ClaimReply,
+    Redrive,
+    Settle,
+    Settlement,
+    Turn,
+    TurnReply,
+    read_saved,
+    runs,
+)
 from zkrq.protocol.deciding import Decided
 from zkrq.protocol.records import VERSION_BYTES, token_of
 from zkrq.protocol.steps import Failure, Fenced, NothingDone, Operation
@@ -27,6 +38,9 @@ T = TypeVar("T")
 
 LEASE_MS = 1
 """Leases end when the schedule says so, not after a time."""
+
+GOES_ON = ("extend", "save")
+"""Verbs after which the consumer still has the claim."""
 
 Part = list[tuple[Held, str]]
 """Claims, and how each is settled."""
@@ -51,6 +65,8 @@ class Consumer(Client):
     VERBS = ("ack",) * 12 + ("nack", "nack", "bury", "release", "extend")
     HEARS = 0.5
     """How often it hears that its session is over, each time; until then it settles what it has nevertheless."""
+    SAVES = 0.6
+    """How often a consumer saves what it has done, where it does, before it settles the item."""
     REDRIVES = 0.5
     TURNS = 0.9
     HANDLES = 0.5
@@ -179,6 +195,7 @@ class Consumer(Client):
         """The claims that the process is given."""
         held: list[Held] = []
         records = dict(decided.records)
+        saved = {id: read_saved(notes) for id, _, notes in decided.records.with_notes() if notes}
         for item, id, position, payload in handed(decided.reply):
             if position in decided.superseded.get(id, ()):
                 self.world.ledger.withheld(item, token)
@@ -187,6 +204,7 @@ class Consumer(Client):
                 raise Broken(Promise.LOST, f"{item!r} is handed out as {payload!r}")
             lease, record = Lease(self.process, token), records[id]
             held.append(Held(lease, item, id, position, record[VERSION_BYTES], token_of(record)))
+            held[-1].saved = saved.get(id, {}).get(position, b"")
         return held
 
     # -- settling ----------------------------------------------------------------------------------------------------
@@ -201,7 +219,7 @@ class Consumer(Client):
             yield from self.give_up()
             return
         part = self.part()
-        may_turn = world.turns and self.left > 0 and all(verb != "extend" for _, verb in part)
+        may_turn = world.turns and self.left > 0 and all(verb not in GOES_ON for _, verb in part)
         if may_turn and world.chance(self.TURNS) and (order := process.join(len(part))):
             yield from self.take_turn(part, order)
         else:
@@ -211,7 +229,11 @@ class Consumer(Client):
         """Take some of what consumers have, to settle it."""
         world, taken = self.world, self.process.taken
         claims = [taken.pop(world.below(len(taken))) for _ in range(1 + world.below(len(taken)))]
-        return [(claim, self.VERBS[world.below(len(self.VERBS))]) for claim in claims]
+        saves = self.SAVES if world.ledger.saves else 0.0
+        return [
+            (claim, "save" if saves and world.chance(saves) else self.VERBS[world.below(len(self.VERBS))])
+            for claim in claims
+        ]
 
     def hand_back(self) -> Steps[None]:
         """Release what no consumer has seen."""
@@ -256,11 +278,15 @@ class Consumer(Client):
         ledger = self.world.ledger
         together: Together = {}
         for claim, verb in part:
-            if verb != "extend":
+            if verb == "save":
+                claim.saves += 1
+                claim.state_sent = b" ".join((claim.saved, self.world.nonce().encode())).strip()
+            if verb not in GOES_ON:
                 claim.tell(leases.SETTLE)
                 ledger.let_go(claim.item, claim.token)
             ledger.settling(claim.item, claim.token, verb)
-            together.setdefault((claim.bundle, claim.version, claim.token, verb), []).append(claim.position)
+            named = (claim.bundle, claim.version, claim.token, _named(claim, verb))
+            together.setdefault(named, []).append(claim.position)
         return together
 
     def failed(self, part: Part, failure: Failure) -> None:
@@ -269,7 +295,7 @@ class Consumer(Client):
         for claim, verb in part:
             if isinstance(failure, NothingDone | Fenced):
                 self.world.ledger.not_settled(claim.item, claim.token)
-            if verb == "extend":
+            if verb in GOES_ON:
                 self.process.taken.append(claim)
             else:
                 claim.tell(leases.FAIL)
@@ -279,13 +305,16 @@ class Consumer(Client):
         world, ledger = self.world, self.world.ledger
         lost_of = dict(zip(together, lost, strict=True))
         for claim, verb in part:
-            refused = claim.position in lost_of[claim.bundle, claim.version, claim.token, verb]
+            refused = claim.position in lost_of[claim.bundle, claim.version, claim.token, _named(claim, verb)]
             world.log(verb, claim.item, claim.token, "refused" if refused else "done")
             if refused:
                 ledger.refused(claim.item, claim.token, verb, is_handed=claim.item in given)
             else:
                 ledger.settled_by(claim.item, claim.token, verb)
-            if verb != "extend":
+            if verb == "save" and not refused:
+                claim.saved = claim.state_sent
+                ledger.save_returned(claim.item, claim.token, claim.saved)
+            if verb not in GOES_ON:
                 claim.tell(leases.REFUSE if refused else leases.ANSWER)
             elif not refused:
                 self.process.taken.append(claim)
@@ -326,6 +355,11 @@ def at_the_same_time(*each: Steps[None]) -> Steps[None]:
         running = {steps: list(islice(answers, len(requests))) or None for steps, requests in asked.items()}
 
 
+def _named(claim: Held, verb: str) -> str:
+    """Return what tells the verb from others: of a save also its number and the state."""
+    return verb if verb != "save" else f"save 0 {claim.saves} 0 {claim.state_sent.decode()}"
+
+
 def settlements(together: Together, *, keeps_results: bool) -> list[Settlement]:
     """Name settlements as calls do.  ``keeps_results``: an ack leaves the token."""
     return [
@@ -337,4 +371,6 @@ def settlements(together: Together, *, keeps_results: bool) -> list[Settlement]:
 def _how(verb: str, token: Token, *, keeps_results: bool) -> str | bytes:
     if verb == "ack":
         return b"ack 1000 %b" % token.encode() if keeps_results else "ack"
+    if verb.startswith("save"):
+        return verb.encode()
     return f"{verb} 0 "

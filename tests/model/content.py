@@ -15,10 +15,12 @@ from tests.model.bundle import (
     GONE,
     REMOVED,
     Draft,
+    Text,
     filled,
     lacks,
     pack_notes,
     put_together,
+    saves_in,
     taken_apart,
     unpack,
 )
@@ -110,6 +112,8 @@ class Content:
     payloads: dict[Item, bytes] = field(default_factory=dict[Item, bytes])
     results: dict[Item, dict[int, bytes]] = field(default_factory=dict[Item, dict[int, bytes]])
     """By bundle and position."""
+    saved: dict[Item, dict[int, Text]] = field(default_factory=dict[Item, dict[int, Text]])
+    """The same of saved states."""
     owners: dict[str, int] = field(default_factory=dict[str, int])
     fenced: set[str] = field(default_factory=set[str])
     order: float = 0
@@ -122,7 +126,8 @@ class Content:
     def copy(self) -> Content:
         """What a disk has of it."""
         results = {id: dict(texts) for id, texts in self.results.items()}
-        copies = dict(self.records), dict(self.payloads), results, dict(self.owners), set(self.fenced)
+        saved = {id: dict(texts) for id, texts in self.saved.items()}
+        copies = dict(self.records), dict(self.payloads), results, saved, dict(self.owners), set(self.fenced)
         return Content(self.epoch, self.generation, self.known, *copies, self.order, self.claim_n, dict(self.ended))
 
 
@@ -144,7 +149,8 @@ class Storing:
         if id in held.results and id in held.records:
             before, now = Draft(id, unpack(held.records[id])), Draft(id, bundle)
             for at in [at for at in held.results[id] if at < min(before.size, now.size)]:
-                if before.states[at] == now.states[at] == GONE and before.token_at(at) != now.token_at(at):
+                is_same = before.states[at] == now.states[at] and before.token_at(at) == now.token_at(at)
+                if before.states[at] == GONE and not is_same:
                     del held.results[id][at]
         if Rule.BYTES_GO_LAST not in self.on:
             self._drop_payloads(id, bundle, range(len(bundle.states)))
@@ -154,6 +160,9 @@ class Storing:
             held.records[id] = packed
         if id in held.results:
             held.results[id] = {at: text for at, text in held.results[id].items() if at in bundle.own}
+        if id in held.saved:
+            named = saves_in(bundle)
+            held.saved[id] = {at: text for at, text in held.saved[id].items() if at in named}
 
     def _follow(self, id: Item, bundle: Bundle, *, is_decided: bool) -> None:
         """Note what follows from the record of an item in a group that keeps the order."""
@@ -173,6 +182,22 @@ class Storing:
         for position, text in texts.items():
             if position in bundle.own:
                 self.held.results.setdefault(id, {})[position] = text
+
+    def keep_saved(self, id: Item, bundle: Bundle, texts: Mapping[int, Text]) -> None:
+        """Store the states that came for items that have one, unless a later one is there."""
+        for position, text in texts.items():
+            held = self.held.saved.get(id, {}).get(position)
+            is_later = not held or text.version > held.version or Rule.SAVED_TEXT_HAS_A_VERSION not in self.on
+            if is_later and position in saves_in(bundle):
+                self.held.saved.setdefault(id, {})[position] = text
+
+    def recall_saved(self, draft: Draft, positions: Iterable[int], *, anew: bool) -> None:
+        """Send the states of items with their record; ``anew``: as saved by its version."""
+        held = self.held.saved.get(draft.id, {})
+        for position in positions:
+            if position in draft.saves and (text := draft.saved.get(position, held.get(position))):
+                is_anew = anew and Rule.SAVED_IS_EVERYWHERE in self.on
+                draft.saved[position] = text._replace(version=draft.version) if is_anew else text
 
     def complete_result(self, id: Item, held: Draft, position: int, token: Token, text: bytes) -> None:
         """Add a result to a record that came without it."""
@@ -277,6 +302,7 @@ class Work:
                 draft.packed = draft.pack()
                 self._scripts.keep(id, draft.packed, is_decided=True)
                 self._scripts.keep_results(id, unpack(draft.packed), draft.notes)
+                self._scripts.keep_saved(id, unpack(draft.packed), draft.saved)
             if draft.decided or draft.told:
-                flat += (id, draft.packed, pack_notes(draft.notes), b"")
+                flat += (id, draft.packed, pack_notes(draft.notes, draft.saved), b"")
         return flat

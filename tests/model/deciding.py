@@ -12,6 +12,7 @@ from tests.model.bundle import (
     QUEUED,
     WAITING,
     Draft,
+    Text,
     has_payload,
     new_bundle,
     payload_at,
@@ -241,6 +242,7 @@ class Deciding(Storing):
             self._hand(handed, draft, range(1))
             draft.set(range(1), CLAIMED, draft.add_row(call.owner, call.seq))
             draft.count_attempts(range(1), 1)
+            self._give_saved(draft, range(1))
             left -= 1
 
     def _is_in_order(self, work: Work, draft: Draft, token: Token) -> bool:
@@ -282,6 +284,8 @@ class Deciding(Storing):
                     for run in draft.under(lambda row: row.token == token):
                         draft.note_beginning(draft.rows_of[run[0]])
                 work.tell(draft)
+                for run in draft.under(lambda row: row.token == token):
+                    self.recall_saved(draft, run, anew=True)
 
     def _hand_out(self, work: Work, call: calls.Claim | calls.Turn, handed: list[object]) -> None:
         left = min(call.count, max(0, self._slots(work))) if Rule.LIMIT_COUNTS_CLAIMED in self.on else call.count
@@ -303,7 +307,15 @@ class Deciding(Storing):
                     self._hand(handed, draft, run)
                     draft.set(run, CLAIMED, row)
                     draft.count_attempts(run, 1)
+                    self._give_saved(draft, run)
                     left -= 1
+
+    def _give_saved(self, draft: Draft, run: range) -> None:
+        """Give the saved states of a run with the claim, which counts its saves anew."""
+        for position in run:
+            if position in draft.saves:
+                draft.saves[position] = 0
+        self.recall_saved(draft, run, anew=True)
 
     def _requeue(self, work: Work, wanted: Callable[[Row], bool]) -> None:
         for draft in work.open_all():
@@ -325,6 +337,7 @@ class Deciding(Storing):
         in the same turn."""
         name, items, version, token, how = settlement
         verb, result = read_how(how)
+        save = read_save(result[1]) if verb == "save" and result else None
         draft = work.open(name.encode())
         lost: list[int] = []
         if draft and version_of(b"\1" + version) > draft.version:
@@ -336,10 +349,17 @@ class Deciding(Storing):
             for run, state, row in draft.each_run(first, last + 1):
                 mine = row > 0 and draft.token_at(run.start) == token
                 is_given = state == CLAIMED and draft.token_at(run.start) == next_token
-                if state == CLAIMED and (mine or Rule.SETTLING_CHECKS_THE_TOKEN not in self.on):
+                is_late = save and mine and save[0] < draft.saves.get(run.start, 0)
+                if is_late and Rule.SAVES_ARE_NUMBERED in self.on:
+                    work.tell(draft)
+                elif save and ((state == CLAIMED and mine) or Rule.SAVE_NEEDS_THE_CLAIM not in self.on):
+                    work.touch(draft)
+                    if state in ALIVE:
+                        _save(draft, run, save)
+                elif state == CLAIMED and (mine or Rule.SETTLING_CHECKS_THE_TOKEN not in self.on):
                     work.touch(draft)
                     _settle(draft, run, row, verb)
-                    if result is not None:
+                    if result is not None and verb == "ack":
                         draft.keep_result(run, result)
                 elif (mine and state in _BECAME[verb]) or (is_given and _BECAME[verb] == WAITING):
                     for position in run if state == GONE else ():
@@ -397,6 +417,18 @@ class Deciding(Storing):
         return True
 
 
+def _save(draft: Draft, run: range, save: tuple[int, bytes]) -> None:
+    for position in run:
+        draft.saves[position] = save[0]
+        draft.saved[position] = Text(draft.version, save[1])
+
+
+def read_save(text: bytes) -> tuple[int, bytes]:
+    """The number of a save, and the state."""
+    number, _, state = text.split(b" ", 2)
+    return int(number), state
+
+
 def read_how(how: str | bytes) -> tuple[str, tuple[int, bytes] | None]:
     """The verb of a settlement; and of an ack with a result for how long that is kept, and the result."""
     if isinstance(how, str):
@@ -405,7 +437,7 @@ def read_how(how: str | bytes) -> tuple[str, tuple[int, bytes] | None]:
     return verb.decode(), (int(ttl_ms), text)
 
 
-_BECAME = {"ack": GONE, "nack": WAITING, "release": WAITING, "bury": DEAD, "extend": CLAIMED}
+_BECAME = {"ack": GONE, "nack": WAITING, "release": WAITING, "bury": DEAD, "extend": CLAIMED, "save": CLAIMED}
 
 
 def _settle(draft: Draft, run: range, row: int, verb: str) -> None:

@@ -75,7 +75,7 @@ class Lease:
 class Held:
     """A claim on an item; ``version``: of the record that says so; ``fence``: fencing token."""
 
-    __slots__ = ("_lease", "bundle", "fence", "item", "position", "version")
+    __slots__ = ("_lease", "bundle", "fence", "item", "position", "saved", "saves", "state_sent", "version")
 
     def __init__(
         self, lease: Lease, item: Item, bundle: Item, position: int, version: bytes, fence: tuple[int, int]
@@ -86,6 +86,12 @@ class Held:
         self.position = position
         self.version = version
         self.fence = fence
+        self.saved = b""
+        """The state that the consumer was given, or has saved."""
+        self.state_sent = b""
+        """That of the save in flight."""
+        self.saves = 0
+        """Number of the last one."""
 
     @property
     def token(self) -> Token:
@@ -228,6 +234,8 @@ class Process:
             self.world.log("holds", claim.item, claim.token)
             ledger.hold(claim.item, claim.token)
             ledger.hold_in_order(claim.item, claim.token, claim.fence)
+            if ledger.saves:
+                ledger.give_saved(claim.item, claim.saved)
         self.taken += claims
 
     # -- what the core says ------------------------------------------------------------------------------------------

@@ -34,6 +34,7 @@ class Promise(enum.Enum):
     TWICE = "exists twice"
     TOLD_OTHERWISE = "told one end, then another"
     RESULT_LOST = "result of a returned ack lost"
+    SAVED_LOST = "saved state lost"
     OVER_THE_LIMIT = "more held at once than the limit"
     MISREAD = "a client was let in where there is what it cannot read"
     OVER_THE_LIMIT_OF_A_GROUP = "more of a group held at once than its limit"
@@ -102,6 +103,10 @@ class Ledger:
         """Claim requests that began when the order was declared everywhere."""
         self.results: dict[Item, bytes] = {}
         """Of acks that have returned."""
+        self.saves = False
+        """Whether consumers save what they have done."""
+        self.saved: defaultdict[Item, frozenset[bytes]] = defaultdict(frozenset)
+        """Marks that every later delivery is given: of saves that have returned, and of what deliveries were given."""
         self.told: dict[Item, tuple[bytes, bytes]] = {}
         """Final states that callers have learned, by item."""
         self.coming: set[Item] = set()
@@ -165,6 +170,20 @@ class Ledger:
             self.counts["holds at the limit of a group"] += held == limit
             if held > limit:
                 raise Broken(Promise.OVER_THE_LIMIT_OF_A_GROUP, f"item {item} to token {token}: {held} are held")
+
+    def give_saved(self, item: Item, state: bytes) -> None:
+        """A consumer was given an item with this state: marks, each of a save."""
+        marks = frozenset(state.split())
+        self.counts["states given"] += bool(marks)
+        if missing := self.saved[item] - marks:
+            raise Broken(Promise.SAVED_LOST, f"item {item} with {sorted(marks)}, without {sorted(missing)}")
+        self.saved[item] = marks
+
+    def save_returned(self, item: Item, token: Token, state: bytes) -> None:
+        """A save has returned."""
+        self.counts["saves"] += 1
+        if token not in self.forgiven:
+            self.saved[item] |= frozenset(state.split())
 
     def is_judged(self, item: Item, token: Token) -> bool:
         """Whether a claim was asked for since it was declared that one server decides about all of them; then it is
@@ -291,7 +310,7 @@ class Ledger:
             self.refused_acks[item].add(token)
         # What a lost answer has queued again another consumer may have by now.  So it is with what it has buried, if a
         # redrive has queued that again.
-        is_final = verb in ("ack", "extend") or (verb == "bury" and item not in self.redriven)
+        is_final = verb in ("ack", "extend", "save") or (verb == "bury" and item not in self.redriven)
         if (is_final or is_handed) and token not in self.lapsed:
             raise Broken(Promise.ACK_REFUSED, f"item {item}, token {token}, {verb}")
 
@@ -331,6 +350,7 @@ class Ledger:
         self.may_come_again |= self.coming
         self.acked.clear()
         self.results.clear()
+        self.saved.clear()
         self.told.clear()
         self.pardons += 1
         for item, tokens in self.refused_acks.items():

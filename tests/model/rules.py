@@ -342,6 +342,26 @@ class Rule(enum.Enum):
         "a record that comes without the result of one of its items is completed by the one that has it",
         "the ack of another item overtakes the one that has the result on its way to a follower, which becomes primary",
     )
+    SAVE_NEEDS_THE_CLAIM = (
+        0,
+        "a save needs the claim",
+        "a consumer that was paused beyond its lease overwrites what the next one has saved",
+    )
+    SAVED_TEXT_HAS_A_VERSION = (
+        0,
+        "a saved state names the version that saved it, and only a greater one takes its place",
+        "the apply of an earlier save comes late, and brings back the older state",
+    )
+    SAVED_IS_EVERYWHERE = (
+        0,
+        "a claim that gives a saved state takes it to every server first, as saved by its own version",
+        "the holder was given what one server alone has, and after that has died the next one is given less",
+    )
+    SAVES_ARE_NUMBERED = (
+        0,
+        "saves of a claim are numbered, and one that is executed late changes nothing",
+        "a first try is executed after its repetition and a later save, and takes the place of that",
+    )
     LEVEL_RAISES_THE_EPOCH = (
         0,
         "a view of another level has a new epoch",
@@ -510,6 +530,14 @@ SHARD_RULES = [rule for rule in Rule if list(Rule).index(rule) >= list(Rule).ind
 
 RESULT_RULES = [Rule.RESULT_IS_EVERYWHERE, Rule.RESULT_IS_COMPLETED]
 """Rules about results alone."""
+
+SAVE_RULES = [
+    Rule.SAVE_NEEDS_THE_CLAIM,
+    Rule.SAVED_TEXT_HAS_A_VERSION,
+    Rule.SAVED_IS_EVERYWHERE,
+    Rule.SAVES_ARE_NUMBERED,
+]
+"""Rules about saved states."""
 
 LEVEL_RULES = [Rule.LEVEL_RAISES_THE_EPOCH, Rule.LEVEL_IS_READ_WITH_THE_VIEW]
 """Rules about clients of two releases."""

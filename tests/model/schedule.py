@@ -104,6 +104,7 @@ class Kind(TypedDict, total=False):
     turns: bool
     limited: bool
     results: bool
+    saves: bool
     levels: bool
     ordered: bool
     settings: bool
@@ -123,6 +124,7 @@ class Schedule:
         turns: bool = False,
         limited: bool = False,
         results: bool = False,
+        saves: bool = False,
         levels: bool = False,
         ordered: bool = False,
         settings: bool = False,
@@ -131,7 +133,8 @@ class Schedule:
         """``links``: one client does not always reach one server.  ``clocks``: that of one server is wrong at times.
         ``shards``: a second shard comes and goes.
         ``turns``: consumers settle and claim in one decision.  ``limited``: the queue has a limit of items claimed at
-        once.  ``results``: consumers ack with a result, for which callers ask.  ``levels``: clients are of two
+        once.  ``results``: consumers ack with a result, for which callers ask.  ``saves``: they save what they have
+        done.  ``levels``: clients are of two
         releases, and the level is raised.  ``ordered``: groups keep the order of their pushes.
         ``settings``: they do once a client has declared it, and producers do not know of it.
         ``homing``: a limit or an order is declared while items are on two shards, from one of which they come home."""
@@ -144,6 +147,7 @@ class Schedule:
             turns=turns,
             limited=limited,
             results=results,
+            saves=saves,
             levels=levels,
             ordered=ordered or settings or (homing and seed // 2 % ORDERS == 0),
             declared=settings,

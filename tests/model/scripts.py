@@ -15,10 +15,12 @@ from tests.model.bundle import (
     GONE,
     WAITING,
     Draft,
+    Text,
     may_lack,
     pack_notes,
     unpack,
     unpack_notes,
+    unpack_saved,
 )
 from tests.model.content import HEAD, LIMITS, QUEUE, Content, Item, Work, ok, place_of
 from tests.model.moving import Moving
@@ -124,6 +126,7 @@ class Scripts(Moving):
             before = unpack(known) if (known := self.held.records.get(id)) else None
             counts, otherwise = self._place(id, packed)
             self._take_results(id, unpack(packed), before, unpack_notes(notes))
+            self._take_saved(id, unpack(packed), unpack_saved(notes))
             if otherwise:
                 superseded += (at, bytes(otherwise))
             if not counts.is_alive or id == LIMITS:
@@ -169,6 +172,15 @@ class Scripts(Moving):
         for position, text in texts.items():
             if given.states[position] == GONE:
                 self.complete_result(id, Draft(id, held), position, Draft(id, given).token_at(position), text)
+
+    def _take_saved(self, id: Item, given: Bundle, texts: Mapping[int, Text]) -> None:
+        """Store the states that came with a record, whichever record counts, unless that is of another life."""
+        held = self.held.records.get(id)
+        if held is None or unpack(held).pushed_at_ms != given.pushed_at_ms:
+            return
+        if Rule.SAVED_IS_EVERYWHERE not in self.on:  # what a claim gives goes to its holder alone
+            texts = {position: text for position, text in texts.items() if text.version == given.version}
+        self.keep_saved(id, unpack(held), texts)
 
     def _otherwise(self, given: Bundle, held: Bundle) -> list[int]:
         if Rule.SUPERSEDED_BY_ITEM not in self.on:
@@ -265,6 +277,8 @@ class Scripts(Moving):
             for position in draft.own if draft else ():
                 assert draft
                 self.recall_result(draft, position)
+            if draft:
+                self.recall_saved(draft, range(draft.size), anew=draft.decided)
         return ok(work.commit())
 
     def forward(self, epoch: int, call: calls.Forward) -> Answer:
@@ -273,7 +287,7 @@ class Scripts(Moving):
             if work.open(id):
                 continue
             draft = work.begin(id, unpack(packed))
-            draft.notes = unpack_notes(notes)
+            draft.notes, draft.saved = unpack_notes(notes), unpack_saved(notes)
             self.held.known = True
             if unpack(packed).is_alive and id != LIMITS:
                 assert payload is not None, "the scrub forwards whole items only"
@@ -290,7 +304,7 @@ class Scripts(Moving):
         flat: list[object] = []
         for id in ids:
             packed = self.held.records[id]
-            notes = pack_notes(self.held.results.get(id, {}))
+            notes = pack_notes(self.held.results.get(id, {}), self.held.saved.get(id, {}))
             flat += (id, packed, notes, b"0", self.held.payloads.get(id) if unpack(packed).is_alive else None)
         return flat
 

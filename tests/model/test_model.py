@@ -25,6 +25,7 @@ from tests.model.rules import (
     LIMIT_RULES,
     ORDER_RULES,
     RESULT_RULES,
+    SAVE_RULES,
     SETTINGS_RULES,
     SHARD_RULES,
     TURN_RULES,
@@ -166,6 +167,14 @@ BEHIND_THE_DEADLINE_IN_TURNS = {
 WITH_RESULTS = {Rule.RESULT_IS_EVERYWHERE: 17, Rule.RESULT_IS_COMPLETED: 11}
 """Rules that bear on results, each with a known seed."""
 
+WITH_SAVES = {
+    Rule.SAVE_NEEDS_THE_CLAIM: 9,
+    Rule.SAVED_TEXT_HAS_A_VERSION: 63,
+    Rule.SAVED_IS_EVERYWHERE: 2,
+    Rule.SAVES_ARE_NUMBERED: 183,
+}
+"""Rules that bear on saved states, each with a known seed."""
+
 OF_TWO_RELEASES = {Rule.LEVEL_RAISES_THE_EPOCH: 95, Rule.LEVEL_IS_READ_WITH_THE_VIEW: 0}
 """Rules about clients of two releases, each with the first of the schedules that are searched."""
 
@@ -190,7 +199,7 @@ LOAD_BEARING = [
     if rule
     not in (
         *(*SHARD_RULES, *TURN_RULES, *LIMIT_RULES, *ORDER_RULES, *SETTINGS_RULES),
-        *(*RESULT_RULES, *LEVEL_RULES, *CLOCK_RULES, *HOMING_RULES),
+        *(*RESULT_RULES, *SAVE_RULES, *LEVEL_RULES, *CLOCK_RULES, *HOMING_RULES),
     )
     and not any(
         rule in those for those in (AMONG_MANY_FAULTS, RARE, BEHIND_THE_DEADLINE, BEHIND_A_BROKEN_LINK, NOT_MISSED)
@@ -396,6 +405,32 @@ def test_without_a_rule_a_turn_breaks_a_promise(rule: Rule, seed: int) -> None:
 def test_without_a_rule_a_result_is_lost(rule: Rule, seed: int) -> None:
     assert violated(seed, rule, results=True)
     assert not violated(seed, results=True)
+
+
+@pytest.mark.parametrize("turns", [False, True], ids=["claims", "turns"])
+def test_what_was_saved_is_given_to_every_later_delivery(turns: bool) -> None:
+    findings = explore(range(SCHEDULES), saves=True, turns=turns)
+    assert not findings.broken, findings.first
+    assert findings.counts["saves"] > SCHEDULES
+    assert findings.counts["states given"] > SCHEDULES // 2
+
+
+@pytest.mark.chaos
+@pytest.mark.parametrize("turns", [False, True], ids=["claims", "turns"])
+def test_what_was_saved_is_given_in_many_schedules(turns: bool) -> None:
+    findings = explore_together(range(50_000), jobs=JOBS, saves=True, turns=turns)
+    assert not findings.broken, findings.first
+
+
+def test_the_rules_of_saved_states_are_those_with_a_seed() -> None:
+    assert [*WITH_SAVES] == SAVE_RULES
+
+
+@pytest.mark.parametrize(("rule", "seed"), WITH_SAVES.items(), ids=lambda given: getattr(given, "label", None))
+def test_without_a_rule_a_saved_state_is_lost(rule: Rule, seed: int) -> None:
+    findings = explore([seed], off=[rule], saves=True)
+    assert findings.violations.keys() == {Promise.SAVED_LOST}
+    assert not explore([seed], saves=True).broken
 
 
 @pytest.mark.parametrize("rule", LEVEL_RULES, ids=lambda rule: rule.label)

@@ -12,7 +12,17 @@ from typing import Any, cast
 
 import pytest
 
-from tests.model.bundle import CLAIMED, DEAD, WAITING, may_lack, pack_notes, put_together, taken_apart
+from tests.model.bundle import (
+    CLAIMED,
+    DEAD,
+    WAITING,
+    may_lack,
+    pack_notes,
+    put_together,
+    taken_apart,
+    unpack_notes,
+    unpack_saved,
+)
 from tests.model.content import HEAD, QUEUE, Clock, Item, handed, owner_of
 from tests.model.rules import ALL_RULES, Rule, Rules
 from tests.model.server import Request, Server, content_of
@@ -152,7 +162,7 @@ class Twins:
 
 def decided(records: calls.Records) -> dict[Item, object]:
     """Records, and the results that come with them."""
-    notes = map(calls.read_notes, records.flat[2::4])
+    notes = map(all_notes, records.flat[2::4])
     return {id: (head_of(record), texts) for (id, record), texts in zip(records, notes, strict=True)}
 
 
@@ -161,7 +171,12 @@ def claimed(reply: calls.ClaimReply | calls.TurnReply) -> object:
 
 
 def copies(items: Sequence[calls.Copied]) -> dict[Item, object]:
-    return {id: (head_of(record), calls.read_notes(notes), payload) for id, record, notes, _, payload in items}
+    return {id: (head_of(record), all_notes(notes), payload) for id, record, notes, _, payload in items}
+
+
+def all_notes(packed: bytes) -> tuple[object, object]:
+    """Results and saved states."""
+    return unpack_notes(packed), unpack_saved(packed)
 
 
 def owners(reply: calls.MetadataReply) -> dict[object, object]:
@@ -336,7 +351,8 @@ class Load:
             some = [position for position in positions if rng.random() < 0.6] or positions[:1]
             extends = f"extend {self._lease(token)} "
             result = b"ack %d %d" % (LONG_MS, rng.randint(0, 9))
-            how = rng.choice(["ack", result, result, "nack 0 ", "release 0 ", "bury 0 ", extends])
+            save = b"save 0 %d 0 state %d" % (rng.randint(1, 3), rng.randint(0, 9))
+            how = rng.choice(["ack", result, result, "nack 0 ", "release 0 ", "bury 0 ", extends, save, save])
             if in_turn and how == extends and owner_of(token) == SHORT:
                 how = "ack"
             settlements.append((id, calls.runs(some), named, token, how))

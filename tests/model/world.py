@@ -104,6 +104,7 @@ class World:
         turns: bool = False,
         limited: bool = False,
         results: bool = False,
+        saves: bool = False,
         levels: bool = False,
         ordered: bool = False,
         declared: bool = False,
@@ -111,7 +112,8 @@ class World:
     ) -> None:
         """``clocks``: that of one server is wrong at times.  ``turns``: consumers may settle and claim in one decision.
         ``limited``: the queue has a limit.
-        ``results``: consumers ack with a result.  ``levels``: clients are of two releases, and the level is raised.
+        ``results``: consumers ack with a result.  ``saves``: they save what they have done.
+        ``levels``: clients are of two releases, and the level is raised.
         ``ordered``: groups keep the order of their pushes.  ``declared``: once that is declared.  ``homed``: a limit or
         an order is declared while items are on two shards."""
         self.on = on
@@ -127,6 +129,7 @@ class World:
         clock.ordered, clock.declared = ordered, declared or homed
         self.ledger = Ledger(clock)
         self.ledger.keeps_results = results
+        self.ledger.saves = saves
         self.levels = levels
         self.trace: list[Event] = []
         # Nothing but random() is used: what it gives for a seed is the same in every version of Python.
