@@ -24,6 +24,10 @@ RESTING = b"\xff"
 """With this ``members`` names a group that rests, followed by the moment (``>d``) and the group."""
 
 
+FLOWS = b"\xfe"
+"""With this ``members`` names what it has of flows (``lua/_flows.lua``)."""
+
+
 class Line(NamedTuple):
     """What ``groups`` says of one.  ``first``: rank and entry; ``ended``: the item that a consumer ended last;
     ``rests_us``: until when it rests; ``begun``: counters of claims begun, newest first."""

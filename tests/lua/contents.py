@@ -8,7 +8,11 @@ from typing import NamedTuple
 
 from tests.lines import entries_in, entry_of, faults_of_groups, waiting_in_order
 from zkrq.protocol import calls
-from zkrq.protocol.records import SAVED_FIELD, VERSION_BYTES, Bundle, ItemRecord, State
+from zkrq.protocol.flows import Kind
+from zkrq.protocol.records import HELD, MEMBER, NEVER_US, SAVED_FIELD, VERSION_BYTES, Bundle, ItemRecord, State
+
+FLOW = "\1flow "
+"""Before the name of a flow, in the id of its record."""
 
 PAUSE, LIMITS, DELETED = "\1pause", "\1limits", "\1deleted"
 """The ids of the records about the queue itself; no item has such a one."""
@@ -52,6 +56,8 @@ class Contents(NamedTuple):
     """Of each index, as they are."""
     counters: dict[str, int]
     members: set[bytes]
+    flows: set[bytes]
+    """What ``members`` has of flows."""
     groups: dict[str, bytes]
     limited: bool
     saved: dict[str, bytes]
@@ -96,7 +102,7 @@ class Contents(NamedTuple):
         for id, record in self.records.items():
             if (id in self.payloads) != (id in living):
                 yield f"{id} is {record.state.name}, payload: {self.payloads.get(id)!r}"
-            if record.state is State.PAUSED and id not in (PAUSE, LIMITS):
+            if record.state is State.PAUSED and id not in (PAUSE, LIMITS) and not id.startswith(FLOW):
                 yield f"{id} is paused: it is an item"
         buried = {entry[16:24] + entry[28:] for entry in self.tombstones}
         for id, bundle in self.bundles.items():
@@ -168,6 +174,9 @@ class Contents(NamedTuple):
                 having.setdefault(self.records[id].key, set()).add(id)
         if having != self.keys:
             yield f"items have the keys {having}, the index has {self.keys}"
+        in_flows = {named for id, bundle in self.bundles.items() for named in flow_entries(id, bundle)}
+        if in_flows != self.flows:
+            yield f"{in_flows} are of flows, the index has {self.flows}"
         mortal = {id for id in lasting if self.records[id].expires_us}
         if mortal != self.expiring.keys():
             yield f"{mortal} have a time to live, the index has {self.expiring}"
@@ -190,6 +199,28 @@ def parted_notes(
         else:
             notes[bundle_or_item(entry, bundles)] = text.decode(errors="replace")
     return notes, saved
+
+
+def flow_entries(id: str, bundle: Bundle) -> Iterator[bytes]:
+    """What an index has of the flow of a bundle: its kinds, by ``lua/_flows.lua``."""
+    if id.startswith(FLOW) and bundle.states == "P":
+        yield _flow_entry(Kind.RUNS, id.removeprefix(FLOW), "")
+    flow, held_for = (bundle.fields.get(kind, b"").decode() for kind in (MEMBER, HELD))
+    if held_for and bundle.states == "R" and bundle.own[0].moment_us >= NEVER_US:
+        yield _flow_entry(Kind.HELD, held_for, id)
+    if not flow:
+        return
+    if not {"Q", "R", "C"}.isdisjoint(bundle.states):
+        yield _flow_entry(Kind.LIVING, flow, id)
+    if "D" in bundle.states:
+        yield _flow_entry(Kind.DEAD, flow, id)
+    rows = [bundle.rows[row - 1] if row else None for row in bundle.rows_of]
+    if any(state == "X" and not (row and row.seq) for state, row in zip(bundle.states, rows, strict=True)):
+        yield _flow_entry(Kind.MISSED, flow, id)
+
+
+def _flow_entry(kind: str, flow: str, id: str) -> bytes:
+    return b"\xfe" + f"{kind}{flow}\0{id}".encode()
 
 
 def bundle_or_item(entry: bytes, bundles: Mapping[str, Bundle]) -> str:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import fields, replace
 from typing import Any, TypeVar, cast
 
-from tests.lines import entry_of
+from tests.lines import FLOWS, entry_of
 from tests.lua.altered import scripts_with
 from tests.lua.connection import Argument, Connection, Listener, Refused, ScriptFailed
 from tests.lua.contents import COUNTERS, GROUP_COUNTERS, INDEXES, SHIFT, Contents, bundle_or_item, ids_of, parted_notes
@@ -538,7 +538,8 @@ class OneServer(Connection):
                 name: int(count or 0)
                 for name, count in zip((*COUNTERS, *GROUP_COUNTERS), cast("list[bytes | None]", lead), strict=True)
             },
-            members=set(cast("list[bytes]", members)),
+            members={each for each in cast("list[bytes]", members) if each[:1] != FLOWS},
+            flows={each for each in cast("list[bytes]", members) if each[:1] == FLOWS},
             groups=dict(_pairs(groups)),
             limited=self.command("HGET", self.key("lead"), "limits") not in (None, b""),
             saved=saved,

@@ -15,7 +15,19 @@ from tests.stored import SHIFT_BYTES
 from zkrq.protocol.calls import item_id, pack_gone, runs
 from zkrq.protocol.keys import key
 from zkrq.protocol.payloads import join
-from zkrq.protocol.records import VERSION_BYTES, Bundle, Own, Row, Version, fresh, pack, unpack
+from zkrq.protocol.records import (
+    HELD,
+    MEMBER,
+    VERSION_BYTES,
+    Bundle,
+    Own,
+    Row,
+    Version,
+    fresh,
+    pack,
+    unpack,
+    with_fields,
+)
 from zkrq.protocol.scripts import SCRIPTS
 from zkrq.testing.redis.server import MiniRedis
 
@@ -42,6 +54,8 @@ class Load:
 
     def __init__(self, seed: int, mini: MiniRedis) -> None:
         self.rng = random.Random(seed)
+        self._of_flows = random.Random(seed)
+        """For what only some calls have."""
         self.now_us = FIRST_US
         self._mini = mini
         # Of the call that is being drawn.
@@ -56,6 +70,7 @@ class Load:
         header = SCRIPTS[script]
         repeated = header.repeated * self.rng.randint(1, 8)
         self._script, self.queue, self._owner = script, self.rng.choice(QUEUES), self.rng.choice(OWNERS)
+        self._has_flow = self._of_flows.random() < 0.15
         drawn = {name: self._argument(name) for name in header.arguments}
         if drawn.get("whole") == 0:
             repeated = tuple(name for name in repeated if name != "payload")
@@ -233,6 +248,21 @@ class Load:
             return self.rng.choice(["0", "0", f"{self.now_us} {self.draw_id()}", *dead[:3]])
         return "0"
 
+    def _flow(self) -> bytes:
+        return self._of_flows.choice([b"f", b"ff"])
+
+    def draw_flow(self) -> Word:
+        return self._flow()
+
+    def draw_verb(self) -> Word:
+        return self.rng.choice(["begin", "begin", "seal", "look", "end", "cancel", "finish"])
+
+    def draw_stamp(self) -> Word:
+        return self.rng.choice([0, 0, 1, 2])
+
+    def draw_keep_ms(self) -> Word:
+        return self.rng.choice([1_000, 3_600_000])
+
     def draw_only(self) -> Word:
         return self._mostly("", "=", "=g")
 
@@ -289,11 +319,15 @@ class Load:
         key, ttl_ms = self.rng.choice(["", "", "k1", "k2"]), self.rng.choice([0, 0, 500.0, 60_000.0])
         if self._script in ("push_plain", "push_decided", "adopt"):
             if is_alone:
+                if self._script == "push_decided" and self._has_flow and self._of_flows.random() < 0.5:
+                    return with_fields(fresh(priority, pushed_at_ms, key=key), {HELD: self._flow()})
                 delay_ms, group = self.draw_delay_ms(), self.draw_group()
-                return fresh(priority, pushed_at_ms, delay_ms=delay_ms, key=key, ttl_ms=ttl_ms, group=group)
-            return fresh(
-                priority, pushed_at_ms, size=BUNDLE_SIZE, delay_ms=self.draw_delay_ms(), group=self.draw_group()
-            )
+                record = fresh(priority, pushed_at_ms, delay_ms=delay_ms, key=key, ttl_ms=ttl_ms, group=group)
+            else:
+                record = fresh(
+                    priority, pushed_at_ms, size=BUNDLE_SIZE, delay_ms=self.draw_delay_ms(), group=self.draw_group()
+                )
+            return with_fields(record, {MEMBER: self._flow()}) if self._has_flow else record
         return pack(self._bundle(priority, pushed_at_ms, key if is_alone else "", ttl_ms if is_alone else 0))
 
     def _bundle(self, priority: int, pushed_at_ms: int, key: str, ttl_ms: float) -> Bundle:

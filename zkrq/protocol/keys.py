@@ -9,7 +9,8 @@ payloads        hash   bundle -> encoded items (payloads.py)
 notes           hash   item -> why it failed last; of a removed item its result
 ready           zset   bundles, and items with a moment of their own, by priority and due time
 scheduled       zset   the same, due later by this server's clock
-members         zset   group, zero byte, rank, entry, by name: what is due in a group beside its first entry
+members         zset   group, zero byte, rank, entry, by name: what is due in a group beside its first entry;
+                       behind these a byte 254, kind, flow, zero byte, bundle: what there is of flows
 groups          hash   group -> number of its claimed items, whether members may have entries of it, and
                        rank and entry of its first, which stands in ready
 claimed         zset   bundles by an early bound of their first deadline

@@ -88,6 +88,10 @@ class OutOfOrder(NamedTuple):
     """Nothing was pushed, because the queue keeps an order, which a delay or a priority would contradict."""
 
 
+class FlowOver(NamedTuple):
+    """Nothing was pushed, because the flow of the item has ended, or never began."""
+
+
 class InDoubt(NamedTuple):
     """The item may have been pushed; ``reason``: why there is no answer, empty: servers contradict each other."""
 
@@ -104,7 +108,7 @@ class NotPushed(NamedTuple):
 ASKEW = Answer(Status.ASKEW, (), "it refused a push for its age that others accept")
 """Counted as the answer of a server that contradicts others, while no clock is known to be wrong."""
 
-Exceptional = Duplicate | Replaced | Known | Done | Late | Full | OutOfOrder | InDoubt | NotPushed
+Exceptional = Duplicate | Replaced | Known | Done | Late | Full | OutOfOrder | FlowOver | InDoubt | NotPushed
 
 
 Place = tuple[int, int]
@@ -397,7 +401,7 @@ def _of_known_to_be_gone(
     match decided:
         case NotPushed(cause) if was_put:
             return InDoubt(str(cause), cause)
-        case Late() | Full() if was_put:
+        case Late() | Full() | FlowOver() if was_put:
             return InDoubt()
         case Known() if not was_gone:
             return own
@@ -426,7 +430,7 @@ def _judge(outcome: bytes, decided: Decided[DecidedReply]) -> Exceptional:
             return Known(decided.copies, decided.again, replaced)
         case b"D":
             return Done(decided.copies, decided.again, replaced)
-        case b"=" | b"W" | b"F" if decided.repeated:
+        case b"=" | b"W" | b"F" | b"E" if decided.repeated:
             return InDoubt()
         case b"=" | b"W":
             return Duplicate(outcome[1:].decode(), decided.copies, is_gone=outcome[:1] == b"W")
@@ -434,5 +438,7 @@ def _judge(outcome: bytes, decided: Decided[DecidedReply]) -> Exceptional:
             return Full()
         case b"O":
             return OutOfOrder()
+        case b"E":
+            return FlowOver()
         case _:
             return Late()

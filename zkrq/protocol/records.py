@@ -253,6 +253,9 @@ NEVER_US = 2.0**51
 REQUEUED, REFUSED = "R", "F"
 """Stored states of an item that is queued at a moment of its own, and of one that was never accepted."""
 
+MEMBER, HELD = "F", "W"
+"""Kinds of fields: the flow of which the items are members, and the flow for whose end an item is held."""
+
 _STATES: Mapping[str, State] = {
     **{state.value: state for state in State},
     REQUEUED: State.QUEUED,

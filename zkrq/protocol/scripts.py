@@ -60,6 +60,7 @@ PARTS = (
     "endings",
     "groups",
     "notes",
+    "flows",
     "index",
     "payloads",
     "owners",

@@ -67,6 +67,17 @@ from zkrq.protocol.calls.damage import (
     read_remains,
 )
 from zkrq.protocol.calls.fencing import Claims, Fence, FenceReply, Owners, OwnersReply, Retire
+from zkrq.protocol.calls.flows import (
+    FlowMembers,
+    FlowPage,
+    FlowRow,
+    FlowRows,
+    MembersReply,
+    OpenHeld,
+    OpenReply,
+    Steer,
+    SteerReply,
+)
 from zkrq.protocol.calls.homing import Admit, Adopt, Adopted, AdoptReply, Movable, MovableReply
 from zkrq.protocol.calls.inspection import (
     ClaimCounts,
@@ -172,6 +183,10 @@ __all__ = [
     "Enrol",
     "Fence",
     "FenceReply",
+    "FlowMembers",
+    "FlowPage",
+    "FlowRow",
+    "FlowRows",
     "Forget",
     "Forward",
     "Gone",
@@ -186,6 +201,7 @@ __all__ = [
     "Kept",
     "Keyed",
     "LinesPage",
+    "MembersReply",
     "Mend",
     "Metadata",
     "MetadataReply",
@@ -194,6 +210,8 @@ __all__ = [
     "Names",
     "NamesPage",
     "OfKey",
+    "OpenHeld",
+    "OpenReply",
     "Owners",
     "OwnersReply",
     "Page",
@@ -229,6 +247,8 @@ __all__ = [
     "Settlement",
     "Statistics",
     "StatisticsReply",
+    "Steer",
+    "SteerReply",
     "Store",
     "StoreReply",
     "Stored",

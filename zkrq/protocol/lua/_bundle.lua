@@ -238,9 +238,9 @@ end
 -- comes: as much later than it is due (adopt.lua).
 places.NEVER_US = 2 ^ 52
 
--- Return when such an item is due, and its failures; nil for any other.
+-- Return when such an item is due, and its failures; nil for any other, also for what is held for a flow (_flows.lua).
 function places.due_of_adopted(r, position)
-  if string.byte(r.states, position) ~= REQUEUED then return nil end
+  if string.byte(r.states, position) ~= REQUEUED or tails.field(r, 'W') then return nil end
   local moment, failures = own_of(r, position)
   if moment + r.shift < places.NEVER_US then return nil end
   return moment - places.NEVER_US, failures
@@ -359,6 +359,7 @@ do
   function touch(r)
     change(r)
     if r.decided then return end
+    if r.fields ~= '' then order.has_flows = true end
     local shift = shift_of(r)
     if shift ~= 0 then rebase(r, shift) end
     r.decided, r.epoch, r.n, r.clock = true, epoch, r.n + (order.damaged[r.bundle] and MEND_STEP or 1), now_us

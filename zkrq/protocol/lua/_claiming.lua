@@ -1,6 +1,14 @@
 -- purpose: claim items for an owner: what claim.lua does, in steps that another operation may take as well.
 local claim_request, claim_items
 do
+  -- Call visit, as each_in does, for the first entries of a group beside the one that stands in ready.  count: at least 1.
+  local function each_member(group, count, visit)
+    local entries = redis.call('ZRANGEBYLEX', members, '[' .. group .. '\0', '(' .. group .. '\1', 'LIMIT', 0, count)
+    each_in(members, entries, 'Q', 'R', function(r, position, member)
+      return visit(r, position, places.entry_of_member(member))
+    end, places.entry_of_member)
+  end
+
   local CLAIM_MAX = 500 -- items handed out in one call
   local RUNS_MAX = 300 -- runs of items: each costs as much as an item that is in no bundle
   local REMOVED_MAX = 200 -- items that are not handed out, but dropped or buried, and groups that leave the line because their

@@ -81,7 +81,7 @@ do
     if redis.call('ZCARD', ready) + redis.call('ZCARD', scheduled) + redis.call('ZCARD', members) <= RECOUNT_MAX then
       local entries = redis.call('ZRANGE', ready, 0, -1)
       for _, entry in ipairs(redis.call('ZRANGE', scheduled, 0, -1)) do entries[#entries + 1] = entry end
-      for _, member in ipairs(redis.call('ZRANGE', members, 0, -1)) do entries[#entries + 1] = places.entry_of_member(member) end
+      for _, member in ipairs(redis.call('ZRANGEBYLEX', members, '-', '(' .. places.FLOWS)) do entries[#entries + 1] = places.entry_of_member(member) end
       local queued = 0
       for _, r in ipairs(named_by(entries)) do queued = queued + count(r, '[QR]') end
       set_number('queued', queued)

@@ -128,6 +128,7 @@ do
   -- How members names a group that rests, behind all others: a byte that no group begins with, because that is text in
   -- UTF-8, until when, and the group.
   places.RESTING = '\255'
+  places.FLOWS = '\254' -- the same before what members has of flows (_flows.lua), behind all groups
 
   function places.resting(rests_us, group)
     return places.RESTING .. struct.pack('>d', rests_us) .. group

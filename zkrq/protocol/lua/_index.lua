@@ -296,6 +296,8 @@ do
       end
     end
     if has_tail(r) then look_after(r) end
+    if r.fields ~= '' or b.fields ~= '' then flows.index(b, r) end
+    if string.byte(r.bundle) == 1 and flows.is_itself(r.bundle) then flows.index_itself(b, r) end
     -- What is counted from here on has come since the deletion (statistics.lua).
     if r.bundle == DELETED and r.pushed_at > b.pushed_at then tally.removed = tally.removed - number('removed') end
     if r.bundle == LIMITS then
@@ -350,14 +352,6 @@ local function each_in(index, entries, shared, own, visit, name_of)
   return false, removed
 end
 
--- The same for the first entries of a group beside the one that stands in ready.  count: at least 1.
-local function each_member(group, count, visit)
-  local entries = redis.call('ZRANGEBYLEX', members, '[' .. group .. '\0', '(' .. group .. '\1', 'LIMIT', 0, count)
-  each_in(members, entries, 'Q', 'R', function(r, position, member)
-    return visit(r, position, places.entry_of_member(member))
-  end, places.entry_of_member)
-end
-
 -- Have all indexes written again, whatever they say of a bundle.
 local function enter_again(r)
   change(r)
@@ -409,6 +403,7 @@ do
     local is_idle = not (order[1] or lines[1] or next(entering) or next(leaving) or next(new))
     if is_idle then return write_numbers() end
     local has_history
+    if order.has_flows then flows.raise_stamps() end
     for _, r in ipairs(order) do
       if r.changed then
         if r.decided then

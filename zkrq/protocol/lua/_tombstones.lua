@@ -55,6 +55,7 @@ do
     end
     freed = 0
     if #ids > 0 then
+      local missed = {}
       local forgotten, ordered, texts, none, dropped, text_bytes = {}, {}, {}, {}, 0, 0
       for i, packed in ipairs(redis.call('HMGET', records, unpack(ids))) do
         local tombstone, r = named[i], packed and read_record(packed)
@@ -62,7 +63,10 @@ do
         local is_alive, over, stays = r and string.find(r.states, ALIVE), none, false
         local is_latest = r and not is_alive and not newer(r, tombstone)
         if r and r.own ~= '' then over, stays = results.over(r) end
-        if is_alive then
+        local needed = is_latest and r.fields ~= '' and flows.of(r) ~= nil and flows.needs(r)
+        if needed then
+          stays = true
+        elseif is_alive then
           stays = stays and tombstone.pushed_at == 0
         else
           stays = is_latest and r.own ~= '' and freed >= excess and (not is_expired(r, put_window_ms) or endings.has(r))
@@ -80,6 +84,7 @@ do
           if tombstone.removed_ms > old_ms then forgot_ms = math.max(forgot_ms, tombstone.removed_ms) end
           if is_latest then
             forgotten[#forgotten + 1] = ids[i]
+            if r.fields ~= '' and flows.of(r) then append(missed, members, flows.entry_of_missed(r)) end
             if places.is_ordered(r) then ordered[#ordered + 1] = r end
             for _, entry in ipairs(r.own ~= '' and results.entries(r) or {}) do append(texts, notes, entry) end
           end
@@ -91,6 +96,7 @@ do
       forget_ended(ordered)
       write_numbers()
       write('HDEL', notes, texts[notes])
+      write('ZREM', members, missed[members])
       if #forgotten > 0 then
         redis.call('HDEL', payloads, unpack(forgotten)) -- left by a client that died before it dropped them (cut.lua)
         redis.call('HDEL', records, unpack(forgotten))

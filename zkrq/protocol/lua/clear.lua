@@ -85,7 +85,7 @@ local function operation(put_window_ms, trim, count, call, before_ms, cursor, on
   -- Remove members that follow the one looked at last; return the new one.
   local function clear_members(passed)
     local from = passed ~= '' and '(' .. passed or group and '[' .. group .. '\0' or '-'
-    local behind = '(' .. (group and group .. '\1' or places.RESTING)
+    local behind = '(' .. (group and group .. '\1' or places.FLOWS)
     local found = redis.call('ZRANGEBYLEX', members, from, behind, 'LIMIT', 0, room)
     each_in(members, found, 'Q', 'R', function(r, position) visit(r, position) end, places.entry_of_member)
     room = room - #found

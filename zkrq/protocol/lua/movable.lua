@@ -49,7 +49,7 @@ local function operation(count)
   if number('queued') > 0 then
     if count > 0 then look_at(redis.call('ZRANGE', ready, 0, count - 1)) end
     if #found_places < 2 * count then
-      look_at(redis.call('ZRANGEBYLEX', members, '-', '(' .. places.RESTING, 'LIMIT', 0, count), places.entry_of_member)
+      look_at(redis.call('ZRANGEBYLEX', members, '-', '(' .. places.FLOWS, 'LIMIT', 0, count), places.entry_of_member)
     end
     if #found_places < 2 * count then look_at(redis.call('ZRANGE', scheduled, 0, count - 1)) end
     for priority = 0, PRIORITIES - 1 do -- what never comes stands at the last moment

@@ -29,7 +29,7 @@ local function operation(state, count, only)
     local _, _, first_placed = places.read_state(group and redis.call('HGET', groups, group))
     local found = group and {first_placed and places.entry_in(first_placed)} or redis.call('ZRANGE', ready, 0, count - 1)
     if #found == count then return found end
-    local from, behind = group and '[' .. group .. '\0' or '-', '(' .. (group and group .. '\1' or places.RESTING)
+    local from, behind = group and '[' .. group .. '\0' or '-', '(' .. (group and group .. '\1' or places.FLOWS)
     for _, member in ipairs(redis.call('ZRANGEBYLEX', members, from, behind, 'LIMIT', 0, count - #found)) do
       found[#found + 1] = places.entry_of_member(member)
     end

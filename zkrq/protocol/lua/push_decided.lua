@@ -19,7 +19,7 @@
 -- decided: pushes that have to follow one another may be in flight together.
 -- KEYS: server queues records payloads ready scheduled members groups claimed holdings dead recent tombstones keys expiring notes lead waiting
 -- ARGV: epoch generation again queue put_window_ms replacing key_window_ms in_order / id record payload
--- reply: OK [outcome; by position: + new, K known: it was there before, D done: pushed before and gone, each followed by the ids of those in whose place it was put; = and the id of the item that has the key, W and the id of the one that began its window and is gone, F full, L late, O it has a delay or a priority, which contradicts the order that the queue keeps] [id record notes since; of all that is there] why
+-- reply: OK [outcome; by position: + new, K known: it was there before, D done: pushed before and gone, each followed by the ids of those in whose place it was put; = and the id of the item that has the key, W and the id of the one that began its window and is gone, F full, L late, E its flow has ended, or is not known, O it has a delay or a priority, or is held for a flow, which contradicts the order that the queue keeps] [id record notes since; of all that is there] why
 -- reply: DECIDE why
 -- reply: NOTINSYNC generation
 -- reply: STALE epoch
@@ -187,6 +187,10 @@ local function operation(again, queue, put_window_ms, replacing, key_window_ms, 
       begin(bundle, r, before)
       r.n = math.max(r.n, before and before.n or 0)
       touch(r)
+      if state == QUEUED and flows.held_for(r) then
+        set_own(r, 1, now_us + places.NEVER_US, 0)
+        state = REQUEUED
+      end
       set(r, 1, 1, state)
       return r
     end
@@ -254,8 +258,10 @@ local function operation(again, queue, put_window_ms, replacing, key_window_ms, 
       return (places.has_left(before, position) and 'K' or 'D') .. replaced_by(before, put_window_ms)
     end
     if r.pushed_at < floor_ms or r.pushed_at > now_ms + put_window_ms then return refuse('L') end
+    local flow = flows.of(r) or flows.held_for(r)
+    if flow and not string.find('OS', select(2, flows.stage_of(flow)), 1, true) then return refuse('E') end
     if keeps_order then
-      if r.due > 0 or r.priority > 0 then return refuse('O') end
+      if r.due > 0 or r.priority > 0 or flows.held_for(r) then return refuse('O') end
       places.put_in_order(r, 0)
     end
     local taken = has_key(r) and replacing == '0' and is_taken(key)

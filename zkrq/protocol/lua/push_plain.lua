@@ -2,11 +2,12 @@
 -- purpose: apply plain pushes of new bundles with version (0, 1); a known bundle is left unchanged.
 -- So are items that are gone, which the reply names: push_decided.lua decides whether their tombstones still count.  The reply
 -- names a known item that is alone, too: its id may be the caller's own, and then the caller is told.
+-- Members of a flow (_flows.lua) are applied only while this server knows the flow as open: all others the primary decides.
 -- In a queue that keeps an order, or whose size has a limit, nothing is applied, because only the primary can decide about a
 -- place in it.
 -- record: its moments count from its arrival.
 -- KEYS: server queues records payloads ready scheduled members groups claimed holdings dead recent tombstones keys expiring notes lead waiting
--- why: see limits.decide.
+-- why: see limits.decide; f: a member of a flow that is not open.
 -- cuts: payloads to drop, see _cutting.lua; empty: none.
 -- ARGV: epoch generation queue put_window_ms cuts / id record payload
 -- reply: OK [position; of every put that was refused because it is older than the put window or newer than this clock] [position n items; of every put of which items are gone: the n of its version, and their positions, a byte each; and of every other put of a known item that is alone: no positions]
@@ -29,6 +30,7 @@ local function tell(told, position, n, gone)
 end
 
 local MARKED_AT, COUNT_AT, PUSHED_AT = 10, 11, 12 -- in a record
+local FIELDS_FORMAT = 4 -- of what has fields (_record.lua)
 local GROUPED_FORMAT, GROUPED = 3, 4 * MARK -- of what is in a group and has no other mark (_record.lua)
 local GROUP_AT = 47 -- where a new record names its group, with four bytes more for each item
 
@@ -36,14 +38,24 @@ local GROUP_AT = 47 -- where a new record names its group, with four bytes more 
 local function read_marked(record, marked, size, pushed_at, shift)
   if marked - marked % MARK ~= GROUPED or string.byte(record) ~= GROUPED_FORMAT then return read_record(record, shift) end
   local group, order = struct.unpack('<Bc0d', record, GROUP_AT + 4 * size)
-  return {priority = marked % MARK, marks = GROUPED / MARK, pushed_at = pushed_at, shift = shift, group = group, order = order}
+  return {priority = marked % MARK, marks = GROUPED / MARK, pushed_at = pushed_at, shift = shift, group = group, order = order, fields = ''}
+end
+
+-- Tell whether a server takes a plain push: one of members only while it knows their flow as open.  Otherwise one that is late
+-- would come after what was asked of this server.
+local function may_join(record)
+  local name = flows.of(read_record(record, 0))
+  return not name or select(2, flows.stage_of(name)) == 'O'
 end
 
 local function operation(queue, put_window_ms, cuts)
   local why = limits.decide()
   if why ~= '' then return {'DECIDE', why} end
   local ids, late, told = {}, {}, {}
-  for i = first, last, 3 do ids[#ids + 1] = ARGV[i] end
+  for i = first, last, 3 do
+    ids[#ids + 1] = ARGV[i]
+    if string.byte(ARGV[i + 1]) == FIELDS_FORMAT and not may_join(ARGV[i + 1]) then return {'DECIDE', 'f'} end
+  end
   local known = redis.call('HMGET', records, unpack(ids))
   local floor_ms = math.max(now_ms - put_window_ms, number('floor_ms'))
   local latest_ms = now_ms + put_window_ms
@@ -66,11 +78,13 @@ local function operation(queue, put_window_ms, cuts)
       late[#late + 1] = position
     elseif not seen[id] then
       seen[id] = true
+      local has_fields = string.byte(record) == FIELDS_FORMAT
       local marked, shift = string.byte(record, MARKED_AT), due_us > 0 and now_us or oldest_us + position
-      if marked >= MARK then
-        local r = read_marked(record, marked, size, pushed_at, shift)
+      if marked >= MARK or has_fields then
+        local r = has_fields and read_record(record, shift) or read_marked(record, marked, size, pushed_at, shift)
         r.bundle = id
         if has_tail(r) then look_after(r) end
+        if flows.of(r) then flows.begin_living(r) end
         enter(r, id, stands_at(r, due_us))
       else
         enter_queue(id, marked, due_us + shift)

@@ -27,7 +27,7 @@ local function operation(cursor)
   else
     local from = cursor == 'm' and '-' or '[' .. string.sub(cursor, 3) .. '\1'
     for _ = 1, PAGE do
-      local member = redis.call('ZRANGEBYLEX', members, from, '(' .. places.RESTING, 'LIMIT', 0, 1)[1]
+      local member = redis.call('ZRANGEBYLEX', members, from, '(' .. places.FLOWS, 'LIMIT', 0, 1)[1]
       if not member then break end
       local group = string.sub(member, 1, (string.find(member, '\0', 1, true) or #member + 1) - 1)
       if redis.call('HEXISTS', groups, group) == 0 then look_at(group) end

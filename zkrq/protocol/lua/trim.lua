@@ -1,7 +1,7 @@
 #!lua flags=allow-oom
 -- purpose: drop old tombstones, and the payloads that dead clients left with them, of a queue from which nothing is
 -- being removed; otherwise every removal does this.  One page per call.
--- KEYS: server records payloads groups recent tombstones notes lead
+-- KEYS: server records payloads members groups recent tombstones notes lead
 -- ARGV: epoch generation put_window_ms
 -- remembered_ms: how far back removals are remembered, if the bytes did not suffice for all; -1: they did.
 -- reply: OK dropped remembered_ms
