@@ -17,6 +17,8 @@ which they come home; those who bring them die anywhere.
 
 With ``--results`` consumers ack with a result, and callers ask what became of items.
 
+With ``--flows`` some items are members of a flow, which another one follows; clients make it, add to it, and end it.
+
 The clients run the operations of ``zkrq.protocol`` themselves, and what a consumer's process asks for, keeps and hands
 out is decided by ``zkrq.consuming.core``.  A rule of theirs is switched off by overriding one
 small piece, a rule of the scripts by a flag of the model's server.
@@ -26,7 +28,8 @@ small piece, a rule of the scripts by a flag of the model's server.
     bundle.py       a bundle as a script works on it
     content.py      what a server holds of one queue, and how scripts store it
     deciding.py     what the scripts do that decide; moving.py: that bring items home
-    scripts.py      all scripts; test_scripts.py holds them against the real ones
+    ending.py       what the scripts do that end flows
+    scripts.py      all scripts; twins.py holds them against the real ones
     server.py       a server's life, its disk, and the door of its scripts
     membership.py   the view as one client knows it
     runner.py       carries out operations, as requests to servers
@@ -37,6 +40,7 @@ small piece, a rule of the scripts by a flag of the model's server.
     ensemble.py     with several shards: what ZooKeeper holds besides a view
     shards.py       the shards as one client knows them; awaiting.py runs the library's coroutines
     spreading.py    producers and operators of several shards
+    flowing.py      who makes flows, and ends them
     coming.py       who declares a limit or an order over two shards, and who brings items home
     schedule.py     whose turn it is, which message arrives, what fails
     promises.py     what clients were told, and what follows from it

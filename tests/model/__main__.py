@@ -12,6 +12,7 @@ python -m tests.model --schedules 10000 --results                  consumers ack
 python -m tests.model --schedules 10000 --saves                    consumers save what they have done
 python -m tests.model --schedules 10000 --limits                   the queue has a limit of items claimed at once
 python -m tests.model --schedules 10000 --homing                   items of two shards come home for a limit or an order
+python -m tests.model --schedules 10000 --flows                    some items are members of a flow
 python -m tests.model --trace 31 --off decided-again               what happened in one schedule
 """
 
@@ -29,6 +30,7 @@ from tests.model.promises import Broken, Promise
 from tests.model.rules import (
     ALL_RULES,
     CLOCK_RULES,
+    FLOW_RULES,
     HOMING_RULES,
     LEVEL_RULES,
     LIMIT_RULES,
@@ -80,6 +82,7 @@ def main() -> int:
     parser.add_argument("--ordered", action="store_true", help="groups keep the order of their pushes")
     parser.add_argument("--settings", action="store_true", help="they do once it is declared; producers do not know it")
     parser.add_argument("--homing", action="store_true", help="items of two shards come home for a limit or an order")
+    parser.add_argument("--flows", action="store_true", help="some items are members of a flow, which another follows")
     cores = os.cpu_count() or 1
     parser.add_argument("--jobs", type=int, default=cores, metavar="N", help=f"processes (default: {cores})")
     parser.add_argument("--trace", type=int, metavar="SEED", help="replay this schedule and tell what happened")
@@ -87,6 +90,7 @@ def main() -> int:
     kind = {"links": given.links, "clocks": given.clocks, "shards": given.shards, "turns": given.turns}
     kind |= {"limited": given.limits, "results": given.results, "levels": given.levels}
     kind |= {"saves": given.saves, "ordered": given.ordered, "settings": given.settings, "homing": given.homing}
+    kind |= {"flows": given.flows}
     if given.trace is not None:
         return replay(given.trace, given.off, given.faults, kind)
     seeds = range(given.first, given.first + given.schedules)
@@ -125,9 +129,11 @@ def ablate(seeds: range, off: Collection[Rule], faults: int, jobs: int, kind: Ma
         "clocks": CLOCK_RULES,
         "settings": SETTINGS_RULES,
         "homing": HOMING_RULES,
+        "flows": FLOW_RULES,
     }
     left_out = {*SHARD_RULES, *(rule for name, rules in special.items() if not kind[name] for rule in rules)}
-    only = SHARD_RULES if kind["shards"] else HOMING_RULES if kind["homing"] else []
+    own = {"shards": SHARD_RULES, "homing": HOMING_RULES, "flows": FLOW_RULES}
+    only = [rule for name, rules in own.items() if kind[name] for rule in rules]
     for rule in only or [rule for rule in Rule if rule not in left_out]:
         findings = explore_together(seeds, jobs=jobs, off=[*off, rule], faults=faults, **kind)
         by_promise = "".join(f"{findings.violations[promise]:>31,}" for promise in Promise)

@@ -12,11 +12,26 @@ from typing import Final, TypeVar
 from tests.model.deciding import SettleAlone
 from tests.model.rules import Rule, Rules
 from tests.model.world import World
-from zkrq.protocol.calls import Apply, Call, Claim, Copied, Decision, Put, Records, Seal, Settle, SettleReply, Turn
+from zkrq.protocol.calls import (
+    Apply,
+    Call,
+    Claim,
+    Copied,
+    Decision,
+    Put,
+    Records,
+    Seal,
+    Settle,
+    SettleReply,
+    Steer,
+    SteerReply,
+    Turn,
+)
 from zkrq.protocol.catchup import CatchUp
 from zkrq.protocol.copying import Moments, QueueCopy
 from zkrq.protocol.deciding import Decided, Deciding, SoFar
 from zkrq.protocol.eviction import Evicting
+from zkrq.protocol.flows import Kind, Look
 from zkrq.protocol.operations import Operations
 from zkrq.protocol.pushing import Pushes
 from zkrq.protocol.records import Bundle, unpack
@@ -165,6 +180,7 @@ class AlteredOperations(Altered, Operations):
     def __init__(self, on: Rules) -> None:
         super().__init__(on)
         self._began_with: Mapping[ServerId, Life] = {}
+        self._stamp: int | None = None
 
     def push_plain(
         self, queue: str, puts: Sequence[Put], *, map_number: int = 0, patient: bool = True
@@ -190,6 +206,34 @@ class AlteredOperations(Altered, Operations):
         if isinstance(call, Seal) and Rule.MAP_RAISES_THE_EPOCH not in self.on:
             return
         yield from super().tell_all(call)
+
+    # -- flows -------------------------------------------------------------------------------------------------------
+
+    def end_flow(self, queue: str, flow: str) -> Operation[Look]:
+        self._stamp = None
+        return super().end_flow(queue, flow)
+
+    def look(self, queue: str, flow: str) -> Operation[SteerReply]:
+        if Rule.SEAL_IS_EVERYWHERE in self.on:
+            return (yield from super().look(queue, flow))
+        return (yield from self.ask_primary(Steer(queue, flow, "look")))
+
+    def ask_servers(self, queue: str, flow: str) -> Operation[tuple[frozenset[str], list[bytes]]]:
+        if Rule.FLOW_ASKS_ALL not in self.on:
+            return frozenset(), []
+        left, bundles = yield from super().ask_servers(queue, flow)
+        if Rule.STAMP_IS_READ_FIRST not in self.on:
+            self._stamp = (yield from super().look(queue, flow)).stamp
+        if Rule.MISSED_IS_NOT_DONE not in self.on:
+            left -= {Kind.DEAD, Kind.MISSED}
+        return left, bundles if left else []
+
+    def steer(self, queue: str, flow: str, verb: str, *, stamp: int = 0, keep_ms: int = 0) -> Operation[SteerReply]:
+        stamp = stamp if self._stamp is None else self._stamp
+        return (yield from super().steer(queue, flow, verb, stamp=stamp, keep_ms=keep_ms))
+
+    def is_settled(self, view: View) -> bool:
+        return Rule.FLOW_WAITS_FOR_OTHERS not in self.on or super().is_settled(view)
 
     def _settle_everywhere(self, call: Settle) -> Operation[Decided[SettleReply]]:
         lost: list[Sequence[bytes]] = []

@@ -6,11 +6,19 @@ A coroutine that awaits nothing but what is below needs no event loop: it is a g
 
 from __future__ import annotations
 
-from collections.abc import Coroutine, Generator
-from typing import Any, Generic, TypeVar
+import asyncio
+import secrets
+from collections.abc import Awaitable, Coroutine, Generator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from unittest.mock import patch
 
 from tests.model.membership import PAUSE, Steps
 from tests.model.world import World
+from zkrq.base import clock
+
+if TYPE_CHECKING:
+    from tests.model.ensemble import Ensemble
 
 T = TypeVar("T")
 
@@ -43,3 +51,21 @@ def doze(world: World) -> Awaited[None]:
 def _pause(turns: range = range(1)) -> Steps[None]:
     for _ in turns:
         yield PAUSE
+
+
+@contextmanager
+def determined(ensemble: Ensemble) -> Generator[None]:
+    """What the library's coroutines read besides: the clock, and names that are used once."""
+    clock.go_by(lambda: ensemble.now_ms * 1000)
+    try:
+        with (
+            patch.object(secrets, "token_hex", lambda length=32: ensemble.first.nonce()),
+            patch.object(asyncio, "gather", _in_turn),  # there is no event loop
+        ):
+            yield
+    finally:
+        clock.go_by(clock.machine_us)
+
+
+async def _in_turn(*awaitables: Awaitable[T]) -> list[T]:
+    return [await each for each in awaitables]

@@ -15,7 +15,19 @@ from typing import NamedTuple
 from zkrq.protocol import payloads, records
 from zkrq.protocol.calls import read_notes
 from zkrq.protocol.homing import MOVED
-from zkrq.protocol.records import REFUSED, REQUEUED, SAVED_FIELD, Bundle, Own, Row, State, Version, shared_fields
+from zkrq.protocol.records import (
+    HELD,
+    MEMBER,
+    REFUSED,
+    REQUEUED,
+    SAVED_FIELD,
+    Bundle,
+    Own,
+    Row,
+    State,
+    Version,
+    shared_fields,
+)
 
 QUEUED, CLAIMED, DEAD, GONE = State.QUEUED.value, State.CLAIMED.value, State.DEAD.value, State.GONE.value
 WAITING = QUEUED + REQUEUED
@@ -78,6 +90,7 @@ class Draft:
         """The row of the claim that the script makes."""
         self.decided = False
         self.told = False
+        self.text = bundle.text
         self._bundle = bundle
 
     @property
@@ -91,6 +104,21 @@ class Draft:
     @property
     def order(self) -> float:
         return self._bundle.order
+
+    @property
+    def flow(self) -> str:
+        """The flow of which the items are members, empty: of none."""
+        return self._bundle.fields.get(MEMBER, b"").decode()
+
+    @property
+    def held_for(self) -> str:
+        """The flow for whose end the item was held, empty: for none."""
+        return self._bundle.fields.get(HELD, b"").decode()
+
+    @property
+    def is_living(self) -> bool:
+        """Whether an item is queued or claimed."""
+        return any(state in WAITING + CLAIMED for state in self.states)
 
     @property
     def is_alone(self) -> bool:
@@ -109,6 +137,7 @@ class Draft:
             attempts=self.attempts,
             rows=self.rows,
             own=self.own,
+            text=self.text,
             due_us=0,
             fields=_fields(self._bundle, self.saves),
         )
@@ -195,9 +224,18 @@ class Draft:
         self.own[position] = Own(due_us, failures)
         self.set(range(position, position + 1), REQUEUED, 0)
 
+    def waits_for_ever(self, position: int) -> bool:
+        """Whether the item is queued for a moment that never comes."""
+        return self.states[position] == REQUEUED and self.own[position].moment_us >= NEVER_US
+
     def is_adopted(self, position: int) -> bool:
         """Whether the shard from which the item comes has not decided yet that it has left."""
-        return self.states[position] == REQUEUED and self.own[position].moment_us >= NEVER_US
+        return self.waits_for_ever(position) and not self.held_for
+
+    def is_missed(self, position: int) -> bool:
+        """Whether the item was removed otherwise than by an ack."""
+        row = self.rows[self.rows_of[position] - 1] if self.rows_of[position] else None
+        return self.states[position] == GONE and (row is None or not row.seq) and not self.has_left(position)
 
     def has_left(self, position: int) -> bool:
         """Whether another shard has adopted the item, and this one has let it go."""

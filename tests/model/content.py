@@ -27,9 +27,11 @@ from tests.model.bundle import (
 from tests.model.rules import Rule, Rules
 from zkrq.protocol import calls
 from zkrq.protocol.calls import bundle_and_position
+from zkrq.protocol.flows import Stage
 from zkrq.protocol.payloads import split
 from zkrq.protocol.records import (
     Bundle,
+    State,
     Version,
     is_alone,
 )
@@ -45,11 +47,34 @@ QUEUE = "queue"
 LIMITS = b"\1limits"
 """Id of the record that says whether the queue keeps an order."""
 
+PAUSED = State.PAUSED.value
+"""The state of a record that is about the queue itself, and in force."""
+
 SLOTS_MAX = 1_000
 """More items than a schedule has."""
 
 HEAD = slice(0, 9)
 """What ``Heads`` names of a record: format and version."""
+
+
+def flow_id(name: str) -> Item:
+    """The id of the record of a flow."""
+    return f"\1flow {name}".encode()
+
+
+def stage_of(packed: bytes | None) -> Stage:
+    """How far a flow is whose record this is."""
+    if packed is None:
+        return Stage.UNKNOWN
+    flow = unpack(packed)
+    if flow.states != PAUSED:
+        return Stage.ENDED
+    return Stage.SEALED if flow.text.startswith("1") else Stage.OPEN
+
+
+def is_itself(id: Item) -> bool:
+    """Tell whether a record is about the queue itself."""
+    return id[:1] == b"\1"
 
 
 def owner_of(token: Token) -> str:
@@ -294,8 +319,24 @@ class Work:
         else:
             draft.told = True
 
+    def _lived(self, draft: Draft) -> bool:
+        """Whether a member of a bundle lived before this call."""
+        known = self._scripts.held.records.get(draft.id)
+        return known is not None and Draft(draft.id, unpack(known)).is_living
+
+    def _raise_stamp(self, name: str) -> None:
+        """Note that a member of a flow has come to life."""
+        flow = self.open(flow_id(name))
+        if flow and flow.states[0] == PAUSED and Rule.LIFE_RAISES_THE_STAMP in self._scripts.on:
+            self.touch(flow)
+            is_sealed, stamp, keep_ms = flow.text.split()
+            flow.text = f"{is_sealed} {int(stamp) + 1} {keep_ms}"
+
     def commit(self) -> list[object]:
         """Store what was decided; return it, and what was told, as the reply carries it."""
+        for draft in list(self.opened.values()):
+            if draft.flow and draft.decided and draft.is_living and not self._lived(draft):
+                self._raise_stamp(draft.flow)
         flat: list[object] = []
         for id, draft in self.opened.items():
             if draft.decided:

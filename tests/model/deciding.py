@@ -9,6 +9,7 @@ from tests.model.bundle import (
     CLAIMED,
     DEAD,
     GONE,
+    NEVER_US,
     QUEUED,
     WAITING,
     Draft,
@@ -20,10 +21,13 @@ from tests.model.bundle import (
     taken_apart,
     unpack,
 )
-from tests.model.content import SLOTS_MAX, Item, Storing, Token, Work, group_of, ok, place_of
+from tests.model.content import SLOTS_MAX, Item, Storing, Token, Work, flow_id, group_of, ok, place_of, stage_of
 from tests.model.rules import Rule
 from zkrq.protocol import calls
+from zkrq.protocol.flows import Stage
 from zkrq.protocol.records import (
+    HELD,
+    MEMBER,
     REFUSED,
     REQUEUED,
     Row,
@@ -52,6 +56,8 @@ class Deciding(Storing):
         held = self.held
         if self.keeps_order and Rule.PLAIN_IS_REFUSED_IN_ORDER in self.on:
             return Answer(Status.DECIDE, (b"o",))
+        if any(not self.takes_plain(put) for put in call.items):
+            return Answer(Status.DECIDE, (b"f",))
         late: list[int] = []
         told: list[object] = []
         for at, put in enumerate(call.items, 1):
@@ -70,6 +76,15 @@ class Deciding(Storing):
                 told += (at, here.version.n, bytes(lost))
             self.complete(id, here, put.payload)
         return ok(late, told)
+
+    def stage_of(self, flow: str) -> Stage:
+        """How far a flow is, as this server knows it."""
+        return stage_of(self.held.records.get(flow_id(flow)))
+
+    def takes_plain(self, put: calls.Put) -> bool:
+        """Whether this server takes a plain push: of a member only while its flow is open."""
+        flow = unpack(put.record).fields.get(MEMBER, b"").decode()
+        return not flow or self.stage_of(flow) is Stage.OPEN or Rule.PUSH_LOOKS_AT_ITS_FLOW not in self.on
 
     def push_decided(self, epoch: int, call: calls.PushDecided) -> Answer:
         if self.keeps_order and not call.in_order and Rule.PLAIN_IS_REFUSED_IN_ORDER in self.on:
@@ -100,6 +115,11 @@ class Deciding(Storing):
             if again:
                 self._enter(work, put, known, REFUSED)
             return b"L"
+        flow = new.fields.get(MEMBER, new.fields.get(HELD, b"")).decode()
+        if flow and self.stage_of(flow) not in (Stage.OPEN, Stage.SEALED):
+            if again:
+                self._enter(work, put, known, REFUSED)
+            return b"E"
         if self.keeps_order and Rule.ORDER_BY_SETTINGS in self.on:
             put = put._replace(record=in_order(put.record))
         draft = self._enter(work, put, known, QUEUED)
@@ -131,6 +151,8 @@ class Deciding(Storing):
         work.touch(known)
         if id == put.id.encode():
             known.set(range(1), state)
+            if known.held_for and state == QUEUED:
+                known.adopt(0, NEVER_US, 0)
             return known
         known.make_room(position)
         if state == QUEUED:
@@ -294,7 +316,9 @@ class Deciding(Storing):
                 return
             whole, row = self.held.payloads.get(draft.id), 0
             lacking = self.lacks_payloads(draft.id, draft)
-            for at in [at for at, state in enumerate(draft.states) if state in WAITING and not draft.is_adopted(at)]:
+            for at in [
+                at for at, state in enumerate(draft.states) if state in WAITING and not draft.waits_for_ever(at)
+            ]:
                 run = range(at, at + 1)
                 if whole is None or (lacking and not has_payload(whole, at)):
                     if draft.pushed_at_ms in self.clock.old:

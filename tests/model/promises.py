@@ -13,6 +13,7 @@ from tests.model.content import QUEUE, Clock, Item, Token, group_of, handed, own
 from tests.model.server import Server, items_of
 from zkrq.protocol.calls import Claim, Fence, Redrive
 from zkrq.protocol.clocks import PUT_WINDOW_MS
+from zkrq.protocol.flows import CANCELLED
 from zkrq.protocol.shards import FIRST_VIEW
 
 
@@ -41,6 +42,11 @@ class Promise(enum.Enum):
     BESIDE_HOME = "claimed beside home"
     OUT_OF_ORDER = "out of order in a group"
     TOKEN_WENT_BACK = "token of a group went back"
+    FLOW_EARLY = "what follows a flow came before all members had ended"
+    FLOW_AFTER = "a member came after what follows its flow"
+    FLOW_TWICE = "a flow is followed twice"
+    FLOW_TOLD_OTHERWISE = "a flow had another outcome before"
+    NOTHING_FOLLOWS = "nothing follows a flow"
     INCONSISTENT = "what a client knows is inconsistent"
 
 
@@ -67,6 +73,32 @@ _PLACED = re.compile(rb"-[0-9a-f]{8}-0(@[a-z]+)?")
 def same(item: Item) -> Item:
     """What the user calls the item, whichever shard it was placed on."""
     return _PLACED.sub(b"", item)
+
+
+class Flow:
+    """What clients were told of the flow."""
+
+    def __init__(self, counts: defaultdict[str, int]) -> None:
+        self.counts = counts
+        self.returned = set[Item]()
+        """Members whose push has returned."""
+        self.follows = False
+        """Whether something follows it."""
+        self.outcome = b""
+        self.came = set[Item]()
+        """What came after it."""
+        self.is_judged = True
+        self.is_ending = False
+        """Whether a client is about to have the end decided."""
+
+    def __repr__(self) -> str:
+        return f"{self.returned=} {self.outcome=} {self.came=}"
+
+    def tell(self, outcome: bytes) -> None:
+        """A client was told how the flow has ended."""
+        if self.outcome and outcome != self.outcome and self.is_judged:
+            raise Broken(Promise.FLOW_TOLD_OTHERWISE, f"{outcome}, {self.outcome} before")
+        self.outcome = outcome
 
 
 class Ledger:
@@ -126,6 +158,7 @@ class Ledger:
         """Those of pushes without an identity, where there are several shards."""
         self.forgiven: set[Token] = set()
         self.counts: defaultdict[str, int] = defaultdict(int)
+        self.flow = Flow(self.counts)
         self.wronged: set[tuple[str, str, str]] = set()
 
     # -- what clients report -----------------------------------------------------------------------------------------
@@ -157,6 +190,7 @@ class Ledger:
             raise Broken(Promise.REDELIVERED, f"item {item} to token {token}")
         if len(holders) > 1:
             raise Broken(Promise.TWO_HOLDERS, f"item {item} with tokens {sorted(holders)}")
+        self._check_flow(item)
         if self.clock.homed and not self.is_judged(item, token):
             return
         if limit := self.clock.limit:
@@ -184,6 +218,24 @@ class Ledger:
         self.counts["saves"] += 1
         if token not in self.forgiven:
             self.saved[item] |= frozenset(state.split())
+
+    def _check_flow(self, item: Item) -> None:
+        """What follows a flow comes once, and after all members."""
+        flow = self.flow
+        if not flow.is_judged:
+            return
+        if item.startswith(b"then"):
+            if flow.outcome == CANCELLED:
+                raise Broken(Promise.FLOW_TOLD_OTHERWISE, f"{item}, though it was cancelled")
+            self.counts["follows"] += item not in flow.came
+            flow.came.add(item)
+            missing = {each for each in flow.returned if not self.maybe_acked[each] - {"an operator"}}
+            if missing:
+                raise Broken(Promise.FLOW_EARLY, f"{item} before {sorted(missing)}")
+            if len(flow.came) > 1:
+                raise Broken(Promise.FLOW_TWICE, f"{sorted(flow.came)}")
+        elif flow.came and item in flow.returned:
+            raise Broken(Promise.FLOW_AFTER, f"{item} after {sorted(flow.came)}")
 
     def is_judged(self, item: Item, token: Token) -> bool:
         """Whether a claim was asked for since it was declared that one server decides about all of them; then it is
@@ -348,6 +400,7 @@ class Ledger:
         had still decided, which is now the one to be believed: that ack counts, whose handler had done its work.  Nor
         that it let an item go home: both shards may have it."""
         self.may_come_again |= self.coming
+        self.flow.is_judged = False
         self.acked.clear()
         self.results.clear()
         self.saved.clear()
@@ -415,8 +468,8 @@ class Ledger:
             told = "; ".join(f"{item}: {here.get(item)}, {there.get(item)}" for item in sorted(differing))
             raise Broken(Promise.DIVERGED, f"{primary.id} and {follower.id} in {told}")
 
-    def check_delivery(self, primary: Server, register: str) -> None:
-        """Time passes, the dead are fenced: now everything that is owed can be claimed."""
+    def check_delivery(self, primary: Server, register: str, *, besides: Collection[Item] = ()) -> None:
+        """Time passes, the dead are fenced: now everything that is owed can be claimed.  ``besides``: what is held."""
         held = {token for holders in self.holders.values() for token in holders}
         known = held | (self.lapsed - self.fenced)  # a fence that was not completed is found and done again, by anybody
         drafts = [Draft(bundle, record) for bundle, record in primary.records.items()]
@@ -433,7 +486,7 @@ class Ledger:
         redrive_all(primary)
         everything = Claim(QUEUE, "the last", 1, len(primary.alive), 1, "", 0, "X", 0, 0)
         delivered = {id for id, *_ in handed(everything.read(primary.ask(everything).body))}
-        if missing := self.owed_by(register) - delivered:
+        if missing := self.owed_by(register) - delivered - set(besides):
             raise Broken(Promise.STRANDED, f"items {sorted(missing)} on {primary.id}")
 
 

@@ -397,6 +397,56 @@ class Rule(enum.Enum):
         "home forgets an adopted item only if it has ended on its shard for good",
         "a consumer has it, lets it be queued again, another client brings it, and then the first one has it forgotten",
     )
+    FLOW_ASKS_ALL = (
+        0,
+        "a flow ends only if no server in sync knows of a member that lives",
+        "the primary alone has an ack, dies, and the next one delivers the member after what follows the flow",
+    )
+    FLOW_WAITS_FOR_OTHERS = (
+        0,
+        "no flow ends while a server is caught up, or may come back with what it has",
+        "it has taken a push of a member that no other server knows, and brings it back",
+    )
+    STAMP_IS_READ_FIRST = (
+        0,
+        "the stamp of a flow is read before servers are asked",
+        "a member came in between, and the end is decided under the stamp that it has raised",
+    )
+    LIFE_RAISES_THE_STAMP = (
+        0,
+        "a decision by which a member comes to life raises the stamp of its flow",
+        "a member comes after a server was asked, and nothing tells",
+    )
+    SEAL_IS_EVERYWHERE = (
+        0,
+        "every server knows that a flow is sealed before it is asked what is left",
+        "a server takes a plain push of a member after it was asked",
+    )
+    PUSH_LOOKS_AT_ITS_FLOW = (
+        0,
+        "a server takes a plain push of a member only while it knows the flow as open",
+        "a maker that was slow pushes into a flow that has ended",
+    )
+    MISSED_IS_NOT_DONE = (
+        0,
+        "a flow is done only if no server in sync knows of a member that ended otherwise than by an ack",
+        "a cancel has reached one server alone, which leads later: what remains contradicts the outcome",
+    )
+    END_IS_DECIDED_ONCE = (
+        0,
+        "only a flow that runs is ended",
+        "it was cancelled, and is done after that",
+    )
+    OPENING_MOVES_THE_STATE = (
+        0,
+        "what follows a flow is there from the start, and opening it moves its state",
+        "two clients end the flow, and each pushes what follows",
+    )
+    LOOKS_END_WHAT_IS_DUE = (
+        0,
+        "whoever looks ends a flow that is due, and opens what is held",
+        "the client that acked the last member has died, and nothing follows",
+    )
     PUSH_NAMES_ITS_MAP = (
         0,
         "a push is placed by a shard map, and sent only under a view that asks for no newer one",
@@ -570,3 +620,6 @@ HOMING_RULES = [Rule.HELD_ELSEWHERE, Rule.HOME_FIRST, Rule.ADOPTED_EVERYWHERE, R
 
 TURN_RULES = [Rule.TURN_FINDS_ITS_OWN, Rule.EACH_PART_HAS_A_VERDICT]
 """Rules about turns alone."""
+
+FLOW_RULES = list(Rule)[list(Rule).index(Rule.FLOW_ASKS_ALL) : list(Rule).index(Rule.PUSH_NAMES_ITS_MAP)]
+"""Rules about flows."""

@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
-import secrets
-from collections.abc import Awaitable, Generator, Iterable, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Sequence
 from typing import TypedDict, TypeVar
-from unittest.mock import patch
 
 from tests.levels import LATER
 from tests.model.actors import Actor, Client, Fault, Message, take
-from tests.model.awaiting import steps_of
+from tests.model.awaiting import determined, steps_of
 from tests.model.bundle import put_together, taken_apart
 from tests.model.clients import Caller, Cut, Declarer, Producer, Reaper, Upgrader, Watcher
 from tests.model.coming import (
@@ -29,6 +25,7 @@ from tests.model.coming import (
 from tests.model.consumers import Consumer
 from tests.model.content import QUEUE
 from tests.model.ensemble import Ensemble
+from tests.model.flowing import Slow, Working, clients_of_flow, end_flow, is_early
 from tests.model.membership import Refused, Steps
 from tests.model.promises import Broken, Promise
 from tests.model.repair import Repairer, Scrubber
@@ -36,7 +33,6 @@ from tests.model.rules import ALL_RULES, Rule, Rules
 from tests.model.server import TIMED_OUT, Server
 from tests.model.spreading import SECONDS, Namer, Operator, Patient, Spreader, Spreading, Steady
 from tests.model.world import Links, World
-from zkrq.base import clock
 from zkrq.protocol.calls import Enrol, Reserve, Wipe
 from zkrq.protocol.replies import Answer, Status
 from zkrq.protocol.shards import ShardName
@@ -109,6 +105,7 @@ class Kind(TypedDict, total=False):
     ordered: bool
     settings: bool
     homing: bool
+    flows: bool
 
 
 class Schedule:
@@ -129,6 +126,7 @@ class Schedule:
         ordered: bool = False,
         settings: bool = False,
         homing: bool = False,
+        flows: bool = False,
     ) -> None:
         """``links``: one client does not always reach one server.  ``clocks``: that of one server is wrong at times.
         ``shards``: a second shard comes and goes.
@@ -137,7 +135,9 @@ class Schedule:
         done.  ``levels``: clients are of two
         releases, and the level is raised.  ``ordered``: groups keep the order of their pushes.
         ``settings``: they do once a client has declared it, and producers do not know of it.
-        ``homing``: a limit or an order is declared while items are on two shards, from one of which they come home."""
+        ``homing``: a limit or an order is declared while items are on two shards, from one of which they come home.
+        ``flows``: some items are members of a flow, which another one follows."""
+        self._has_flow = flows
         shards = shards and not homing
         self.world = World(
             seed,
@@ -175,10 +175,11 @@ class Schedule:
             self.world.on_founded = self._know_another
             self.world.is_busy = lambda: any(isinstance(actor.client, Spreading) for actor in self._alive)
             producers = self._spread(self._ensemble)
+        consumer = Patient if shards else Working if flows else Consumer
         self._enter(
-            *producers,
-            *(Patient(self.world) if shards else Consumer(self.world) for _ in range(3)),
-            *(Steady(self.world) if shards else Repairer(self.world) for _ in range(2)),
+            *(clients_of_flow(self.world) if flows else producers),
+            *(consumer(self.world) for _ in range(3)),
+            *((Steady if shards else Slow if flows else Repairer)(self.world) for _ in range(2)),
             Reaper(self.world),
             Scrubber(self.world),
             *(Caller(self.world) for _ in range(CALLERS if results else 0)),
@@ -257,7 +258,7 @@ class Schedule:
     def run(self) -> None:
         """Go on until all clients are through, then check.  Raises ``Broken``."""
         if self._ensemble:
-            with _determined(self._ensemble):
+            with determined(self._ensemble):
                 self._run(2 * STEPS_MAX)
         else:
             self._run(STEPS_MAX)
@@ -268,7 +269,7 @@ class Schedule:
             if not self._alive:
                 break
             dice = random() * self._rarity
-            if dice < RARE and self._rare(dice):
+            if dice < RARE and not (self._has_flow and is_early(self.world)) and self._rare(dice):
                 continue
             turns = len(ready) + len(network)
             if not turns:
@@ -554,6 +555,8 @@ class Schedule:
         primary = world.view.primary(QUEUE)
         if primary not in believed:
             return
+        if self._has_flow and len(believed) < len(world.view.members):
+            return
         if len(believed) == len(world.view.members):
             world.ledger.pushing.clear()
             # One ends early where it evicts a learner that has lost its memory.
@@ -561,7 +564,13 @@ class Schedule:
             for id in believed:
                 world.ledger.check_content(world.servers[id], world.register)
                 world.ledger.check_likeness(world.servers[primary], world.servers[id])
-        world.ledger.check_delivery(world.servers[primary], world.register)
+        if self._has_flow:
+            for server in world.servers.values():
+                self._resume(server)
+            self._bring_back(world)
+            end_flow(world, self._carry_out)
+        else:
+            world.ledger.check_delivery(world.servers[primary], world.register)
 
     def _count_bundles(self, servers: list[Server]) -> None:
         """Count what only bundles of several items can be like."""
@@ -582,21 +591,3 @@ class Schedule:
                 answers = [self._servers[request.server].receive(request) for request in requests]
         except StopIteration as stop:
             return stop.value
-
-
-@contextmanager
-def _determined(ensemble: Ensemble) -> Generator[None]:
-    """What the library's coroutines read besides: the clock, and names that are used once."""
-    clock.go_by(lambda: ensemble.now_ms * 1000)
-    try:
-        with (
-            patch.object(secrets, "token_hex", lambda length=32: ensemble.first.nonce()),
-            patch.object(asyncio, "gather", _in_turn),  # there is no event loop
-        ):
-            yield
-    finally:
-        clock.go_by(clock.machine_us)
-
-
-async def _in_turn(*awaitables: Awaitable[T]) -> list[T]:
-    return [await each for each in awaitables]

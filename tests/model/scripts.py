@@ -22,8 +22,8 @@ from tests.model.bundle import (
     unpack_notes,
     unpack_saved,
 )
-from tests.model.content import HEAD, LIMITS, QUEUE, Content, Item, Work, ok, place_of
-from tests.model.moving import Moving
+from tests.model.content import HEAD, LIMITS, QUEUE, Content, Item, Work, is_itself, ok, place_of
+from tests.model.ending import Ending
 from tests.model.rules import Rule
 from zkrq.protocol import calls
 from zkrq.protocol.homing import MOVED
@@ -40,7 +40,7 @@ PAGE = 2
 """Bundles on a page, so that writes come between two pages."""
 
 
-class Scripts(Moving):
+class Scripts(Ending):
     """One server's content, and a method for each script, by its name."""
 
     def run(self, epoch: int, call: calls.Call[Any]) -> Answer:
@@ -129,7 +129,7 @@ class Scripts(Moving):
             self._take_saved(id, unpack(packed), unpack_saved(notes))
             if otherwise:
                 superseded += (at, bytes(otherwise))
-            if not counts.is_alive or id == LIMITS:
+            if not counts.is_alive or is_itself(id):
                 continue
             if payload:
                 self.complete_each(id, counts, payload)
@@ -260,7 +260,7 @@ class Scripts(Moving):
         return ok(unknown, different)
 
     def _is_whole(self, id: Item, bundle: Bundle) -> bool:
-        if id == LIMITS:
+        if is_itself(id):
             return True
         if len(bundle.states) == 1 and not may_lack(bundle):
             return id in self.held.payloads
@@ -289,7 +289,7 @@ class Scripts(Moving):
             draft = work.begin(id, unpack(packed))
             draft.notes, draft.saved = unpack_notes(notes), unpack_saved(notes)
             self.held.known = True
-            if unpack(packed).is_alive and id != LIMITS:
+            if unpack(packed).is_alive and not is_itself(id):
                 assert payload is not None, "the scrub forwards whole items only"
                 self.held.payloads[id] = payload
             work.touch(draft)

@@ -179,7 +179,7 @@ def test_a_driver_is_imported_by_one_module(driver: str) -> None:
 CALLERS = {
     "zkrq.replication.request": "sends typed calls",
     "tests.lua.one_server": "sends typed calls",
-    "tests.model.test_scripts": "sends typed calls",
+    "tests.model.twins": "sends typed calls",
     "tests.simulation.test_isolation": "calls scripts after one another, with words that are drawn by the headers",
     "tests.simulation.test_mini_redis_scripts": "compares two servers, on words that are drawn by the headers",
     "tests.unit.test_scripts": "checks the names of the keys",

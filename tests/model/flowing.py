@@ -1,0 +1,412 @@
+"""Who makes flows, pushes members into them, and ends them.
+
+There is one flow.  Two clients make it, as a handler does that is delivered twice: each begins it, pushes what follows
+and members of its own, and seals it while the other one may push still.  Members come from others, too, at any moment.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
+from typing import Any
+
+from tests.model.bundle import CLAIMED, NEVER_US, unpack
+from tests.model.consumers import Consumer
+from tests.model.content import QUEUE, Item, flow_id, stage_of
+from tests.model.membership import PAUSE, Steps
+from tests.model.process import Process
+from tests.model.promises import Broken, Promise
+from tests.model.repair import Repairer, Scrubber
+from tests.model.rules import Rule
+from tests.model.runner import Client
+from tests.model.server import Server, content_of
+from tests.model.world import World
+from zkrq.protocol.calls import Apply, Call, Cancel, PushDecided, Put, Settle, Steer, item_id, runs
+from zkrq.protocol.flows import DONE, Kind, Look, Stage
+from zkrq.protocol.operations import Operations
+from zkrq.protocol.payloads import join
+from zkrq.protocol.pushing import Done, FlowOver, Known, Pushes
+from zkrq.protocol.records import HELD, MEMBER, VERSION_BYTES, Bundle, State, fresh, with_fields
+from zkrq.protocol.steps import Answers, Ask, DecisionNeeded, Failure
+
+FLOW = "f"
+
+FOLLOWING = "then"
+"""The item that follows the flow."""
+
+SIZES = (0, 1, 2)
+"""Items of a bundle of members; 0: one that is alone."""
+
+
+def member(number: int, size: int) -> Put:
+    """A push of members."""
+    id = f"zkrq-{number:02}-0-0" if size else f"{number:02}"
+    contents = [content_of(item_id(id, at).encode()) for at in range(size)] or [content_of(id.encode())]
+    return Put(id, with_fields(fresh(0, number, size=size or None), {MEMBER: FLOW.encode()}), join(contents))
+
+
+def following(id: str, number: int) -> Put:
+    """A push of what follows."""
+    return Put(id, with_fields(fresh(0, number), {HELD: FLOW.encode()}), join([content_of(id.encode())]))
+
+
+class Flowing(Client):
+    """A client of the flow."""
+
+    TRIES = 3
+
+    def pause(self, most: int) -> Steps[None]:
+        for _ in range(self.world.below(most)):
+            yield PAUSE
+
+    def steer(self, verb: str) -> Steps[Stage]:
+        """How far the flow is then; unknown where that cannot be said."""
+        for _ in range(self.TRIES):
+            try:
+                reply = yield from self.run(self.operations.steer(QUEUE, FLOW, verb, keep_ms=1000))
+            except Failure:
+                yield from self.refresh()
+            else:
+                return self.told(Stage(reply.now.decode()), reply.outcome)
+        return Stage.UNKNOWN
+
+    def told(self, stage: Stage, outcome: bytes) -> Stage:
+        if stage is Stage.ENDED:
+            self.world.ledger.flow.tell(outcome)
+            self.check_nothing_lives()
+        return stage
+
+    def check_nothing_lives(self) -> None:
+        """Raise ``Broken`` if a server in sync knows of a member that lives, of a flow that is done."""
+        world, flow = self.world, self.world.ledger.flow
+        if flow.outcome != DONE or not flow.is_judged:
+            return
+        for id in [id for id in world.view.members if world.in_sync(id)]:
+            living = [each for each, record in world.servers[id].records.items() if is_living(record)]
+            if living:
+                raise Broken(Promise.FLOW_EARLY, f"{living} on {id} after the end")
+
+    def push(self, put: Put, *, decided: bool) -> Steps[bool]:
+        """Push until that returns; whether it has."""
+        flow, number = self.world.ledger.flow, unpack(put.record).pushed_at_ms
+        self.world.ledger.pushing.add(number)
+        try:
+            for _ in range(self.TRIES):
+                try:
+                    pushes = yield from self.run(
+                        self.operations.push_decided(PushDecided(QUEUE, self._singles(put), in_order=True))
+                        if decided
+                        else self.operations.push_plain(QUEUE, [put])
+                    )
+                except DecisionNeeded:
+                    flow.counts["members decided"] += 1
+                    decided = True
+                    continue
+                except Failure:
+                    yield from self.refresh()
+                    decided = decided or not self._is_alone(put)
+                    continue
+                if self._note(put, pushes, decided=decided):
+                    return True
+                decided = True
+            return False
+        finally:
+            self.world.ledger.pushing.discard(number)
+
+    def _is_alone(self, put: Put) -> bool:
+        return unpack(put.record).is_alone
+
+    def _singles(self, put: Put) -> list[Put]:
+        return [put] if self._is_alone(put) else [put.single(at) for at in range(put.size)]
+
+    def _note(self, put: Put, pushes: Pushes, *, decided: bool) -> bool:
+        """Note which members are pushed; whether nothing is left to do."""
+        ledger = self.world.ledger
+        is_over = True
+        for at in range(put.size):
+            one = pushes.exceptional.get((at, 0) if decided and not self._is_alone(put) else (0, at))
+            if isinstance(one, FlowOver):
+                ledger.counts["flow is over"] += 1
+            elif isinstance(one, Done | Known | None):
+                item = put.item_id(at).encode()
+                ledger.pushed.add(item)
+                if unpack(put.record).fields.get(MEMBER):
+                    ledger.flow.returned.add(item)
+            else:
+                is_over = False
+        return is_over
+
+
+def half_done(steps: Steps[Any], kind: type[Call[Any]]) -> Steps[bool]:
+    """Go on until a call of this kind was answered, for the first time, and no further; whether one was."""
+    answers: Any = None
+    with suppress(StopIteration):
+        while True:
+            requests = steps.send(answers)
+            answers = yield requests
+            if any(isinstance(request.call, kind) for request in requests):
+                steps.close()
+                return True
+    return False
+
+
+class Maker(Flowing):
+    """Begins the flow, pushes what follows and members, and seals it."""
+
+    BEGINS = 10
+    SEALS = 4
+    DIES_IN_THE_SEAL = 0.3
+
+    def __init__(self, world: World, numbers: Iterable[int]) -> None:
+        super().__init__(world)
+        self.numbers = list(numbers)
+
+    def work(self) -> Steps[None]:
+        world, ledger = self.world, self.world.ledger
+        yield from self.pause(self.BEGINS)
+        if (yield from self.steer("begin")) not in (Stage.OPEN, Stage.SEALED):
+            return
+        following_number, *numbers = self.numbers
+        ledger.flow.follows = ledger.flow.follows or Rule.OPENING_MOVES_THE_STATE not in self.on
+        if Rule.OPENING_MOVES_THE_STATE in self.on:
+            yield from self.push(following(FOLLOWING, following_number), decided=True)
+            ledger.flow.follows = FOLLOWING.encode() in ledger.pushed
+        for number in numbers:
+            put = member(number, SIZES[world.below(len(SIZES))])
+            yield from self.push(put, decided=False)
+            yield from self.pause(self.SEALS)
+        if world.chance(self.DIES_IN_THE_SEAL):
+            yield from half_done(self.steer("seal"), Steer)
+            ledger.flow.counts["sealed"] += 1
+        elif (yield from self.steer("seal")) is Stage.SEALED:
+            ledger.flow.counts["sealed"] += 1
+
+
+class Adder(Flowing):
+    """Pushes members at any moment, mostly while somebody is about to end the flow."""
+
+    WAITS = 1_000
+
+    def __init__(self, world: World, numbers: Iterable[int]) -> None:
+        super().__init__(world)
+        self.numbers = list(numbers)
+
+    def work(self) -> Steps[None]:
+        for number in self.numbers:
+            for _ in range(self.world.below(self.WAITS)):
+                yield PAUSE
+                if self.world.ledger.flow.is_ending:
+                    break
+            decided = self.world.chance(0.5)
+            yield from self.push(member(number, SIZES[self.world.below(len(SIZES))]), decided=decided)
+
+
+class Working(Consumer):
+    """A consumer that comes again and again, and mostly acks."""
+
+    CLAIMS = 2
+    COMES = 5
+    """How often it comes once the flow has ended, and at most."""
+    COMES_MOST = 14
+    RESTS = 30
+    VERBS = ("ack",) * 30 + ("nack", "bury", "release", "extend")
+
+    DIES_IN_AN_ACK = 0.25
+
+    def handle(self) -> Steps[None]:
+        """Settle; or die when the primary has answered, before the other servers are told."""
+        if not self.world.chance(self.DIES_IN_AN_ACK):
+            yield from super().handle()
+            return
+        if (yield from half_done(self.settle(self.part(), self.operations), Settle)):
+            for token in self.tokens:  # until somebody finds out, nobody fences it
+                self.world.ledger.lapse(token)
+            self.tokens.clear()
+            self.process = Process(self.world)
+
+    def work(self) -> Steps[None]:
+        left = self.COMES
+        for _ in range(self.COMES_MOST):
+            left -= bool(self.world.ledger.flow.outcome)
+            if left < 0:
+                return
+            self.process, self.left = Process(self.world), self.CLAIMS
+            yield from super().work()
+            for _ in range(self.world.below(self.RESTS)):
+                yield PAUSE
+
+
+class Slow(Repairer):
+    """Brings servers back, and takes its time between reading a page and writing it."""
+
+    DOZES = 0.3
+    DOZE = 150
+
+    def ask(self, step: Ask) -> Steps[Answers]:
+        if isinstance(step.call, Apply) and self.world.chance(self.DOZES):
+            for _ in range(self.world.below(self.DOZE)):
+                yield PAUSE
+        return (yield from super().ask(step))
+
+
+class FlowCanceller(Flowing):
+    """Cancels the flow, or removes a member, now and then."""
+
+    WAITS = 200
+    CANCELS_ALL = 0.15
+    CANCELS = 0.3
+
+    def work(self) -> Steps[None]:
+        world, flow = self.world, self.world.ledger.flow
+        yield from self.pause(self.WAITS)
+        if world.chance(self.CANCELS_ALL):
+            world.ledger.may_be_removed(FOLLOWING.encode())
+            yield from self.steer("cancel")
+            return
+        items = sorted(flow.returned)
+        if items and world.chance(self.CANCELS):
+            item = items[world.below(len(items))]
+            world.ledger.may_be_removed(item)
+            with suppress(Failure):
+                yield from self.run(
+                    self.operations.decide(Cancel(QUEUE, State.QUEUED.value, 0, world.nonce(), [item.decode()]))
+                )
+                flow.counts["cancelled"] += 1
+
+
+class Ender(Flowing):
+    """Looks whether the flow is due, ends it, and opens what is held."""
+
+    LOOKS = 40
+    MORE = 4
+    """Looks once it has ended."""
+    WAITS = 16
+    DOZES: Mapping[str, float] = {"look": 0.2, "end": 0.5}
+    DOZE = 120
+
+    def work(self) -> Steps[None]:
+        more = self.MORE
+        for _ in range(self.LOOKS if Rule.LOOKS_END_WHAT_IS_DUE in self.on else 0):
+            more -= bool(self.world.ledger.flow.outcome)
+            if more < 0:
+                return
+            yield from self.pause(self.WAITS)
+            self.view = self.world.view
+            with suppress(Failure):
+                yield from self.end()
+
+    def end(self) -> Steps[Look]:
+        """Raises ``Failure``."""
+        look = yield from self.run(self.operations.end_flow(QUEUE, FLOW))
+        self.told(look.stage, look.outcome)
+        if look.stage is Stage.ENDED and Rule.OPENING_MOVES_THE_STATE in self.on:
+            self.world.ledger.flow.counts["opened"] += yield from self.run(self.operations.open_held(QUEUE, FLOW))
+        elif look.stage is Stage.ENDED and look.outcome == DONE:
+            number = 90 + self.world.below(9)
+            yield from self.push(_plain(f"{FOLLOWING}{self.name}", number), decided=True)
+        return look
+
+    def ask(self, step: Ask) -> Steps[Answers]:
+        """Take its time before it looks, or has the end decided: then others push and claim."""
+        flow = self.world.ledger.flow
+        if isinstance(step.call, Steer) and self.world.chance(self.DOZES.get(step.call.verb, 0)):
+            flow.is_ending = True
+            yield from self.pause(self.DOZE)
+        answers = yield from super().ask(step)
+        flow.is_ending = False
+        return answers
+
+
+def _plain(id: str, number: int) -> Put:
+    return Put(id, fresh(0, number), join([content_of(id.encode())]))
+
+
+class LastEnder(Ender):
+    """Ends the flow when nothing fails any more: everything is claimed and acked first."""
+
+    DOZES: Mapping[str, float] = {}
+
+    ROUNDS = 4
+
+    def work(self) -> Steps[None]:
+        if Rule.LOOKS_END_WHAT_IS_DUE not in self.on:
+            return
+        look = yield from self.end()
+        if look.stage is Stage.OPEN:
+            yield from self.steer("seal")
+            look = yield from self.end()
+        if look.stage is Stage.SEALED and Kind.LIVING not in look.kinds:
+            yield from self.steer("finish")
+            yield from self.end()
+
+
+def check_flow(world: World, primary: Server) -> None:
+    """Raise ``Broken`` if what follows the flow waits, though nothing is left of it."""
+    ledger = world.ledger
+    packed = primary.held.records.get(flow_id(FLOW))
+    stage = stage_of(packed)
+    held = held_items(primary)
+    living = [id for id, record in primary.records.items() if is_living(record)]
+    ledger.flow.counts["ended"] += stage is Stage.ENDED
+    if held and not living and stage is not Stage.UNKNOWN:
+        raise Broken(Promise.NOTHING_FOLLOWS, f"{held} on {primary.id}, flow {stage}, {ledger.flow}")
+
+
+def is_living(record: Bundle) -> bool:
+    """Tell whether members of the flow are queued or claimed."""
+    return bool(record.fields.get(MEMBER)) and any(state in "QRC" for state in record.states)
+
+
+def is_held(record: Bundle) -> bool:
+    """Tell whether an item waits for the end of a flow."""
+    return record.states == "R" and record.own[0].moment_us >= NEVER_US
+
+
+def held_items(primary: Server) -> list[Item]:
+    """What is held for the flow."""
+    return [id for id, record in primary.records.items() if record.fields.get(HELD) and is_held(record)]
+
+
+def settle_all(primary: Server) -> None:
+    """Ack everything that the last request was given."""
+    held = primary.held.records
+    settlements = [
+        (id.decode(), runs([at]), held[id][VERSION_BYTES], "the last/1", "ack")
+        for id, record in primary.records.items()
+        for at, state in enumerate(record.states)
+        if state == CLAIMED
+    ]
+    primary.ask(Settle(QUEUE, 0, 0, settlements))
+
+
+def clients_of_flow(world: World) -> list[Client]:
+    """Who makes the flow, adds to it, and ends it."""
+    makers = (Maker(world, range(first, first + 3)) for first in (50, 60))
+    adders = (Adder(world, range(first, first + 2)) for first in (70, 75))
+    return [*makers, *adders, *(Ender(world) for _ in range(2)), FlowCanceller(world)]
+
+
+EARLY = 0.85
+"""How often a rare step is left out because the flow has not ended yet."""
+
+
+def is_early(world: World) -> bool:
+    """Tell whether nothing happens yet that is rare."""
+    return not world.ledger.flow.outcome and world.chance(EARLY)
+
+
+def end_flow(world: World, carry_out: Callable[[Steps[Any]], Any]) -> None:
+    """End what may end, and check that all that is owed is delivered in the end.  ``carry_out``: without faults."""
+    view, ledger = world.view, world.ledger
+    if not Operations().is_settled(view) or not all(map(world.believes, view.members)):
+        return
+    ledger.counts["flows checked"] += 1
+    primary = world.servers[view.primary(QUEUE)]
+    with suppress(Failure):
+        carry_out(LastEnder(world).work())
+    ledger.check_delivery(primary, world.register, besides=held_items(primary))
+    settle_all(primary)
+    carry_out(Scrubber(world).scrub())
+    with suppress(Failure):
+        carry_out(LastEnder(world).work())
+    check_flow(world, world.servers[world.view.primary(QUEUE)])

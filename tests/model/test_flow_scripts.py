@@ -1,0 +1,57 @@
+"""The model's scripts of flows against the real ones, as ``test_scripts.py`` has the others."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.model.content import QUEUE
+from tests.model.rules import ALL_RULES
+from tests.model.twins import LONG_MS, SIZES, Load, Twins, make_calls, payload_of
+from zkrq.protocol import calls
+from zkrq.protocol.records import HELD, MEMBER, fresh, with_fields
+
+FLOWS = ("f", "ff")
+
+MEMBERS, FOLLOWING = ["i1", "zkrq-0b-0-0", "zkrq-0c-0-0"], ["i2"]
+"""Bundles of members, where there are flows, and what follows these."""
+
+
+class FlowLoad(Load):
+    """Draws calls about flows, too."""
+
+    def _member(self) -> calls.PushPlain:
+        return calls.PushPlain(QUEUE, [self._of_flow(id, MEMBER) for id in self.random.sample(MEMBERS, 2)])
+
+    def _added(self) -> calls.PushDecided:
+        rng = self.random
+        put = self._of_flow(rng.choice(MEMBERS), MEMBER)
+        singles = [put.single(at) for at in range(put.size)]
+        following = [self._of_flow(id, HELD) for id in FOLLOWING if rng.random() < 0.3]
+        return calls.PushDecided(QUEUE, [*singles, *following], again=rng.random() < 0.5, in_order=True)
+
+    def _of_flow(self, id: str, kind: str) -> calls.Put:
+        record = fresh(0, self.moment(), size=SIZES[id] or None)
+        return calls.Put(id, with_fields(record, {kind: self.random.choice(FLOWS).encode()}), payload_of(id))
+
+    def _steer(self) -> calls.Steer:
+        rng = self.random
+        verb = rng.choice(["begin", "begin", "seal", "look", "look", "end", "end", "cancel", "finish"])
+        return calls.Steer(QUEUE, rng.choice(FLOWS), verb, rng.randint(0, 2), LONG_MS)
+
+    def _flow_members(self) -> calls.FlowMembers:
+        return calls.FlowMembers(QUEUE, self.random.choice(FLOWS))
+
+    def _open_held(self) -> calls.OpenHeld:
+        return calls.OpenHeld(QUEUE, self.random.choice(FLOWS))
+
+
+DRAWN = (
+    *("member", "added", "steer", "steer", "flow_members", "open_held", "claim", "settle", "settle", "cancel"),
+    *("redrive", "read", "affirm", "forward", "fence", "results", "apply", "cut"),
+)
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_model_and_scripts_treat_flows_alike(seed: int) -> None:
+    twins = Twins(ALL_RULES)
+    make_calls(seed, twins, FlowLoad(seed, twins.model, DRAWN))
