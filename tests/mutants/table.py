@@ -2,7 +2,17 @@
 
 from __future__ import annotations
 
-from tests.mutants import of_access, of_claims, of_limits, of_pushes, of_replication, of_scripts, of_shards, of_views
+from tests.mutants import (
+    of_access,
+    of_claims,
+    of_flows,
+    of_limits,
+    of_pushes,
+    of_replication,
+    of_scripts,
+    of_shards,
+    of_views,
+)
 from tests.mutants.trial import Mutant
 
 MUTANTS: tuple[Mutant, ...] = (
@@ -14,4 +24,5 @@ MUTANTS: tuple[Mutant, ...] = (
     *of_views.MUTANTS,
     *of_replication.MUTANTS,
     *of_access.MUTANTS,
+    *of_flows.MUTANTS,
 )
