@@ -3,16 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import dataclasses
-import importlib
-import json
-import logging
 import os
-import random
 import signal
-import sys
 from collections.abc import AsyncGenerator, Callable
-from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -22,12 +15,12 @@ import zkrq
 import zkrq.logs
 import zkrq.pool.pool
 from tests.every import every
-from tests.harness import HANG, in_process, new_namespace, over_zookeeper, settled, until
+from tests.harness import HANG, in_process, new_namespace, settled, until
 from tests.integration import pool_jobs as jobs
+from tests.integration.pool_stage import DEATHS, Pooled, folder_in, is_alive, pooled
 from zkrq import local
 from zkrq.client.cluster import Cluster
 from zkrq.client.queue import push_encoded
-from zkrq.pool.counts import PoolStatistics
 
 pytestmark = pytest.mark.anyio
 
@@ -36,64 +29,6 @@ pytestmark = pytest.mark.anyio
 async def cluster(servers: local.Servers) -> AsyncGenerator[Cluster, None]:
     async with in_process(servers, new_namespace()) as opened:
         yield opened
-
-
-class Pooled:
-    """A worker with a pool, on one queue that keeps results."""
-
-    def __init__(self, cluster: Cluster, handler: Callable[..., Any], attempts: int, **options: Any) -> None:
-        retry = zkrq.Retry(max_attempts=attempts, backoff=zkrq.constant(0))
-        self.queue: zkrq.ResultQueue[Any, Any] = cluster.queue("jobs", retry=retry, results=zkrq.Results())
-        self.outcomes: list[zkrq.Outcome] = []
-        limit = options.pop("time_limit", None)
-        grace, concurrency = options.pop("grace", 30.0), options.pop("concurrency", 1)
-        self.worker = zkrq.Worker(concurrency=concurrency, grace=grace, pool=zkrq.Processes(**options))
-        self.worker.add(self.queue, handler, time_limit=limit, after=lambda _, outcome: self.outcomes.append(outcome))
-
-    async def do(self, item: Any, **options: Any) -> zkrq.Result[Any]:
-        """Push an item, and wait for its end."""
-        receipt = await self.queue.push(item, **options)
-        result = await self.queue.result(receipt.id, timeout=HANG)
-        assert result.has_ended, result
-        return result
-
-    @property
-    def counts(self) -> PoolStatistics:
-        pool = self.worker._pool  # pyright: ignore[reportPrivateUsage]
-        assert pool
-        return pool.statistics()
-
-    @property
-    def processes(self) -> list[int]:
-        pool = self.worker._pool  # pyright: ignore[reportPrivateUsage]
-        assert pool
-        return [child.process for child in pool._children.values()]  # pyright: ignore[reportPrivateUsage]
-
-
-@asynccontextmanager
-async def pooled(
-    cluster: Cluster, handler: Callable[..., Any], *, attempts: int = 1, **options: Any
-) -> AsyncGenerator[Pooled]:
-    made = Pooled(cluster, handler, attempts, **options)
-    async with made.worker:
-        yield made
-
-
-def is_alive(process: int) -> bool:
-    """Whether a process exists and is no zombie."""
-    try:
-        return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except (FileNotFoundError, ProcessLookupError):
-        return False
-
-
-def parent_of(process: int) -> int:
-    return int(Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[1])
-
-
-def _folder(parent: Path, name: str) -> Path:
-    (folder := parent / name).mkdir()
-    return folder
 
 
 # -- what handlers see -------------------------------------------------------------------------------------------------
@@ -223,16 +158,6 @@ async def test_a_handler_wishes_another_attempt(cluster: Cluster, handler: Calla
         assert [outcome.ending for outcome in pool.outcomes] == [zkrq.Ending.RETRIED, zkrq.Ending.ACKED]
 
 
-DEATHS = {
-    "segfault": "the handler's process was killed by SIGSEGV",
-    "exit": "the handler's process ended with exit code 3",
-    "kill": "the handler's process was killed by SIGKILL",
-    "close": "the handler's process was killed, because it closed its connection",
-    "frame": "the handler's process was killed, because it sent a message of 4294967295 bytes, at most 262144 are "
-    "allowed",
-}
-
-
 @every("how", DEATHS)
 async def test_a_process_that_dies_fails_its_item(cluster: Cluster, how: str) -> None:
     async with pooled(cluster, jobs.die, attempts=2) as pool:
@@ -246,7 +171,7 @@ async def test_a_process_that_dies_fails_no_other_item(cluster: Cluster, tmp_pat
     async with pooled(cluster, jobs.stay, concurrency=2) as pool:
         kept = await pool.queue.push({"here": str(tmp_path), "how": "wait"})
         await until((tmp_path / "begun").exists)
-        other = _folder(tmp_path, "other")
+        other = folder_in(tmp_path, "other")
         killed = await pool.queue.push({"here": str(other), "how": "gil"})
         await until(lambda: (other / "begun").exists() and bool((other / "begun").read_text()))
         os.kill(int((other / "begun").read_text()), signal.SIGKILL)
@@ -268,7 +193,7 @@ async def test_an_item_that_cannot_be_decoded_is_a_dead_letter(cluster: Cluster)
 
 @every("how", ["wait", "gil", "regex", "deaf"])
 async def test_a_time_limit_is_hard(cluster: Cluster, tmp_path: Path, how: str) -> None:
-    tmp_path = _folder(tmp_path, how)
+    tmp_path = folder_in(tmp_path, how)
     async with pooled(cluster, jobs.stay, time_limit=0.5, kill_after=0.3) as pool:
         result = await pool.do({"here": str(tmp_path), "how": how})
         assert result.state is zkrq.ResultState.DEAD
@@ -283,7 +208,7 @@ async def test_a_time_limit_is_hard(cluster: Cluster, tmp_path: Path, how: str) 
 
 @every("how", ["wait", "block"])
 async def test_a_time_limit_stops_async_handlers(cluster: Cluster, tmp_path: Path, how: str) -> None:
-    tmp_path = _folder(tmp_path, how)
+    tmp_path = folder_in(tmp_path, how)
     async with pooled(cluster, jobs.stay_async, time_limit=0.5, kill_after=0.3) as pool:
         result = await pool.do({"here": str(tmp_path), "how": how})
         assert (result.reason or "").endswith("TimeoutError: the handler was stopped at its time limit of 0.5 s")
@@ -332,7 +257,7 @@ async def test_a_drain_stops_handlers_and_hands_their_items_back_uncounted(clust
 async def test_a_loss_is_told_and_stops_the_handler(
     cluster: Cluster, tmp_path: Path, handler: Callable[..., Any]
 ) -> None:
-    tmp_path = _folder(tmp_path, handler.__name__)
+    tmp_path = folder_in(tmp_path, handler.__name__)
     async with pooled(cluster, handler) as pool:
         receipt = await pool.queue.push({"here": str(tmp_path), "how": "wait"})
         await until((tmp_path / "begun").exists)
@@ -382,246 +307,6 @@ async def test_one_of_several_in_a_child_is_stopped_alone(cluster: Cluster, tmp_
         pool.worker.grace = 0
 
 
-# -- what handlers ask for ---------------------------------------------------------------------------------------------
-
-
-async def test_async_handlers_call_their_claim(cluster: Cluster, caplog: pytest.LogCaptureFixture) -> None:
-    async with pooled(cluster, jobs.call, attempts=2) as pool:
-        assert (await pool.do("ack")).value == "by hand"
-        assert (await pool.do("nack")).value == "returned"
-        again = await pool.do("nack as the policy says")
-        assert (again.state, again.reason) == (zkrq.ResultState.DEAD, "failed in delivery 2 of 2: not yet")
-        buried = await pool.do("bury")
-        assert (buried.state, buried.reason) == (zkrq.ResultState.DEAD, "no use")
-        assert (await pool.do("extend")).value == "returned"
-        assert (await pool.do("extend for too long")).get().startswith("seconds is 1000000000")
-        assert (await pool.do("twice")).value == "once"
-        await until(lambda: "refused: the claim on item" in caplog.text)
-        assert "was settled before: ack" in caplog.text
-
-
-async def test_a_plain_handler_calls_its_claim_on_its_own_thread(cluster: Cluster) -> None:
-    async with pooled(cluster, jobs.call_plain) as pool:
-        assert "is called on its own thread" in (await pool.do("x")).get()
-
-
-async def test_a_plain_handler_is_stopped_while_it_waits_for_an_answer(cluster: Cluster, tmp_path: Path) -> None:
-    async with pooled(cluster, jobs.stay_asking) as pool:
-        receipt = await pool.queue.push({"here": str(tmp_path)})
-        await until((tmp_path / "begun").exists)
-        await pool.queue.cancel(receipt.id)
-        await until(lambda: bool(pool.outcomes))
-        assert (tmp_path / "raised").read_text() in ("CancelledError", "ClaimLost")
-
-
-@every("handler", [jobs.save, jobs.save_plain])
-async def test_what_a_handler_saves_survives_it(cluster: Cluster, handler: Callable[..., Any]) -> None:
-    async with pooled(cluster, handler, attempts=2) as pool:
-        told = (await pool.do("x")).get()
-        assert told == {"state": {"page": 3, "value": told["value"]}, "value": told["value"], "attempts": 2}
-
-
-async def test_log_records_reach_the_parent(cluster: Cluster, caplog: pytest.LogCaptureFixture) -> None:
-    logging.getLogger("tests.quiet").setLevel(logging.WARNING)
-    logging.getLogger("tests.jobs").setLevel(logging.INFO)
-    async with pooled(cluster, jobs.speak) as pool:
-        receipt = await pool.queue.push("ä")
-        await pool.queue.result(receipt.id, timeout=HANG)
-        said, failed, quiet = [record for record in caplog.records if record.name.startswith("tests.")]
-        assert (said.getMessage(), said.levelname, said.name) == ("said ä", "INFO", "tests.jobs")
-        known = {name: getattr(said, name) for name in ("queue", "item", "attempt", "user", "process")}
-        assert known == {
-            "queue": "jobs", "item": receipt.id, "attempt": 1, "user": "u1", "process": pool.processes[0],
-        }  # fmt: skip
-        assert "ValueError: told of" in (failed.exc_text or "")
-        assert "ValueError: told of" in json.loads(zkrq.logs.JsonFormatter().format(failed))["exception"]
-        assert quiet.getMessage() == "in a thread: ä"
-
-
-# -- processes ---------------------------------------------------------------------------------------------------------
-
-
-async def test_a_handler_that_holds_the_gil_loses_no_claim(servers: local.Servers) -> None:
-    client = over_zookeeper(servers, new_namespace(), session_timeout=2)
-    async with client as cluster, pooled(cluster, jobs.hold_the_gil) as pool:
-        result = await pool.do(6)
-        assert result.state is zkrq.ResultState.DONE
-        assert [outcome.ending for outcome in pool.outcomes] == [zkrq.Ending.ACKED]
-
-
-async def test_a_child_has_no_connection_of_its_parent(cluster: Cluster) -> None:
-    async with pooled(cluster, jobs.descriptors) as pool:
-        mine = {target for target in jobs.descriptors("x") if target.startswith("socket:")}
-        assert len(mine) > 3
-        theirs = [target for target in (await pool.do("x")).get() if target.startswith("socket:")]
-        assert len(theirs) == 1, "its connection to the parent"
-        assert mine.isdisjoint(theirs)
-
-
-async def test_children_are_replaced_after_some_items(cluster: Cluster) -> None:
-    async with pooled(cluster, jobs.process, max_items=2) as pool:
-        processes = [(await pool.do(n)).get() for n in range(6)]
-        assert processes[::2] == processes[1::2]
-        assert len(set(processes)) == 3
-        assert (pool.counts.died, pool.counts.replaced) == (0, 3)
-        await until(lambda: not any(is_alive(each) for each in processes))
-
-
-async def test_one_child_for_each_item(cluster: Cluster) -> None:
-    async with pooled(cluster, jobs.process, max_items=1, concurrency=2) as pool:
-        receipts = await pool.queue.push_many(range(8))
-        results = [await pool.queue.result(receipt.id, timeout=HANG) for receipt in receipts]
-        assert len({result.value for result in results}) == 8
-
-
-async def test_a_child_that_has_grown_is_replaced(cluster: Cluster) -> None:
-    async with pooled(cluster, jobs.grow, max_memory=200 << 20) as pool:
-        small = (await pool.do(1)).get()
-        assert (await pool.do(1)).value == small
-        assert (await pool.do(300 << 20)).value == small
-        await until(lambda: pool.counts.replaced == 1)
-        await until(lambda: not is_alive(small))
-        assert (await pool.do(1)).value != small
-        assert pool.counts.died == 0
-
-
-async def test_what_a_handler_starts_heeds_signals(cluster: Cluster) -> None:
-    async with pooled(cluster, jobs.ignored_in_a_subprocess) as pool:
-        ignored = (await pool.do("x")).get()
-        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT):
-            assert not ignored >> (number - 1) & 1, number.name
-
-
-async def test_a_worker_runs_again(cluster: Cluster, caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level(logging.INFO, "zkrq.working.worker")
-    pool = Pooled(cluster, jobs.process, 1, concurrency=2)
-    processes = set[int]()
-    for _ in range(2):
-        async with pool.worker:
-            processes.add((await pool.do("x")).get())
-            await until(lambda: pool.counts.idle == 2)
-    assert len(processes) == 2
-    assert "concurrency 2 in 2 processes" in caplog.text
-
-
-async def test_what_a_handler_started_ends_with_its_process(cluster: Cluster) -> None:
-    async with pooled(cluster, jobs.fork, max_items=1) as pool:
-        process = (await pool.do("x")).get()
-        await until(lambda: not is_alive(process))
-
-
-@every("handler", [jobs.fork_and_come_back, jobs.fork_and_come_back_async])
-async def test_a_process_that_a_handler_forks_takes_no_items(cluster: Cluster, handler: Callable[..., Any]) -> None:
-    async with pooled(cluster, handler) as pool:
-        for _ in range(3):
-            assert (await pool.do("x")).value == "of the child"
-        assert pool.counts.died == 0
-
-
-async def test_a_burst_ends_with_the_last_item(cluster: Cluster) -> None:
-    pool = Pooled(cluster, jobs.echo, 1, concurrency=2)
-    receipts = await pool.queue.push_many(range(20))
-    await pool.worker.run(burst=True)
-    assert len(pool.outcomes) == 20
-    results = [(await pool.queue.result(receipt.id, timeout=0)).value for receipt in receipts]
-    assert results == [*range(20)]
-
-
-async def test_items_that_wait_for_a_child_in_vain_are_handed_back(
-    cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(zkrq.pool.pool, "FIRST_PAUSE", 0.05)
-    monkeypatch.setattr(zkrq.pool.pool, "MAX_PAUSE", 0.05)
-    monkeypatch.setattr(zkrq.pool.pool, "WAIT_SECONDS", 0.1)
-    broken = tmp_path / "broken"
-    (tmp_path / "fragile.py").write_text(
-        f"import os\nif os.path.exists({str(broken)!r}):\n    raise RuntimeError\ndef tell(item): return item\n"
-    )
-    monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
-    handler = importlib.import_module("fragile").tell
-    async with pooled(cluster, handler, max_items=1, preload=[]) as pool:
-        await until(lambda: pool.counts.idle == 1)
-        broken.touch()
-        assert (await pool.do("first")).value == "first"
-        receipt = await pool.queue.push("second")
-        await until(lambda: zkrq.Ending.RELEASED in [outcome.ending for outcome in pool.outcomes])
-        broken.unlink()
-        assert (await pool.queue.result(receipt.id, timeout=HANG)).value == "second"
-        endings = [outcome.ending for outcome in pool.outcomes]
-        assert {*endings} == {zkrq.Ending.ACKED, zkrq.Ending.RELEASED}
-
-
-async def test_nothing_is_left_of_a_pool(cluster: Cluster) -> None:
-    async with pooled(cluster, jobs.echo, concurrency=3) as pool:
-        await pool.do("x")
-        await until(lambda: pool.counts.idle == 3)
-        processes = [*pool.processes, starter := parent_of(pool.processes[0])]
-        assert all(map(is_alive, processes))
-    assert not any(map(is_alive, processes))
-    assert not Path(f"/proc/{starter}").exists(), "a zombie"
-    assert pool.counts == dataclasses.replace(pool.counts, starting=0, idle=0, working=0, stopping=0, memory=0)
-
-
-@every("case", [(jobs.die_plain, 1), (jobs.die_async, 3)])
-async def test_in_a_crowd_every_item_ends_as_it_should(cluster: Cluster, case: tuple[Callable[..., Any], int]) -> None:
-    """With several slots, what is beside an item that kills its process may die with it."""
-    handler, slots = case
-    chance = random.Random(slots)
-    kinds = ["fine"] * 12 + ["segfault", "exit", "kill", "slow"]
-    items = [chance.choice(kinds) for _ in range(160)]
-    options: dict[str, Any] = {"slots": slots, "max_items": 7, "kill_after": 0.5, "time_limit": 1.0}
-    async with pooled(cluster, handler, concurrency=6, **options) as pool:
-        receipts = await pool.queue.push_many(items)
-        for item, receipt in zip(items, receipts, strict=True):
-            result = await pool.queue.result(receipt.id, timeout=HANG)
-            said = DEATHS.get(item, "TimeoutError: the handler was stopped at its time limit of 1 s")
-            expected = (zkrq.ResultState.DONE, None) if item == "fine" else (zkrq.ResultState.DEAD, said)
-            ended = (result.state, result.reason and result.reason.removeprefix("failed in delivery 1 of 1: "))
-            if slots == 1 or ended[1] not in DEATHS.values():
-                assert ended == expected
-        await until(lambda: pool.counts.stopping == pool.counts.working == pool.counts.starting == 0)
-        assert pool.counts.idle == -(-6 // slots)
-
-
-async def test_a_starter_that_dies_is_replaced_with_its_children(cluster: Cluster, tmp_path: Path) -> None:
-    async with pooled(cluster, jobs.stay, attempts=1) as pool:
-        receipt = await pool.queue.push({"here": str(tmp_path), "how": "gil"})
-        await until(lambda: (tmp_path / "begun").exists() and bool((tmp_path / "begun").read_text()))
-        (child,) = pool.processes
-        os.kill(parent_of(child), signal.SIGKILL)
-        result = await pool.queue.result(receipt.id, timeout=HANG)
-        assert (result.reason or "").endswith("the process that starts the handlers' processes has ended")
-        await until(lambda: not is_alive(child))
-        await until(lambda: pool.counts.idle == 1)
-
-
-async def test_children_that_cannot_start_are_told_of_once_and_tried_again(
-    cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    monkeypatch.setattr(zkrq.pool.pool, "FIRST_PAUSE", 0.05)
-    monkeypatch.setattr(zkrq.pool.pool, "MAX_PAUSE", 0.05)
-    (tmp_path / "broken.py").write_text(
-        f"import os\nif os.getpid() != {os.getpid()} and not os.path.exists({str(tmp_path / 'mended')!r}):\n"
-        "    raise RuntimeError('no licence')\ndef tell(item): return item\n"
-    )
-    monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
-    pool = Pooled(cluster, importlib.import_module("broken").tell, 1)
-    receipt = await pool.queue.push("x")
-    run = asyncio.create_task(pool.worker.run())
-    await until(lambda: pool.counts.started >= 4)
-    errors = [record.getMessage() for record in caplog.records if record.levelname == "ERROR"]
-    (said,) = [text for text in errors if "import" in text]
-    assert "handlers cannot be imported in a process: RuntimeError: no licence" in said
-    assert "broken.py" in said
-    assert len([text for text in errors if "before it was ready" in text]) == 1
-    assert (await pool.queue.size()).ready == 1, "nothing is claimed before a child is ready"
-    (tmp_path / "mended").touch()
-    assert (await pool.queue.result(receipt.id, timeout=HANG)).value == "x"
-    run.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await run
-
-
 # -- what cannot be in a process ---------------------------------------------------------------------------------------
 
 
@@ -662,22 +347,3 @@ def test_bad_settings_are_refused(case: tuple[dict[str, Any], str]) -> None:
     options, said = case
     with pytest.raises(zkrq.ConfigError, match=said):
         zkrq.Processes(**options)
-
-
-async def test_modules_that_start_threads_are_imported_by_each_child(
-    cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    (tmp_path / "threaded.py").write_text(
-        f"import os, threading\nif os.getpid() != {os.getpid()}:\n"
-        "    threading.Thread(target=threading.Event().wait, name='beside', daemon=True).start()\n"
-        "imported_by = os.getpid()\ndef tell(item): return [imported_by, os.getpid()]\n"
-    )
-    monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
-    handler = importlib.import_module("threaded").tell
-    for preload, warned in ((None, True), ((), False)):
-        caplog.clear()
-        async with pooled(cluster, handler, preload=preload) as pool:
-            by, process = (await pool.do("x")).get()
-            assert by == process
-            assert pool.counts.died == 0
-        assert ("start threads (beside)" in caplog.text) is warned

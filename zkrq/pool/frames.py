@@ -49,8 +49,8 @@ class Kind(enum.IntEnum):
     """Of a starter: a child has begun, as this process."""
     ENDED = 17
     """Of a starter: a child has ended, and how."""
-    THREADED = 18
-    """Of a starter: what it imported has begun threads, so it cannot fork."""
+    UNFIT = 18
+    """Of a starter: what it imported keeps it from forking, and why."""
     READY = 32
     """Of a child: it waits for items."""
     BROKEN = 33

@@ -148,8 +148,8 @@ class Pool:
         self._timer: asyncio.TimerHandle | None = None
         self._calls = set[asyncio.Task[None]]()
         self._is_running = False
-        self._was_threaded = False
-        """Whether the starter ends because what it imported has begun threads."""
+        self._was_unfit = False
+        """Whether the starter ends because of what it imported."""
         self._tally = Tally()
         self.clusters = set[str]()
         """Names of the clusters whose queues are served."""
@@ -273,11 +273,11 @@ class Pool:
 
     def _hear_starter(self, kind: int, told: Told) -> None:
         child = self._children.get(told.number("child"))
-        if kind == Kind.THREADED and self._setup:
-            text = "modules that handlers need start threads (%s), so each child imports them itself: see preload"
-            _log.warning(text, told.text("names"))
+        if kind == Kind.UNFIT and self._setup:
+            text = "modules that handlers need %s, so each child imports them itself: see preload"
+            _log.warning(text, told.text("why"))
             self._setup = self._setup._replace(preload=[])
-            self._was_threaded = True
+            self._was_unfit = True
         elif child is None:
             return
         elif kind == Kind.FORKED:
@@ -293,10 +293,10 @@ class Pool:
     def _lose_starter(self) -> None:
         """Go on with another starter: its children have died with it."""
         self._starter = None
-        was_threaded, self._was_threaded = self._was_threaded, False
+        was_unfit, self._was_unfit = self._was_unfit, False
         for child in [*self._children.values()]:
             self._read(child, at_the_end=True)
-            if was_threaded and child.state is ChildState.STARTING:
+            if was_unfit and child.state is ChildState.STARTING:
                 self._bury(child, STARTER_GONE)
             else:
                 if sys.platform != "linux" and child.process:  # there the kernel has killed it

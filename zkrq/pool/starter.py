@@ -106,7 +106,7 @@ class _Starter:
 
     def _begin(self, setup: Setup) -> None:
         """Import what the handlers need.  What fails here fails in a child again, which says so."""
-        self._setup = setup
+        self._setup, before = setup, _sockets()
         sys.argv[:] = setup.arguments
         for name in setup.preload:
             with suppress(Exception, SystemExit):
@@ -114,11 +114,8 @@ class _Starter:
                     load_main(setup)
                 else:
                     import_module(name)
-        if threading.active_count() > 1:
-            names = ", ".join(
-                sorted(each.name for each in threading.enumerate() if each is not threading.main_thread())
-            )
-            self._control.sendall(encode_up(Kind.THREADED, names=names[:1000]))
+        if why := _why_unfit(before):
+            self._control.sendall(encode_up(Kind.UNFIT, why=why[:1000]))
             self._has_ended = True
         gc.collect()
         gc.freeze()  # the collector of a child touches none of the pages that all share
@@ -188,6 +185,27 @@ def _become(
     finally:
         _flush()
         os._exit(code)
+
+
+def _why_unfit(before: set[str]) -> str:
+    """Say what modules have done that children must not share, empty if nothing; ``before``: sockets that were there.
+
+    A thread that holds a lock is missing in a child, and a connection would carry the words of all of them.
+    """
+    begun = sorted(each.name for each in threading.enumerate() if each is not threading.main_thread())
+    opened = len(_sockets() - before)
+    threads = [f"start threads ({', '.join(begun)})"] if begun else []
+    return " and ".join([*threads, *([f"open connections ({opened})"] if opened else [])])
+
+
+def _sockets() -> set[str]:
+    """Return the open sockets of this process, on Linux."""
+    found = set[str]()
+    with suppress(OSError):
+        for name in os.listdir("/proc/self/fd"):
+            with suppress(OSError):
+                found.add(os.readlink(f"/proc/self/fd/{name}"))
+    return {each for each in found if each.startswith("socket:")}
 
 
 def _flush() -> None:
