@@ -8,8 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import zkrq
-import zkrq.logs
-import zkrq.pool.pool
 from tests.harness import HANG
 from zkrq.client.cluster import Cluster
 from zkrq.pool.counts import PoolStatistics

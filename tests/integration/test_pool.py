@@ -12,8 +12,6 @@ from typing import Any
 import pytest
 
 import zkrq
-import zkrq.logs
-import zkrq.pool.pool
 from tests.every import every
 from tests.harness import HANG, in_process, new_namespace, settled, until
 from tests.integration import pool_jobs as jobs

@@ -17,7 +17,6 @@ from typing import Any
 import pytest
 
 import zkrq
-import zkrq.logs
 import zkrq.pool.pool
 from tests.every import every
 from tests.harness import HANG, in_process, new_namespace, over_zookeeper, until

@@ -12,7 +12,6 @@ import pytest
 
 import zkrq
 import zkrq.logs
-import zkrq.pool.pool
 from tests.every import every
 from tests.harness import HANG, in_process, new_namespace, until
 from tests.integration import pool_jobs as jobs
