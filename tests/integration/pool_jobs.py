@@ -10,6 +10,7 @@ import contextlib
 import ctypes
 import itertools
 import logging
+import multiprocessing
 import os
 import random
 import re
@@ -379,3 +380,29 @@ def awaitable(item: str) -> object:
         return item * 2
 
     return later()
+
+
+lock = threading.Lock()
+
+
+def take_the_lock(item: Any) -> bool:
+    return lock.acquire(timeout=5)
+
+
+def square_elsewhere(items: list[int]) -> list[int]:
+    with multiprocessing.get_context("fork").Pool(1) as others:
+        return others.map(_square, items)
+
+
+def _square(number: int) -> int:
+    log.info("%s squared", number)
+    return number * number
+
+
+def end_a_fork(item: Any) -> int:
+    """Terminate a process that was forked, and return its exit code."""
+    process = multiprocessing.get_context("fork").Process(target=time.sleep, args=[3600])
+    process.start()
+    process.terminate()
+    process.join()
+    return process.exitcode or 0

@@ -15,6 +15,7 @@ import anyio.to_thread
 import pytest
 
 from tests.harness import HANG, settled, until
+from tests.integration.pool_stage import is_alive
 from tests.integration.worker_stage import JOBS, Stage, free_address, get, onlooking
 from zkrq import local
 from zkrq.process.exits import Exit
@@ -47,14 +48,6 @@ async def stage(servers: local.Servers, tmp_path: Path, prepared_zkrq: list[str]
         yield stage
 
 
-def alive(process: int) -> bool:
-    """Whether a process exists and is no zombie."""
-    try:
-        return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except (FileNotFoundError, ProcessLookupError):
-        return False
-
-
 def descendants(process: int) -> set[int]:
     """The processes that a process has started, and theirs."""
     found: set[int] = set()
@@ -81,7 +74,7 @@ async def test_a_second_signal_ends_the_grace(stage: Stage, item: str) -> None:
         children = descendants(worker)
         assert await stage.end(process, signal.SIGTERM, signal.SIGTERM) == Exit.SIGNAL + signal.SIGTERM
         await stage.is_free(1)
-        assert not any(map(alive, children))
+        assert not any(map(is_alive, children))
 
 
 async def test_a_burst_ends_when_the_queues_are_empty(stage: Stage) -> None:
@@ -143,7 +136,7 @@ async def test_several_pools_under_one_supervisor(stage: Stage) -> None:
             return other in living and len(living) == 2
 
         await settled(replaced)
-        assert not any(map(alive, theirs))
+        assert not any(map(is_alive, theirs))
         await stage.jobs.push_many(range(20))
         await stage.until_done(20)
         assert await stage.end(process, signal.SIGTERM) == Exit.DONE
@@ -156,7 +149,7 @@ async def test_pools_drain_when_the_supervisor_is_killed(stage: Stage) -> None:
         children = set[int]().union(*map(descendants, started))
         await stage.end(process, signal.SIGKILL)
         await settled(lambda: stage.has_workers(0))
-        await until(lambda: not any(map(alive, started | children)))
+        await until(lambda: not any(map(is_alive, started | children)))
 
 
 async def test_a_service_manager_is_told(stage: Stage, tmp_path_factory: pytest.TempPathFactory) -> None:

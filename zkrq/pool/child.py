@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import atexit
 import inspect
+import logging
 import os
 import pickle
 import signal
@@ -21,6 +22,7 @@ import threading
 import traceback
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
+from functools import partial
 from importlib import import_module
 from typing import Any, cast
 
@@ -76,10 +78,22 @@ def run_child(setup: Setup, end: socket.socket) -> int:
         told = "".join(traceback.format_exception(error))[-TEXT_MAX:]
         channel.send(encode_up(Kind.BROKEN, message=message_of(error), traceback=told))
         return 1
-    with suppress(BrokenPipeError, ConnectionResetError):  # the parent has gone
+    with (
+        forks.undone_in_forks(partial(_undo, channel)),
+        suppress(BrokenPipeError, ConnectionResetError),  # the parent has gone
+    ):
         child.run()
         vars(atexit)["_run_exitfuncs"]()
     return 0
+
+
+def _undo(channel: Channel) -> None:
+    """Let signals end a process that a handler forks, and keep it from the connection: its frames would mix with the
+    child's, and what it reads the child would miss."""
+    for number in IGNORED:
+        signal.signal(number, signal.SIG_DFL)
+    logging.root.handlers[:] = [logging.StreamHandler()]
+    channel.end.close()
 
 
 class Channel:
