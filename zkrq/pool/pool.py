@@ -17,32 +17,24 @@ import pickle
 import signal
 import socket
 import sys
-from base64 import b64decode
 from collections import deque
-from collections.abc import AsyncGenerator, Callable, Coroutine, Iterator, Sequence
+from collections.abc import AsyncGenerator, Callable, Coroutine
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
-from functools import partial
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
-from zkrq.base import saved
-from zkrq.base.checks import check_lease, in_seconds
-from zkrq.base.codecs import codec_of_item
+from zkrq.base.checks import in_seconds
 from zkrq.base.errors import (
-    MESSAGE_MAX,
     ClaimLost,
     ConfigError,
     HandlerError,
     OutcomeUnknown,
-    PayloadTooLarge,
     Unavailable,
     ZkrqError,
-    message_of,
 )
 from zkrq.base.pauses import doubled
-from zkrq.base.retry import Reject, RetryLater
-from zkrq.consuming.claims import Claim, UndecodedClaim, lease_of
-from zkrq.consuming.lease import EncodedResult, Lease, Verb
+from zkrq.consuming.claims import Claim, lease_of
+from zkrq.consuming.lease import EncodedResult
 from zkrq.pool import records
 from zkrq.pool import states as life
 from zkrq.pool.counts import PoolStatistics, Shown, Tally, running
@@ -58,9 +50,10 @@ from zkrq.pool.frames import (
     encode_down,
     encode_work,
 )
-from zkrq.pool.setup import READ_BYTES, PooledHandler, Setup
+from zkrq.pool.setup import READ_BYTES, PooledHandler, Setup, check_found, modules_of
 from zkrq.pool.starting import Starting, main_of_program
 from zkrq.pool.states import COUNTED, GIVEN, ChildState, Row
+from zkrq.pool.verdicts import end_in_words, error_of, payload_of, settle_as_told, why_unsaved
 
 if TYPE_CHECKING:
     from zkrq.pool.settings import Processes
@@ -158,7 +151,7 @@ class Pool:
         """Add a handler; return a function that calls it with a claim, in a child.  Raises ``ConfigError``."""
         if self.settings.slots > 1 and not handler.is_async:
             raise ConfigError(f"{name} is a plain function, and a child runs one at a time: slots must be 1")
-        _check_found(handler, name)
+        check_found(handler, name)
         number = len(self._handlers)
         self._handlers.append(handler)
 
@@ -194,7 +187,7 @@ class Pool:
 
     def _make_setup(self) -> Setup:
         wanted = self.settings.preload
-        preload = list(_modules_of(self._handlers) if wanted is None else wanted)
+        preload = list(modules_of(self._handlers) if wanted is None else wanted)
         main, is_file = main_of_program()
         loop = type(asyncio.get_running_loop()).__module__.partition(".")[0]
         return Setup(
@@ -288,7 +281,7 @@ class Pool:
             if error := told.text("error"):
                 self._die(child, f"could not be started ({error})")
             else:
-                self._die(child, *_end_in_words(told.number("code")))
+                self._die(child, *end_in_words(told.number("code")))
 
     def _lose_starter(self) -> None:
         """Go on with another starter: its children have died with it."""
@@ -393,7 +386,7 @@ class Pool:
         if isinstance(outcome, HandlerError):
             raise outcome
         if isinstance(outcome, Told):
-            raise _error_of(outcome, self._handlers[handler], claim)
+            raise error_of(outcome, self._handlers[handler], claim)
         return EncodedResult(outcome) if outcome else None
 
     def _take(self) -> _Child | None:
@@ -451,7 +444,7 @@ class Pool:
             seconds=lease.deadline_at - loop.time(),
             headers=dict(claim.headers) or None,
             saved=grant.saved_at(lease.position) if hasattr(grant, "notes") else None,
-            unsaved=_why_unsaved(lease),
+            unsaved=why_unsaved(lease),
         )
         if not self._send(child, encode_work(work, payload_of(claim, self._handlers[handler]))):
             del child.jobs[job.number]
@@ -603,106 +596,9 @@ class Pool:
         """Do what a handler wants done with its claim, and tell it how that ended."""
         kind = text = ""
         try:
-            await _settle(job.claim, told)
+            await settle_as_told(job.claim, told)
         except ClaimLost as error:
             kind, text = "ClaimLost", "in doubt" if error.in_doubt else ""
         except ZkrqError as error:
             kind, text = type(error).__name__, str(error)
         self._send(job.child, encode_down(Kind.ANSWER, job.number, told.number("call"), kind, text))
-
-
-async def _settle(claim: Claim[Any], told: Told) -> None:
-    """Settle or extend a claim as a child says.  Raises as the calls of ``Claim`` do."""
-    try:
-        verb = Verb(told.text("verb"))
-        result = b64decode(told.text("result", UP_MAX))
-    except ValueError as error:
-        raise ConfigError(f"a call of a handler is not known: {error}") from None
-    lease, ms, text = lease_of(claim), told.number("ms"), told.text("text")
-    if verb is Verb.SAVE:
-        lease.issuer.check_saves()
-        saved.decode(result)  # before servers keep it for others
-        if len(result) > saved.SAVED_BYTES:
-            raise PayloadTooLarge(len(result), saved.SAVED_BYTES)
-        await lease.save(told.number("save"), result, extend=ms > 0)
-        return
-    if verb is Verb.NACK:
-        await lease.fail(None if ms < 0 else ms / 1000, text or "nack")
-    elif verb is Verb.EXTEND:
-        lease.check_held()
-        await lease.extend(check_lease("seconds", ms / 1000))
-    else:
-        if verb is Verb.ACK and result:
-            lease.keep_result(EncodedResult(result))
-        await lease.settle(verb, 0, text)
-
-
-def _why_unsaved(lease: Lease) -> str:
-    """Say why nothing can be saved of an item, empty if it can."""
-    try:
-        lease.issuer.check_saves()
-    except ConfigError as error:
-        return str(error)
-    return ""
-
-
-def payload_of(claim: Claim[Any], handler: PooledHandler) -> bytes:
-    """Return the encoded item of a claim."""
-    if isinstance(claim, UndecodedClaim):
-        return claim.payload
-    return codec_of_item(handler.codec, claim.id).encode(claim.item)  # claimed before the pool was there
-
-
-def _error_of(told: Told, handler: PooledHandler, claim: Claim[Any]) -> Exception:
-    """Return the error that a handler's verdict stands for."""
-    if what := told.text("undecodable"):
-        text = "item %s of queue %s cannot be decoded, it goes to the dead letters: %s"
-        _log.error(text, claim.id, handler.queue, what, extra={"item": claim.id, "queue": handler.queue})
-        return Reject(f"cannot be decoded as {handler.codec.name}: {what}")
-    reason = told.text("reason")
-    if told.flag("wish"):
-        return Reject(reason) if told.flag("final") else RetryLater(told.seconds("delay"), reason)
-    kinds = told.values.get("kinds")
-    names = tuple(str(each)[:200] for each in cast("list[object]", kinds)[:20]) if isinstance(kinds, list) else ()
-    return HandlerError(told.text("message", MESSAGE_MAX), reason=reason, kinds=names, trace=told.text("traceback"))
-
-
-def _end_in_words(code: int) -> tuple[str, str]:
-    """Return how a process has ended, as a sentence without its subject, and in short."""
-    if code >= 0:
-        return f"ended with exit code {code}", f"exit code {code}"
-    try:
-        name = signal.Signals(-code).name
-    except ValueError:
-        name = f"signal {-code}"
-    return f"was killed by {name}", name
-
-
-def _check_found(handler: PooledHandler, name: str) -> None:
-    """Raise ``ConfigError`` unless a child finds a handler, and the codecs, by their names."""
-    try:
-        pickle.dumps(handler.call)
-    except Exception as error:
-        raise ConfigError(
-            f"{name} cannot be sent to a process, which finds it by its module and name: define it at the top level of "
-            f"a module, and make connections inside of it ({message_of(error)})"
-        ) from error
-    try:
-        pickle.dumps(handler)
-    except Exception as error:
-        raise ConfigError(
-            f"the codecs of queue {handler.queue!r} cannot be sent to a process: {message_of(error)}"
-        ) from error
-
-
-def _modules_of(handlers: Sequence[PooledHandler]) -> Iterator[str]:
-    """Iterate over the modules in which handlers are defined."""
-    seen = set[str]()
-    for handler in handlers:
-        call: Any = handler.call
-        while isinstance(call, partial):
-            call = cast("Any", call).func
-        name = getattr(call, "__module__", None) or type(call).__module__
-        if isinstance(name, str) and name not in seen:
-            seen.add(name)
-            yield name

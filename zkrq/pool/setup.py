@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import pickle
 import runpy
 import signal
 import sys
 import types
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
+
+from zkrq.base.errors import ConfigError, message_of
 
 if TYPE_CHECKING:
     from zkrq.base.codecs import Codec
@@ -74,3 +78,33 @@ def load_main(setup: Setup) -> None:
     module = types.ModuleType(MAIN)
     module.__dict__.update(names)
     sys.modules["__main__"] = sys.modules[MAIN] = module
+
+
+def check_found(handler: PooledHandler, name: str) -> None:
+    """Raise ``ConfigError`` unless a child finds a handler, and the codecs, by their names."""
+    try:
+        pickle.dumps(handler.call)
+    except Exception as error:
+        raise ConfigError(
+            f"{name} cannot be sent to a process, which finds it by its module and name: define it at the top level of "
+            f"a module, and make connections inside of it ({message_of(error)})"
+        ) from error
+    try:
+        pickle.dumps(handler)
+    except Exception as error:
+        raise ConfigError(
+            f"the codecs of queue {handler.queue!r} cannot be sent to a process: {message_of(error)}"
+        ) from error
+
+
+def modules_of(handlers: Sequence[PooledHandler]) -> Iterator[str]:
+    """Iterate over the modules in which handlers are defined."""
+    seen = set[str]()
+    for handler in handlers:
+        call: Any = handler.call
+        while isinstance(call, partial):
+            call = cast("Any", call).func
+        name = getattr(call, "__module__", None) or type(call).__module__
+        if isinstance(name, str) and name not in seen:
+            seen.add(name)
+            yield name
