@@ -11,12 +11,12 @@ from __future__ import annotations
 import asyncio
 import itertools
 from collections import Counter, deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar, cast
+from typing import TYPE_CHECKING, Final, Generic, TypeVar
 
 from zkrq.base import clock
 from zkrq.base.codecs import codec_of_item
@@ -37,6 +37,7 @@ from zkrq.producing.receipts import PackedReceipts, Results, results_of
 from zkrq.producing.sending import Named, Sender
 from zkrq.protocol.calls import Put, bundle_and_position
 from zkrq.protocol.payloads import NO_HEADERS, with_headers
+from zkrq.protocol.tuples import from_values
 from zkrq.replication.batching import MAX_IN_FLIGHT, Batcher, InFlightLimit
 from zkrq.replication.runner import PrimaryDecides
 
@@ -51,11 +52,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-_receipt_of = cast(
-    "Callable[[tuple[str, int, bool, bool, bool, tuple[str, ...]]], Receipt]",
-    partial(cast("Any", tuple).__new__, Receipt),
-)
-"""Make a receipt of its values, without a call of Python: one is made for each push.  A test compares the fields."""
+_receipt_of = from_values(Receipt)
 
 
 @dataclass(eq=False, slots=True)

@@ -13,6 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple, cast
 
 from zkrq.protocol.scripts import SCRIPTS, Shape
+from zkrq.protocol.tuples import from_values
 
 
 class Status(enum.Enum):
@@ -238,8 +239,11 @@ def read_reply(reply: object, script: str) -> Answer:
                     if width and value and (len(value) % width or (kinds and not _are(value, width, kinds))):
                         break
                 else:
-                    return Answer(status, body, name)
+                    return _answer_of((status, body, name, False))
     return Answer(Status.BROKEN, (), f"{script} gave an unknown reply: {reply!r:.200}")
+
+
+_answer_of = from_values(Answer)
 
 
 def _are(elements: Sequence[Any], width: int, kinds: Sequence[type | None]) -> bool:

@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from zkrq.protocol.keys import script_keys
 from zkrq.protocol.replies import LACKS_LIBRARY, Answer, Status, read_error, read_reply
 from zkrq.protocol.scripts import SCRIPTS
+from zkrq.protocol.tuples import from_values
 from zkrq.replication.command import Opening, ScriptCall, opening
 from zkrq.replication.exchange import PENDING, Complaint, Exchange, Round, TimedOut
 from zkrq.replication.link import Link, ServerError
@@ -177,7 +178,10 @@ class Request(Exchange):
         called = SCRIPTS[script]
         function = (self._server.only_looks and called.looking) or called.function
         opening = _opening(self._server.namespace, queue, script, function, *gate)
-        link.call(ScriptCall(opening, arguments, weight), self, round, self._due)
+        link.call(_called_of((opening, arguments, weight)), self, round, self._due)
+
+
+_called_of = from_values(ScriptCall)
 
 
 @lru_cache(OPENINGS_KEPT)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol, cast
 import hiredis
 
 from zkrq.protocol.replies import Answer, Status
+from zkrq.protocol.tuples import from_values
 
 if TYPE_CHECKING:
     from zkrq.replication.stream import Receiver
@@ -32,7 +33,10 @@ class Packed(NamedTuple):
 def pack_words(words: Sequence[Word]) -> Packed:
     """Encode a part of a command."""
     packed = pack(tuple(words))
-    return Packed(len(words), packed[packed.index(b"\n") + 1 :])
+    return _packed_of((len(words), packed[packed.index(b"\n") + 1 :]))
+
+
+_packed_of = from_values(Packed)
 
 
 class NoConnection(ConnectionError):
