@@ -570,6 +570,7 @@ def _read_pooled(
     undecoded = getattr(queue, "_undecoded", None)
     if undecoded is None:
         raise ConfigError(f"a worker with a pool takes queues of a cluster, not {type(queue).__name__}")
+    pool.clusters.add(getattr(queue, "cluster", ""))
     pooled = PooledHandler(handler, wants_claim, not in_thread, queue.name, *undecoded())
     return pool.add(pooled, name_of(handler))
 
