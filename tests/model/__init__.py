@@ -24,6 +24,7 @@ out is decided by ``zkrq.consuming.core``.  A rule of theirs is switched off by 
 small piece, a rule of the scripts by a flag of the model's server.
 
     rules.py        the rules, what they say, what goes wrong without
+    kinds.py        which of them only some kinds of schedules miss
     altered.py      the library's operations, in which rules can be switched off
     bundle.py       a bundle as a script works on it
     content.py      what a server holds of one queue, and how scripts store it

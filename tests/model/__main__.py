@@ -26,9 +26,7 @@ import time
 from collections.abc import Collection, Mapping
 
 from tests.model.explore import Findings, explore_together
-from tests.model.promises import Broken, Promise
-from tests.model.rules import (
-    ALL_RULES,
+from tests.model.kinds import (
     CLOCK_RULES,
     FLOW_RULES,
     HOMING_RULES,
@@ -40,8 +38,9 @@ from tests.model.rules import (
     SETTINGS_RULES,
     SHARD_RULES,
     TURN_RULES,
-    Rule,
 )
+from tests.model.promises import Broken, Promise
+from tests.model.rules import ALL_RULES, Rule
 from tests.model.schedule import FAULTS, Schedule
 from tests.model.trace import narrate
 

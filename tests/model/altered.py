@@ -215,8 +215,12 @@ class AlteredOperations(Altered, Operations):
 
     def look(self, queue: str, flow: str) -> Operation[SteerReply]:
         if Rule.SEAL_IS_EVERYWHERE in self.on:
-            return (yield from super().look(queue, flow))
-        return (yield from self.ask_primary(Steer(queue, flow, "look")))
+            seen = yield from super().look(queue, flow)
+        else:
+            seen = yield from self.ask_primary(Steer(queue, flow, "look"))
+        if Rule.MISSED_IS_NOT_DONE in self.on:
+            return seen
+        return seen._replace(kinds=seen.kinds.translate(None, b"DM"))
 
     def ask_servers(self, queue: str, flow: str) -> Operation[tuple[frozenset[str], list[bytes]]]:
         if Rule.FLOW_ASKS_ALL not in self.on:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from typing import Any
 
-from tests.model.bundle import CLAIMED, NEVER_US, unpack
+from tests.model.bundle import CLAIMED, DEAD, NEVER_US, Draft, unpack
 from tests.model.consumers import Consumer
 from tests.model.content import QUEUE, Item, flow_id, stage_of
 from tests.model.membership import PAUSE, Steps
@@ -73,18 +73,20 @@ class Flowing(Client):
     def told(self, stage: Stage, outcome: bytes) -> Stage:
         if stage is Stage.ENDED:
             self.world.ledger.flow.tell(outcome)
-            self.check_nothing_lives()
+            self.check_nothing_is_left()
         return stage
 
-    def check_nothing_lives(self) -> None:
-        """Raise ``Broken`` if a server in sync knows of a member that lives, of a flow that is done."""
+    def check_nothing_is_left(self) -> None:
+        """Raise ``Broken`` if a server in sync knows of a member that was not acked, of a flow that is done."""
         world, flow = self.world, self.world.ledger.flow
         if flow.outcome != DONE or not flow.is_judged:
             return
         for id in [id for id in world.view.members if world.in_sync(id)]:
-            living = [each for each, record in world.servers[id].records.items() if is_living(record)]
-            if living:
+            records = world.servers[id].records
+            if living := [each for each, record in records.items() if is_living(record)]:
                 raise Broken(Promise.FLOW_EARLY, f"{living} on {id} after the end")
+            if missed := [each for each, record in records.items() if is_missed(each, record)]:
+                raise Broken(Promise.FLOW_TOLD_OTHERWISE, f"done, though {missed} on {id} ended otherwise")
 
     def push(self, put: Put, *, decided: bool) -> Steps[bool]:
         """Push until that returns; whether it has."""
@@ -254,12 +256,18 @@ class FlowCanceller(Flowing):
 
     WAITS = 200
     CANCELS_ALL = 0.15
+    WATCHES = 400
+    """Turns for which it waits until somebody is about to end the flow."""
     CANCELS = 0.3
 
     def work(self) -> Steps[None]:
         world, flow = self.world, self.world.ledger.flow
         yield from self.pause(self.WAITS)
         if world.chance(self.CANCELS_ALL):
+            for _ in range(self.WATCHES):
+                if flow.is_ending:
+                    break
+                yield PAUSE
             world.ledger.may_be_removed(FOLLOWING.encode())
             yield from self.steer("cancel")
             return
@@ -336,6 +344,7 @@ class LastEnder(Ender):
             yield from self.steer("seal")
             look = yield from self.end()
         if look.stage is Stage.SEALED and Kind.LIVING not in look.kinds:
+            self.world.ledger.flow.is_judged = False  # an operator says that it is done
             yield from self.steer("finish")
             yield from self.end()
 
@@ -355,6 +364,12 @@ def check_flow(world: World, primary: Server) -> None:
 def is_living(record: Bundle) -> bool:
     """Tell whether members of the flow are queued or claimed."""
     return bool(record.fields.get(MEMBER)) and any(state in "QRC" for state in record.states)
+
+
+def is_missed(id: Item, record: Bundle) -> bool:
+    """Tell whether members of the flow are dead letters, or were removed otherwise than by an ack."""
+    draft = Draft(id, record)
+    return bool(draft.flow) and (DEAD in draft.states or any(map(draft.is_missed, range(draft.size))))
 
 
 def is_held(record: Bundle) -> bool:

@@ -1,0 +1,56 @@
+"""Flows: with all rules no promise about them is broken, and without a rule one soon is."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.model.explore import Findings, explore, explore_together
+from tests.model.kinds import FLOW_RULES
+from tests.model.promises import Promise
+from tests.model.rules import Rule
+
+SCHEDULES = range(1, 121, 2)
+"""Those in which no more servers lose something than a flow has to stand."""
+
+JOBS = 2
+
+KNOWN = {
+    Rule.FLOW_ASKS_ALL: (3, Promise.FLOW_EARLY),
+    Rule.FLOW_WAITS_FOR_OTHERS: (181, Promise.FLOW_EARLY),
+    Rule.STAMP_IS_READ_FIRST: (1_351, Promise.FLOW_EARLY),
+    Rule.LIFE_RAISES_THE_STAMP: (157, Promise.FLOW_EARLY),
+    Rule.SEAL_IS_EVERYWHERE: (73, Promise.FLOW_TOLD_OTHERWISE),
+    Rule.PUSH_LOOKS_AT_ITS_FLOW: (667, Promise.FLOW_EARLY),
+    Rule.MISSED_IS_NOT_DONE: (9, Promise.FLOW_TOLD_OTHERWISE),
+    Rule.END_IS_DECIDED_ONCE: (1_563, Promise.FLOW_TOLD_OTHERWISE),
+    Rule.OPENING_MOVES_THE_STATE: (23, Promise.FLOW_TWICE),
+    Rule.LOOKS_END_WHAT_IS_DUE: (1, Promise.NOTHING_FOLLOWS),
+}
+"""A seed in which each rule is missed, and the promise that is broken then."""
+
+
+@pytest.fixture(scope="module")
+def flows() -> Findings:
+    return explore(SCHEDULES, flows=True)
+
+
+def test_no_promise_is_broken_with_flows(flows: Findings) -> None:
+    assert not flows.broken, flows.first
+
+
+@pytest.mark.parametrize("what", ["sealed", "ended", "opened", "follows", "flows checked", "members decided"])
+def test_flows_are_made_and_end(what: str, flows: Findings) -> None:
+    assert flows.counts[what] >= len(SCHEDULES) // 10
+
+
+@pytest.mark.parametrize("rule", FLOW_RULES, ids=lambda rule: rule.label)
+def test_without_a_rule_of_flows_a_promise_is_broken(rule: Rule) -> None:
+    seed, promise = KNOWN[rule]
+    assert explore([seed], off=[rule], flows=True).violations.keys() == {promise}
+    assert not explore([seed], flows=True).broken
+
+
+@pytest.mark.chaos
+def test_no_promise_is_broken_in_many_schedules_with_flows() -> None:
+    findings = explore_together(range(20_000), jobs=JOBS, flows=True)
+    assert not findings.broken, findings.first
