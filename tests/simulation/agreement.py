@@ -16,7 +16,7 @@ from zkrq.base.limits import History
 from zkrq.protocol.clocks import PUT_WINDOW
 from zkrq.protocol.keys import key
 from zkrq.protocol.payloads import split
-from zkrq.protocol.records import NEVER_US, REQUEUED, Bundle, State, Version, unpack
+from zkrq.protocol.records import NEVER_US, REQUEUED, SAVED_FIELD, Bundle, State, Version, unpack
 from zkrq.protocol.view import ServerId, View
 
 PAUSE, LIMITS = b"\1pause", b"\1limits"
@@ -280,12 +280,21 @@ def _lacks(world: World, lane: Lane, server: str, records: Mapping[bytes, Stored
                 yield f"{id_at(id, stored.bundle, position)} is {stored.bundle.states[position]} without a payload"
 
 
+SAVED_AT, SAVE_BYTES = 128, 5
+"""What is added to the position of an item whose saved state a note is; the bytes of each in the record."""
+
+
 def _disorder_of_payloads(world: World, lane: Lane, server: str, records: Mapping[bytes, Stored]) -> Iterator[str]:
-    """No payload without a record; only what has failed has a note."""
+    """No payload without a record; only what has failed, or was saved, has a note."""
     for id in _content(world, lane, server, "payloads").keys() - records.keys():
         yield f"{id.decode()} has a payload and no record"
     failed = {_entry(id, position) for id, stored in records.items() for position in stored.bundle.own}
-    for entry in sorted(_content(world, lane, server, "notes").keys() - failed):
+    saved = {
+        _entry(id, position - 1 + SAVED_AT)
+        for id, stored in records.items()
+        for position in stored.bundle.fields.get(SAVED_FIELD, b"")[::SAVE_BYTES]
+    }
+    for entry in sorted(_content(world, lane, server, "notes").keys() - failed - saved):
         yield f"{entry!r} has a note, and has not failed"
 
 

@@ -127,6 +127,10 @@ class Item:
     """Its final state, and its result, as a caller has learned them."""
     result: tuple[object, ...] = ()
     """What the ack left that has returned."""
+    saved: dict[str, tuple[int, int]] = field(default_factory=dict[str, tuple[int, int]])
+    """What consumers have saved of it for certain, or were given: marks, each with the least fencing token."""
+    steps: dict[str, tuple[int, int]] = field(default_factory=dict[str, tuple[int, int]])
+    """The same of steps that have returned."""
     open_calls: int = 0
     """Operations on it without a certain end; servers may differ about it until it is decided on again."""
 
@@ -138,6 +142,11 @@ class Item:
     def expires_at(self) -> float:
         """Until then its ttl is not over on any server."""
         return math.inf if self.ttl is None else self.begun_at + self.ttl - self.slack
+
+    def note_saved(self, marks: Sequence[str], token: tuple[int, int]) -> None:
+        """A save of these has returned, or a delivery was given them."""
+        for mark in marks:
+            self.saved[mark] = min(token, self.saved.get(mark, token))
 
     def begin_removal(self) -> None:
         self.open_removals += 1

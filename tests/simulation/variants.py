@@ -16,6 +16,7 @@ from unittest.mock import Mock, patch
 from tests.simulation import rolling
 from tests.simulation.ensemble import SimHub
 from zkrq.client import upgrading
+from zkrq.consuming import leases
 from zkrq.coordination.coordinator import Versioned
 from zkrq.producing.placement import Placement
 from zkrq.protocol import attempts, witness
@@ -301,6 +302,31 @@ def a_failure_replaces_a_success() -> AbstractContextManager[object]:
     return _rewritten({" or kept and rank < attempts % COUNTED": ""}, "store")
 
 
+def a_save_needs_no_claim() -> AbstractContextManager[object]:
+    """A save needs the claim."""
+    lost = "if r and newer({epoch = named_epoch, n = named_n}, r) then token = '' end"
+    mine = "local is_mine = row > 0 and token_at(r, row) == token"
+    return _rewritten({lost: "", mine: "local is_mine = verb.is_late or row > 0 and token_at(r, row) == token"})
+
+
+def any_saved_text_takes_the_place_of_another() -> AbstractContextManager[object]:
+    """Only a later one does."""
+    return _rewritten({"return newer({epoch = epoch_of, n = n_of}, {epoch = epoch_held, n = n_held})": "return true"})
+
+
+def what_a_claim_gives_is_not_saved_again() -> AbstractContextManager[object]:
+    """Every server has what a claim gives, as the latest: here it has no version, and its holder alone is given it."""
+    again = "beside.save(r, position, beside.state(r.saved[position]))"
+    return _rewritten({again: "r.saved[position] = string.rep('\\0', 8) .. beside.state(r.saved[position])"})
+
+
+def saves_are_not_numbered() -> AbstractContextManager[object]:
+    """One that is executed late changes nothing."""
+    return _rewritten(
+        {"return tonumber(string.match(text, '^%d+')) < (tails.save_of(r, position) or 0)": "return false"}
+    )
+
+
 def a_level_keeps_the_epoch() -> AbstractContextManager[object]:
     """A level is raised with a new epoch."""
 
@@ -317,7 +343,11 @@ def what_is_new_does_not_wait_for_its_level() -> Generator[None, None, None]:
     def check(placement: Placement, feature: AtLevel) -> None:
         pass
 
-    with patch.object(Placement, "check", check), patch.object(rolling, "LEVEL_BEFORE", 0):
+    with (
+        patch.object(Placement, "check", check),
+        patch.object(leases, "check_feature", Mock()),
+        patch.object(rolling, "LEVEL_BEFORE", 0),
+    ):
         yield
 
 
@@ -426,6 +456,10 @@ VARIANTS: Mapping[str, Variant] = {
         Variant(an_ordered_group_goes_on_while_one_is_claimed, first=8),
         Variant(an_ordered_group_does_not_wait, first=8),
         Variant(tokens_of_a_group_do_not_grow, first=8),
+        Variant(a_save_needs_no_claim),
+        Variant(any_saved_text_takes_the_place_of_another),
+        Variant(what_a_claim_gives_is_not_saved_again),
+        Variant(saves_are_not_numbered),
         Variant(a_level_keeps_the_epoch, "none", versions=True),
         Variant(what_is_new_does_not_wait_for_its_level, "none", versions=True),
         Variant(a_failure_replaces_a_success, "none", first=5),

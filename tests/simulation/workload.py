@@ -11,6 +11,7 @@ from tests.simulation.administering import Administrator
 from tests.simulation.faults.servers import AWAY_SECONDS
 from tests.simulation.items import LONGEST_LEASE, Holder, Item, Outcome
 from tests.simulation.producing import Producer
+from tests.simulation.saving import Saver, saves
 from tests.simulation.world import CALL_LIMIT, CLAIM_TIMEOUT, Client, Ended, Lane
 from zkrq import Claim, Queue
 
@@ -70,6 +71,8 @@ class Workload:
         self._consume_from = consume_from
         self._producer = Producer(client, lane, chance, items=items, until=until)
         self._steerer = Administrator(client, lane, chance)
+        own_chance = client.world.chance_for(f"{client.name} {lane.name} saving")
+        self._saver = Saver(client, lane, own_chance) if saves(client.world) else None
         self._tasks: list[asyncio.Task[None]] = []
 
     def begin(self) -> None:
@@ -223,6 +226,8 @@ class Workload:
         """
         chance = self._chance
         work = self._work() if work is None else work
+        if self._saver:
+            await self._saver.work(claim, item)
         ways, weights = zip(*_WAYS_TO_SETTLE, strict=True)
         way = chance.choices(ways, weights)[0]
         if way in ("block", "raise", "later", "reject"):
