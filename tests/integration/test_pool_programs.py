@@ -159,3 +159,14 @@ async def test_lines_of_several_processes_are_whole(stage: Stage, unbuffered: st
     expected = {f"one line {n} {receipt.id}" for n in range(200) for receipt in receipts}
     assert len(lines) == len(expected)
     assert set(lines) == expected
+
+
+async def test_nothing_is_left_open(stage: Stage) -> None:
+    """As Python finds it in its development mode, in the starter and in its parent."""
+    command = [sys.executable, "-X", "dev", "-W", "error", "-m", "zkrq", "worker", "pooled:worker"]
+    command += ["--burst", "--log-level", "error"]
+    await stage.jobs.push("once")
+    with anyio.fail_after(HANG):
+        result = await anyio.run_process(command, cwd=stage.folder, env=stage.environment)
+    assert result.stderr.decode() == ""
+    assert stage.done() == ["once"]

@@ -52,8 +52,15 @@ def _worker(args: Namespace) -> int:
         make = load(args.target)
         logging.basicConfig(level=level, handlers=[handler])  # does nothing if the module has configured it
         cluster = open_cluster(args, found=None)
-        how = {"grace": args.grace, "burst": args.burst, "children": args.pool}
-        return run_program(make, cluster, **how, supervised=supervised, listen=listen)
+        return run_program(
+            make,
+            cluster,
+            grace=args.grace,
+            burst=args.burst,
+            children=args.pool,
+            supervised=supervised,
+            listen=listen,
+        )
 
 
 def logging_of(args: Namespace) -> tuple[logging.Handler, int]:

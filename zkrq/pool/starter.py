@@ -48,7 +48,7 @@ def main(descriptor: int, parent: int) -> None:
         signal.signal(number, signal.SIG_IGN)
     control = socket.socket(fileno=descriptor)
     control.set_inheritable(False)
-    with suppress(BrokenPipeError, ConnectionResetError):  # the parent has gone
+    with control, suppress(BrokenPipeError, ConnectionResetError):  # the parent has gone
         _Starter(control).run()
 
 
@@ -72,7 +72,7 @@ class _Starter:
             end.setblocking(False)
         signal.set_wakeup_fd(wakes.fileno(), warn_on_full_buffer=False)
         signal.signal(signal.SIGCHLD, lambda number, frame: None)
-        with selectors.DefaultSelector() as selector:
+        with woken, wakes, selectors.DefaultSelector() as selector:
             self._own = [self._control, woken, wakes, selector]
             selector.register(self._control, selectors.EVENT_READ)
             selector.register(woken, selectors.EVENT_READ)
@@ -84,6 +84,7 @@ class _Starter:
                         self._reap()
                     else:
                         self._read()
+            signal.set_wakeup_fd(-1)
         for process in [*self._children]:
             os.killpg(process, signal.SIGKILL)
             os.waitpid(process, 0)
