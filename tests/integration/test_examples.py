@@ -45,6 +45,11 @@ OUTCOMES = {
         r"1 orders were answered: 404",
         r"10 orders in the queue, 0 left",
     ],
+    "computing.py": [
+        r"too long: TimeoutError: the handler was stopped at its time limit of 2 s",
+        r"dead: the handler's process was killed by SIGKILL",
+        r"12 numbers counted, in more than one process",
+    ],
     "replies.py": [
         r"20 of 20 replies are right",
         r"20 of 20 results are here",
