@@ -52,6 +52,7 @@ def bars(sheet: Sheet) -> Sequence[Bar]:
         *_at_rest(sheet, "push at one caller", "push", 2.5),
         *_at_rest(sheet, "push to a waiting handler", "to handler", 4),
         *_everyday(sheet),
+        *_pooled(sheet),
         *_moderate(sheet),
         *_flat(sheet, "cost at depth 10^6 / at 10^3", growth.DEPTH, "1,000,000", "1,000"),
         *_flat(sheet, "cost with 100 consumers / with 4", growth.CONSUMERS, "100", "4"),
@@ -113,6 +114,19 @@ def _everyday(sheet: Sheet) -> Sequence[Bar]:
     return [
         Bar(f"{what}, zkrq / {base}", wanted, _ratio(sheet, topic, fleet.ZKRQ, base, column))
         for what, wanted, topic, base, column in rows
+    ]
+
+
+def _pooled(sheet: Sheet) -> Sequence[Bar]:
+    topic = fleet.EIGHT.at(fleet.EVERYDAY)
+    rows = (
+        ("processor time of all its processes", 1.0, fleet.WORKERS),
+        ("to the handler, p50", 1.35, fleet.TO_HANDLER),
+        ("to the handler, p99", 1.5, "to handler p99"),
+    )
+    return [
+        Bar(f"a pool of 8, 200/s: {what} / SAQ's eight", wanted, _ratio(sheet, topic, fleet.POOL, fleet.SAQ, column))
+        for what, wanted, column in rows
     ]
 
 

@@ -25,20 +25,30 @@ from benchmarks.sheet import Sheet, Topic
 
 @dataclass(frozen=True, slots=True)
 class System:
-    """A queue, its servers, and the program of its producer and workers; ``environment``: None for this one."""
+    """A queue, its servers, and the program of its producer and workers.
+
+    ``environment``: None for this one.  ``is_pool``: one program has the slots of all workers, in processes.
+    """
 
     title: str
     place: places.Kind
     program: str
     environment: str | None = "main"
+    is_pool: bool = False
 
 
-ZKRQ, SAQ, NATS = "zkrq, three copies", "SAQ, one copy", "NATS JetStream, three copies"
+ZKRQ, POOL, SAQ, NATS = (
+    "zkrq, three copies",
+    "zkrq, a pool, three copies",
+    "SAQ, one copy",
+    "NATS JetStream, three copies",
+)
 
 SYSTEMS: Sequence[System] = (
     System(ZKRQ, "zkrq", "benchmarks.fleet_client", None),
     System(SAQ, "redis", "benchmarks.peers.saq_fleet"),
     System(NATS, "nats", "benchmarks.peers.nats_fleet"),
+    System(POOL, "zkrq", "benchmarks.pool_client", None, is_pool=True),
     System("RabbitMQ quorum queue, three copies", "rabbitmq", "benchmarks.peers.rabbitmq_fleet"),
     System("taskiq-redis, one copy", "redis", "benchmarks.peers.taskiq_fleet", "taskiq"),
     System("arq, one copy", "redis", "benchmarks.peers.arq_fleet"),
@@ -192,17 +202,18 @@ class Crew:
 async def running(system: System, python: Path, place: places.Place, fleet: Fleet) -> AsyncGenerator[Crew]:
     """Start the producer, which makes the queue, and then the workers; push and handle some items."""
     started: list[Process] = []
+    workers, each = (1, fleet.workers * fleet.slots) if system.is_pool else (fleet.workers, fleet.slots)
 
     def duty(number: int, *, works: bool) -> dict[str, object]:
         queue = f"fleet-{fleet.workers}-{fleet.slots}"
-        return Duty(works, place.urls, queue, number, fleet.slots, fleet.handling, place.zookeeper)._asdict()
+        return Duty(works, place.urls, queue, number, each, fleet.handling, place.zookeeper)._asdict()
 
     try:
         async with asyncio.timeout(PATIENCE):
             producer = await programs.start(python, system.program, duty(0, works=False))
             started.append(producer)
             settings = await programs.answer(producer)
-            for number in range(fleet.workers):
+            for number in range(workers):
                 group = started[1].pid if number else 0
                 started.append(await programs.start(python, system.program, duty(number, works=True), group=group))
             await asyncio.gather(*map(programs.answer, started[1:]))

@@ -14,7 +14,8 @@ SETTINGS = "push(), work(concurrency=slots), JSON, every other setting as it is 
 
 
 @asynccontextmanager
-async def _queue(duty: Duty) -> AsyncGenerator[zkrq.Queue[Any]]:
+async def queue_of(duty: Duty) -> AsyncGenerator[zkrq.Queue[Any]]:
+    """Open the cluster of a duty; yield its queue."""
     servers = {f"redis-{n}": url for n, url in enumerate(duty.servers, 1)}
     async with load.cluster_of(servers, duty.zookeeper, namespace="fleet") as cluster:
         yield cluster.queue(duty.queue)
@@ -22,12 +23,12 @@ async def _queue(duty: Duty) -> AsyncGenerator[zkrq.Queue[Any]]:
 
 @asynccontextmanager
 async def push(duty: Duty) -> AsyncGenerator[Push]:
-    async with _queue(duty) as queue:
+    async with queue_of(duty) as queue:
         yield queue.push
 
 
 async def work(duty: Duty, handle: Handle) -> None:
-    async with _queue(duty) as queue:
+    async with queue_of(duty) as queue:
         await queue.work(handle, concurrency=duty.slots)
 
 

@@ -15,7 +15,7 @@ PROC = Path("/proc")
 AFTER_NAME = 2
 """``/proc/PID/stat``: number of the first field after the process's name, which is in brackets and may hold spaces."""
 
-GROUP, USER_TIME, SYSTEM_TIME = 4, 13, 14
+PARENT, GROUP, USER_TIME, SYSTEM_TIME = 3, 4, 13, 14
 """Fields of ``/proc/PID/stat``, counted from 0."""
 
 
@@ -25,13 +25,20 @@ def available() -> bool:
 
 
 def of_groups(groups: Iterable[int]) -> float:
-    """Seconds of processor time that the living processes of these groups have taken so far."""
-    wanted, ticks = set(groups), 0
+    """Seconds of processor time that the living processes of these groups have taken so far, and all that descend
+    from them: processes of a pool lead groups of their own."""
+    wanted = set(groups)
+    parents, ticks, counted = dict[int, int](), dict[int, int](), set[int]()
     for file in PROC.glob("[0-9]*/stat"):
         try:
             fields = file.read_text().rpartition(")")[2].split()
         except OSError:  # it has just ended
             continue
+        process = int(file.parent.name)
+        parents[process] = int(fields[PARENT - AFTER_NAME])
+        ticks[process] = int(fields[USER_TIME - AFTER_NAME]) + int(fields[SYSTEM_TIME - AFTER_NAME])
         if int(fields[GROUP - AFTER_NAME]) in wanted:
-            ticks += int(fields[USER_TIME - AFTER_NAME]) + int(fields[SYSTEM_TIME - AFTER_NAME])
-    return ticks / os.sysconf("SC_CLK_TCK")
+            counted.add(process)
+    while more := {process for process, parent in parents.items() if parent in counted} - counted:
+        counted |= more
+    return sum(ticks[process] for process in counted) / os.sysconf("SC_CLK_TCK")

@@ -59,14 +59,15 @@ def run(pushing: Pushing, working: Working, settings: str) -> None:
     """Do the duty in the argument."""
     logging.disable()
     duty = Duty(**json.loads(sys.argv[1]))
-    asyncio.run(_work(duty, working, settings) if duty.works else _push(duty, pushing, settings))
+    asyncio.run(_work(duty, working, settings) if duty.works else push(duty, pushing, settings))
 
 
-async def _push(duty: Duty, pushing: Pushing, settings: str) -> None:
-    async with pushing(duty) as push:
+async def push(duty: Duty, pushing: Pushing, settings: str) -> None:
+    """Push a round for each line on the standard input."""
+    async with pushing(duty) as put:
         say(settings)
-        async for order in _orders():
-            say(await _round(Round(*order), push))
+        async for order in orders():
+            say(await _round(Round(*order), put))
 
 
 async def _round(round_: Round, push: Push) -> list[float]:
@@ -90,7 +91,7 @@ async def _work(duty: Duty, working: Working, settings: str) -> None:
         await asyncio.sleep(duty.handling)
 
     async def report() -> None:
-        async for _ in _orders():
+        async for _ in orders():
             say(reached)
             reached.clear()
 
@@ -108,7 +109,7 @@ async def _unending(work: Awaitable[object]) -> None:
     raise RuntimeError("the worker has ended")
 
 
-async def _orders() -> AsyncGenerator[Any, None]:
+async def orders() -> AsyncGenerator[Any, None]:
     """Yield the lines of the standard input.  A thread would block the end of a program that fails."""
     reader = asyncio.StreamReader()
     await asyncio.get_running_loop().connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), sys.stdin)

@@ -19,10 +19,11 @@ SMALL = fleet.Fleet(2, 2, 0.001)
 PYTHON = Path(sys.executable)
 
 
-async def test_a_small_fleet_is_measured(servers: Servers, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("title", [fleet.ZKRQ, fleet.POOL])
+async def test_a_small_fleet_is_measured(servers: Servers, monkeypatch: pytest.MonkeyPatch, title: str) -> None:
     monkeypatch.setattr(fleet, "SECONDS", 0.25)
     sheet = Sheet()
-    zkrq = fleet.SYSTEMS[0]
+    zkrq = next(system for system in fleet.SYSTEMS if system.title == title)
     async with fleet.running(zkrq, PYTHON, of_servers(servers), SMALL) as crew:
         await crew.paced(sheet, 100, 2)
         pushes, deliveries, _ = await crew.round(20, 100)
@@ -32,6 +33,8 @@ async def test_a_small_fleet_is_measured(servers: Servers, monkeypatch: pytest.M
     assert len(figures["push p50"].values) == 2
     assert len(figures) == (6 if server_time.available() else 4)
     assert figures["push p50"].median <= figures["push p99"].median
+    if server_time.available():
+        assert figures[fleet.WORKERS].median > 0
     assert all(program.returncode is not None for program in (crew.producer, *crew.workers))
 
 
