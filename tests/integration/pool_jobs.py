@@ -406,3 +406,9 @@ def end_a_fork(item: Any) -> int:
     process.terminate()
     process.join()
     return process.exitcode or 0
+
+
+def leave_behind(item: Any) -> int:
+    """Start a process that its own parent leaves, and that is in no group of a child; return its number."""
+    command = ["setsid", "sh", "-c", "sleep 1 >/dev/null & echo $!"]
+    return int(subprocess.run(command, stdout=subprocess.PIPE, check=True).stdout)

@@ -109,6 +109,15 @@ async def test_no_zombie_is_left_of_children_that_were_replaced(cluster: Cluster
         assert "Z" not in children_of(starter).values()
 
 
+async def test_no_zombie_is_left_of_what_handlers_leave_behind(cluster: Cluster) -> None:
+    """In a container process 1 would be the worker itself, which waits for none of them."""
+    async with pooled(cluster, jobs.leave_behind) as pool:
+        left = (await pool.do("x")).get()
+        assert parent_of(left) == parent_of(pool.processes[0]), "adopted"
+        await until(lambda: not Path(f"/proc/{left}").exists())
+        assert (await pool.do("x")).state is zkrq.ResultState.DONE
+
+
 async def test_a_child_that_stands_still_is_killed_at_the_time_limit(cluster: Cluster, tmp_path: Path) -> None:
     async with pooled(cluster, jobs.stay, time_limit=0.5, kill_after=0.3) as pool:
         receipt = await pool.queue.push({"here": str(tmp_path), "how": "wait"})

@@ -30,7 +30,7 @@ from zkrq.pool.child import run_child
 from zkrq.pool.frames import DOWN_MAX, Frames, Kind, decode_down, encode_up
 from zkrq.pool.setup import IGNORED, READ_BYTES, Setup, load_main
 
-_PR_SET_PDEATHSIG = 1
+_PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
 
 
 def die_with(parent: int) -> None:
@@ -41,9 +41,19 @@ def die_with(parent: int) -> None:
         os._exit(0)
 
 
+def adopt_orphans() -> None:
+    """Be the parent of what descendants leave behind, in place of process 1.  Does nothing except on Linux.
+
+    In a container process 1 may be the worker, which waits for none of them, so they would stay as zombies.
+    """
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+
+
 def main(descriptor: int, parent: int) -> None:
     """Run the starter of a parent, at its end of the connection."""
     die_with(parent)
+    adopt_orphans()
     for number in IGNORED:
         signal.signal(number, signal.SIG_IGN)
     control = socket.socket(fileno=descriptor)
@@ -150,17 +160,29 @@ class _Starter:
         self._control.sendall(encode_up(Kind.FORKED, child=child, process=process))
 
     def _reap(self) -> None:
-        """Report the children that have ended, after killing what is left of their groups."""
-        for process in [*self._children]:
-            # Not waited for before its group is killed: until then no other process can have its number.
-            if os.waitid(os.P_PID, process, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None:
-                continue
-            with suppress(ProcessLookupError, PermissionError):
-                os.killpg(process, signal.SIGKILL)
-            _, status, used = os.wait4(process, 0)
-            child, seconds = self._children.pop(process), used.ru_utime + used.ru_stime
-            code = os.waitstatus_to_exitcode(status)
-            self._control.sendall(encode_up(Kind.ENDED, child=child, code=code, seconds=seconds))
+        """Report the children that have ended, after killing what is left of their groups; forget ended orphans."""
+        with suppress(ChildProcessError):  # there is none
+            while process := _ended():
+                if process in self._children:
+                    _kill_group(process)
+                _, status, used = os.wait4(process, 0)
+                if (child := self._children.pop(process, None)) is not None:
+                    code, seconds = os.waitstatus_to_exitcode(status), used.ru_utime + used.ru_stime
+                    self._control.sendall(encode_up(Kind.ENDED, child=child, code=code, seconds=seconds))
+
+
+def _ended() -> int:
+    """Return a process that has ended and was not waited for, 0 if there is none.
+
+    Its group is killed before it is waited for: until then no other process can have its number.
+    """
+    ended = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+    return ended.si_pid if ended else 0
+
+
+def _kill_group(process: int) -> None:
+    with suppress(ProcessLookupError, PermissionError):
+        os.killpg(process, signal.SIGKILL)
 
 
 def _become(
