@@ -53,7 +53,7 @@ LINES = (
     ),
     *(
         Refused(
-            "operations/items.py",
+            "operations/states.py",
             "items that have ended: `history()`, or `zkrq list QUEUE --state done`",
             wrong,
             "queues set ended --history 5 && list ended --state done",

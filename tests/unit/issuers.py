@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 
+from zkrq.base.codecs import JSON
 from zkrq.base.events import Events
 from zkrq.base.loop import OwnLoop
 from zkrq.base.retry import Again
@@ -21,6 +22,8 @@ class SlowIssuer:
     queue = "jobs"
     observers = Observers(Events(None))
     keeps_results = False
+    saved_codec = JSON
+    counts_each_step = False
 
     def __init__(self) -> None:
         self.answer: asyncio.Future[Refused] = asyncio.get_running_loop().create_future()
@@ -31,6 +34,11 @@ class SlowIssuer:
         return self.answer
 
     def ack_together(self, leases: Sequence[Lease], returning: int) -> asyncio.Future[Refused]:
+        return self.answer
+
+    def check_saves(self) -> None: ...
+
+    def save(self, lease: Lease, number: int, text: bytes, ms: int) -> asyncio.Future[Refused]:
         return self.answer
 
     def report(self, lease: Lease, text: str) -> None: ...
