@@ -50,6 +50,9 @@ OUTCOMES = {
         r"dead: the handler's process was killed by SIGKILL",
         r"12 numbers counted, in more than one process",
     ],
+    "order_steps.py": [
+        r"10 orders charged, 0 twice, 10 mailed",
+    ],
     "replies.py": [
         r"20 of 20 replies are right",
         r"20 of 20 results are here",

@@ -423,6 +423,38 @@ async def test_a_job_of_arq_as_a_worker(code: str, cluster: zkrq.testing.TestClu
         await settled(lambda: is_empty(cluster.queue("emails")))
 
 
+@runs("workers.md", "async def ship_order(order, claim):")
+async def test_steps_and_saved_states(code: str, cluster: zkrq.testing.TestCluster) -> None:
+    calls = list[str]()
+
+    class Page:
+        number = 7
+
+    async def charge(order: str) -> str:
+        calls.append(order)
+        return "receipt"
+
+    async def mail(receipt: str, idempotency_key: str) -> str:
+        calls.append(receipt)
+        return idempotency_key
+
+    async def insert(page: Page) -> None:
+        calls.append(f"page {page.number}")
+
+    def pages(job: str, after: int) -> list[Page]:
+        return [] if after == 7 else [Page()]
+
+    known = await execute(code, charge=charge, mail=mail, insert=insert, pages=pages)
+    for name in ("ship_order", "import_rows"):
+        queue = cluster.queue(name)
+        await queue.push("order")
+        for _ in range(2):
+            claim = await take(queue)
+            await known[name](claim.item, claim)
+            await claim.nack(0)
+    assert calls == ["order", "receipt", "page 7"]
+
+
 @runs("workers.md", "emails = cluster.queue(")
 async def test_retries(code: str, cluster: zkrq.testing.TestCluster) -> None:
     emails: zkrq.Queue[str] = (await execute(code, zkrq=zkrq, cluster=cluster))["emails"]
