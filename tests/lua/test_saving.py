@@ -108,10 +108,44 @@ def test_a_state_goes_with_its_item(server: OneServer, other: OneServer, how: st
     GONE[how](server, claim)
     copy(server, other)
     for each in (server, other):
+        assert stored(each) == {"a": "state"}, "until every server knows of the end"
+        each.cut("a")
         assert each.contents().saved == {}
         assert each.contents().faults == []
-        assert each.contents().bundles["a"].fields == {}
-        assert each.contents().packed["a"][0] == FORMAT
+
+
+def test_a_state_goes_with_its_tombstone_if_nothing_else_drops_it(server: OneServer) -> None:
+    claim = held(server)
+    save(server, claim, "state")
+    server.settle(claim.settle("ack"))
+    assert server.trim(put_window_ms=0) == 1
+    assert server.contents().saved == {}
+    assert server.contents().bundles == {}
+
+
+def test_a_state_is_kept_for_the_next_primary_that_has_not_heard_of_the_removal(
+    server: OneServer, other: OneServer
+) -> None:
+    """Model, seed 3274: the ack reached this server alone, whose next primary fenced its holder."""
+    claim = put_and_claim(server, Put(BUNDLE, [b"one", b"two"])).decided[BUNDLE]
+    decided = save(server, claim, "state", positions=[1])
+    other.apply(decided.apply([b"one", b"two"]), payloads=True)
+    server.settle(claim.settle("ack", positions=[1]))
+    server.epoch = other.epoch = 2
+    (fenced,) = other.fence("ann").values()
+    server.apply(fenced.apply())
+    assert given(server.claim("bob")) == {calls.item_id(BUNDLE, 1): "state"}
+
+
+def test_states_of_items_that_are_gone_are_cut_one_by_one(server: OneServer) -> None:
+    claim = put_and_claim(server, Put(BUNDLE, [b"one", b"two", b"three"])).decided[BUNDLE]
+    save(server, claim, "all", positions=[0, 1, 2])
+    server.settle(claim.settle("ack", positions=[0, 1]))
+    server.cut(BUNDLE, positions=[1, 2])
+    assert stored(server).keys() == {calls.item_id(BUNDLE, position) for position in (0, 2)}
+    server.settle(claim.settle("ack", positions=[2]))
+    server.cut(BUNDLE)
+    assert stored(server) == {}
 
 
 def test_a_new_life_of_an_id_begins_without(server: OneServer, other: OneServer) -> None:
@@ -143,6 +177,7 @@ def test_each_item_of_a_bundle_has_its_own(server: OneServer, other: OneServer) 
     decided = save(server, claim, "of three", positions=[2])
     assert decided.packed[0] == FIELDS_FORMAT
     server.settle(claim.settle("ack", positions=[1]), claim.settle("nack", positions=[0, 2]))
+    server.cut(BUNDLE, positions=[1])
     again = server.claim("bob")
     assert given(again) == {calls.item_id(BUNDLE, 2): "of three"}
     assert copy(server, other) == 2
@@ -347,6 +382,7 @@ def test_what_moves_to_another_shard_takes_its_state_along(server: OneServer, ot
     assert given(other.claim("bob")) == {moved: "state"}
     assert other.contents().faults == []
     server.ask(calls.Cancel(server.queue, "M", 0, "c0ffee", claimed.ids))
+    server.cut(id)
     assert server.contents().saved == {}
 
 

@@ -253,7 +253,6 @@ class Draft:
     def remove(self, run: range) -> None:
         for position in run:
             self.own.pop(position, None)
-            self.saves.pop(position, None)
         self.set(run, GONE)
 
     def keep_result(self, run: range, result: tuple[int, bytes]) -> None:

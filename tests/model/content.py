@@ -187,6 +187,8 @@ class Storing:
             held.results[id] = {at: text for at, text in held.results[id].items() if at in bundle.own}
         if id in held.saved:
             named = saves_in(bundle)
+            if Rule.SAVED_TEXT_GOES_LAST not in self.on:
+                named = {at: number for at, number in named.items() if bundle.states[at] in ALIVE}
             held.saved[id] = {at: text for at, text in held.saved[id].items() if at in named}
 
     def _follow(self, id: Item, bundle: Bundle, *, is_decided: bool) -> None:

@@ -15,6 +15,7 @@ SAVE_RULES = [
     Rule.SAVED_TEXT_HAS_A_VERSION,
     Rule.SAVED_IS_EVERYWHERE,
     Rule.SAVES_ARE_NUMBERED,
+    Rule.SAVED_TEXT_GOES_LAST,
 ]
 """Rules about saved states."""
 

@@ -362,6 +362,11 @@ class Rule(enum.Enum):
         "saves of a claim are numbered, and one that is executed late changes nothing",
         "a first try is executed after its repetition and a later save, and takes the place of that",
     )
+    SAVED_TEXT_GOES_LAST = (
+        0,
+        "a removal leaves the saved state, which is dropped once every server knows of the removal",
+        "the next primary has not heard of the removal, and gives the item out again, without its state",
+    )
     LEVEL_RAISES_THE_EPOCH = (
         0,
         "a view of another level has a new epoch",

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from tests.model.bundle import (
+    ALIVE,
     CLAIMED,
     DEAD,
     GONE,
@@ -195,11 +196,20 @@ class Scripts(Ending):
     def cut(self, epoch: int, call: calls.Cut) -> Answer:
         for id, positions in call.items:
             packed = self.held.records.get(id)
+            if packed is not None:
+                self._drop_saved(id, unpack(packed), positions)
             if packed is None or (not positions and not unpack(packed).is_alive):
                 self.held.payloads.pop(id, None)
             elif positions:
                 self._drop_payloads(id, unpack(packed), positions)
         return ok()
+
+    def _drop_saved(self, id: Item, bundle: Bundle, positions: bytes) -> None:
+        """Drop the saved states of items that are gone; no positions: of all."""
+        saved = self.held.saved.get(id, {})
+        for at in [at for at in saved if not positions or at in positions]:
+            if bundle.states[at] not in ALIVE:
+                del saved[at]
 
     # -- coming home -------------------------------------------------------------------------------------------------
 

@@ -18,6 +18,7 @@ from tests.model.actors import Fault
 from tests.model.explore import Findings, explore, explore_together
 from tests.model.kinds import (
     CLOCK_RULES,
+    FLOW_RULES,
     HOMING_RULES,
     LEVEL_RULES,
     LIMIT_RULES,
@@ -171,6 +172,7 @@ WITH_SAVES = {
     Rule.SAVED_TEXT_HAS_A_VERSION: 63,
     Rule.SAVED_IS_EVERYWHERE: 2,
     Rule.SAVES_ARE_NUMBERED: 183,
+    Rule.SAVED_TEXT_GOES_LAST: 3_274,
 }
 """Rules that bear on saved states, each with a known seed."""
 
@@ -198,7 +200,7 @@ LOAD_BEARING = [
     if rule
     not in (
         *(*SHARD_RULES, *TURN_RULES, *LIMIT_RULES, *ORDER_RULES, *SETTINGS_RULES),
-        *(*RESULT_RULES, *SAVE_RULES, *LEVEL_RULES, *CLOCK_RULES, *HOMING_RULES),
+        *(*RESULT_RULES, *SAVE_RULES, *LEVEL_RULES, *CLOCK_RULES, *HOMING_RULES, *FLOW_RULES),
     )
     and not any(
         rule in those for those in (AMONG_MANY_FAULTS, RARE, BEHIND_THE_DEADLINE, BEHIND_A_BROKEN_LINK, NOT_MISSED)

@@ -393,6 +393,5 @@ end
 local function remove(r, from, to, row, state)
   touch(r)
   drop_own(r, from, to)
-  for _, position in ipairs(r.fields ~= '' and tails.saved_in(r, from, to) or {}) do tails.set_save(r, position) end
   set(r, from, to, state or GONE, row)
 end

@@ -17,11 +17,26 @@ do
     if is_left then redis.call('HSET', payloads, id, whole) else redis.call('HDEL', payloads, id) end
   end
 
+  -- Drop the saved states of items that are gone, of those that are named.
+  local function cut_saved(r, items)
+    local named, entries = {}, {}
+    for i = 1, #items do named[string.byte(items, i) + 1] = true end
+    for _, position in ipairs(tails.saved_in(r, 1, r.size)) do
+      local is_gone = not string.find(r.states, '^[QRCD]', position)
+      if is_gone and (items == '' or named[position]) then entries[#entries + 1] = beside.entry(r, position) end
+    end
+    if entries[1] then redis.call('HDEL', notes, unpack(entries)) end
+  end
+
   -- Drop the payloads of these bundles' items; no items: of all.  An item that is not gone here keeps its payload.
   function cut_payloads(ids, positions_of)
     local dropped = {}
     for i, packed in ipairs(redis.call('HMGET', records, unpack(ids))) do
       local r = packed and read_record(packed)
+      if r and r.fields ~= '' then
+        r.bundle = ids[i]
+        cut_saved(r, positions_of[i])
+      end
       if packed and not r then
         -- It is damaged: what it says of its items is not known.
       elseif r and positions_of[i] ~= '' then

@@ -6,6 +6,8 @@
 -- which text is the latest.
 -- * Without the version: a save of a sibling overtakes this one, or the apply of an earlier save comes late and brings back
 --   the older text.
+-- * A removal leaves the text, which goes with the payload (_cutting.lua).  Dropped with the removal, it could be lost as that
+--   could: the next primary does not know of the removal, and gives the item out again, without its state.
 -- * The claim that gives a state saves it again, under its own version: every server has it before the holder does.  Without:
 --   T alone has the save, and dies; its next primary B gives the item out without it; a later one, which has it, with it.
 local beside = {} -- one name for all

@@ -87,6 +87,9 @@ do
             if r.fields ~= '' and flows.of(r) then append(missed, members, flows.entry_of_missed(r)) end
             if places.is_ordered(r) then ordered[#ordered + 1] = r end
             for _, entry in ipairs(r.own ~= '' and results.entries(r) or {}) do append(texts, notes, entry) end
+            for _, position in ipairs(r.fields ~= '' and tails.saved_in(r, 1, r.size) or {}) do
+              append(texts, notes, beside.entry(r, position))
+            end
           end
         end
       end

@@ -27,10 +27,8 @@ local function operation(queue, put_window_ms, as_of_ms)
     count_attempts(r, position, position, attempts - attempts_at(r, position))
     set(r, position, position, REQUEUED, 0)
     if text then note(r, position, text) end
-    if saved then
-      tails.set_save(r, position, 0)
-      beside.save(r, position, saved)
-    end
+    if saved or r.fields ~= '' then tails.set_save(r, position, saved and 0) end
+    if saved then beside.save(r, position, saved) end
   end
 
   -- Return the bundle of an item that is new here, with a place for it: the others were refused as long as nobody says

@@ -3,7 +3,7 @@
 -- removal itself they could be lost: a primary that does not know of the removal may decide the item again, and then
 -- die.
 -- items: their positions, a byte each; empty: all of the bundle.
--- KEYS: server records payloads
+-- KEYS: server records payloads notes
 -- ARGV: epoch generation / id items
 -- reply: OK
 -- reply: NOTINSYNC generation

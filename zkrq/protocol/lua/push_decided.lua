@@ -202,6 +202,7 @@ local function operation(again, queue, put_window_ms, replacing, key_window_ms, 
     before.n = math.max(before.n, n)
     touch(before)
     place_in(before, position)
+    if before.fields ~= '' then tails.set_save(before, position) end -- of a former life
     if state == QUEUED then
       set_own(before, position, due_us, 0)
       state = REQUEUED
