@@ -460,7 +460,7 @@ VARIANTS: Mapping[str, Variant] = {
         Variant(any_saved_text_takes_the_place_of_another),
         Variant(what_a_claim_gives_is_not_saved_again),
         Variant(saves_are_not_numbered),
-        Variant(a_level_keeps_the_epoch, "none", versions=True),
+        Variant(a_level_keeps_the_epoch, "pause,hub_slow", first=60, versions=True),
         Variant(what_is_new_does_not_wait_for_its_level, "none", versions=True),
         Variant(a_failure_replaces_a_success, "none", first=5),
         Variant(a_contradiction_fails_calls, "hang", first=3),

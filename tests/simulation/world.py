@@ -156,6 +156,8 @@ class Client:
         return self.code.make_cluster(urls, self.coordinator, settings, dial=dial, shards=given), self.coordinator
 
     def _note(self, event: Event) -> None:
+        if type(event).__name__ == "DamageFound" and not self.code.is_present:
+            self.world.found.violation(f"{self.name}: takes what it does not know for damaged: {event}")
         for lane in self.world.lanes:
             if isinstance(event, MomentsLost) and event.queue == lane.name:
                 lane.ledger.moments_lost.update(event.moments)
