@@ -168,8 +168,8 @@ WITH_RESULTS = {Rule.RESULT_IS_EVERYWHERE: 17, Rule.RESULT_IS_COMPLETED: 11}
 """Rules that bear on results, each with a known seed."""
 
 WITH_SAVES = {
-    Rule.SAVE_NEEDS_THE_CLAIM: 9,
-    Rule.SAVED_TEXT_HAS_A_VERSION: 63,
+    Rule.SAVE_NEEDS_THE_CLAIM: 16,
+    Rule.SAVED_TEXT_HAS_A_VERSION: 69,
     Rule.SAVED_IS_EVERYWHERE: 2,
     Rule.SAVES_ARE_NUMBERED: 183,
     Rule.SAVED_TEXT_GOES_LAST: 3_274,

@@ -17,7 +17,7 @@ from tests.lua.one_server import OneServer
 from zkrq.client.finding import SEARCH_PAGE
 from zkrq.protocol import calls
 from zkrq.protocol.payloads import join
-from zkrq.protocol.records import BUNDLE_MAX, fresh
+from zkrq.protocol.records import BUNDLE_MAX, HELD, MEMBER, fresh, with_fields
 from zkrq.protocol.scripts import SCRIPTS
 from zkrq.replication.stream import ErrorReply
 from zkrq.testing.redis.server import MiniRedis
@@ -134,7 +134,19 @@ class Large(OneServer):
             groups = {at: f"group{at % 4}{at // 16 * (at % 4):06}" for at in range(n, n + BATCH // 4)}  # one is large
             self.put(*(Put(f"g{at:06}", group=group) for at, group in groups.items()))
             self.put(Put(bundle_of("grouped", n), [b"payload"] * BUNDLE, group=f"group{n}"))
+        self._fill_flows()
         self.queue = "q"
+
+    def _fill_flows(self) -> None:
+        """A flow with many members, one that has ended and for which many items are held, and many others."""
+        for flow in (MANY, OVER, *(f"flow{n:06}" for n in range(self.size))):
+            self.ask(calls.Steer("flowing", flow, "begin", keep_ms=3_600_000))
+        for start in range(0, self.size, BATCH):
+            for name, fields in (("member", {MEMBER: MANY.encode()}), ("held", {HELD: OVER.encode()})):
+                record = with_fields(fresh(0, self.now_ms()), fields)
+                puts = [calls.Put(f"{name}{n:06}", record, join([b"payload"])) for n in range(start, start + BATCH)]
+                self.ask(calls.PushDecided("flowing", puts))
+        self.ask(calls.Steer("flowing", OVER, "finish"))
 
     def _settle_all(self, verb: str) -> None:
         while claims := self.claim("filling", BATCH).settle(verb, 0, "why" if verb == "bury" else ""):
@@ -256,6 +268,9 @@ def admit(server: Large) -> None:
     server.ask(calls.Admit("q", [(id, n % 2) for n, id in enumerate(named("adopted"))]))
 
 
+MANY, OVER = "many", "over"
+"""A flow with many members, and one that has ended."""
+
 CALLS: dict[str, dict[str, Callable[[Large], object]]] = {
     "admit": {"": admit},
     "adopt": {"": asking(ADOPTED)},
@@ -302,6 +317,13 @@ CALLS: dict[str, dict[str, Callable[[Large], object]]] = {
     },
     "declare": {"": asking(calls.Declare("q", "limits", "concurrency=10,rate=10/1000", "", False, ""))},
     "delete": {"": asking(calls.Delete("q", 10**12))},
+    "flow": {
+        verb: asking(calls.Steer("flowing", "new" if verb == "begin" else MANY, verb))
+        for verb in ("begin", "look", "seal", "end", "cancel", "finish")
+    },
+    "flow_members": {flow: asking(calls.FlowMembers("flowing", flow)) for flow in (MANY, OVER)},
+    "flow_open": {"": asking(calls.OpenHeld("flowing", OVER))},
+    "flow_page": {"": asking(calls.FlowPage("flowing", calls.START, BATCH))},
     "forget": {"": asking(calls.Forget("q"))},
     "forward": {"": asking(calls.Forward("q", FIRST_US, 10_000, copies([*new(), *new_bundles()])))},
     "heads": {"": asking(calls.Heads("q", calls.START, BATCH))},
