@@ -120,9 +120,13 @@ class Rolling:
         # It is seen by its consumers, which enrol with their first claim.
         await move(stage, "beside a client of the release before")
         async with self.connect() as operator:
+            kept = operator.queue(f"{QUEUE}-kept")  # no client of the stage works on it
+            await kept.push("a")
+            claim = await kept.pop_one(timeout=CONNECT_TIMEOUT)
+            assert claim
             # Before it is raised, nothing can be written that the release before cannot read.
             with pytest.raises(zkrq.ConfigError, match=r"this needs level .*`zkrq upgrade`"):
-                await operator.queue(QUEUE).push({"id": "never"}, group="a")
+                await claim.save("never")
             with pytest.raises(zkrq.ConfigError, match=rf"do not speak level {SPOKEN.highest}: {late.name}"):
                 await operator.upgrade()
             assert operator.level == SPOKEN.lowest
@@ -132,6 +136,7 @@ class Rolling:
                 client.signal(signal.SIGSTOP)
             await operator.upgrade(force=True)
             assert operator.level == operator.view.level == SPOKEN.highest
+            await claim.save("since the level was raised")
             await self._push_grouped(operator)
             await asyncio.sleep(STOPPED_FOR)
             for client in stopped:
@@ -139,11 +144,14 @@ class Rolling:
                 stage.note(Kind.CONTINUED, client.name)
             await self._see_refused(late)
             await move(stage, "after the level was raised")
+            await claim.release()
+            async with await kept.pop_one(timeout=CONNECT_TIMEOUT) or pytest.fail("it was lost") as claim:
+                assert claim.saved == "since the level was raised"
             assert {each.version for each in (await operator.clients()).values()} <= {zkrq.__version__, ""}
         await self._see_none_starts()
 
     async def _push_grouped(self, operator: zkrq.Cluster) -> None:
-        """Push what only this level has, for the clients of the stage."""
+        """Push in groups, for the clients of the stage."""
         stage, queue = self.stage, operator.queue(QUEUE)
         recorder = stage.journal.recorder("operator")
         for number in range(GROUPED):

@@ -153,7 +153,7 @@ def _working(pool: Pooled) -> list[int]:
 
 async def test_ctrl_c_of_a_terminal_drains(stage: Stage) -> None:
     """It goes to the whole process group: the parent drains, and its children finish what they have."""
-    command = [sys.executable, "-m", "zkrq", "worker", "jobs:worker", "--pool", "2"]
+    command = [sys.executable, "-c", HEEDS_SIGHUP, "-m", "zkrq", "worker", "jobs:worker", "--pool", "2"]
     with subprocess.Popen(command, cwd=stage.folder, env=stage.environment, start_new_session=True) as process:
         try:
             await stage.jobs.push("until told")
@@ -168,9 +168,17 @@ async def test_ctrl_c_of_a_terminal_drains(stage: Stage) -> None:
     await stage.is_free(0)
 
 
+HEEDS_SIGHUP = """
+import os, signal, sys
+signal.signal(signal.SIGHUP, signal.SIG_DFL)
+os.execv(sys.executable, [sys.executable, *sys.argv[1:]])
+"""
+"""Tests that are run by nohup ignore this signal, and what they start does."""
+
+
 async def test_a_terminal_that_is_closed_leaves_no_process(stage: Stage) -> None:
     """SIGHUP ends a program that does not handle it; so its children end."""
-    command = [sys.executable, "-m", "zkrq", "worker", "jobs:worker", "--pool", "2"]
+    command = [sys.executable, "-c", HEEDS_SIGHUP, "-m", "zkrq", "worker", "jobs:worker", "--pool", "2"]
     with subprocess.Popen(command, cwd=stage.folder, env=stage.environment, start_new_session=True) as process:
         try:
             await stage.jobs.push("for ever")
@@ -179,7 +187,7 @@ async def test_a_terminal_that_is_closed_leaves_no_process(stage: Stage) -> None
             children = [starter, *children_of(starter)]
             os.killpg(process.pid, signal.SIGHUP)
             with anyio.fail_after(HANG):
-                assert await anyio.to_thread.run_sync(process.wait) == -signal.SIGHUP
+                assert await anyio.to_thread.run_sync(process.wait, abandon_on_cancel=True) == -signal.SIGHUP
         finally:
             process.kill()
     await until(lambda: not any(map(is_alive, children)))

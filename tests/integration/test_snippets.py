@@ -23,6 +23,7 @@ import zkrq
 import zkrq.testing
 from tests.behaviour.helpers import is_empty
 from tests.harness import HANG, new_namespace, settled, take, until
+from tests.integration import pool_jobs
 from tests.integration.snippet_runs import ELSEWHERE, HERE, on, runs
 from tests.snippets import blocks, execute, snippet
 from zkrq import local
@@ -421,6 +422,15 @@ async def test_a_job_of_arq_as_a_worker(code: str, cluster: zkrq.testing.TestClu
     async with known["worker"](cluster):
         await cluster.clock.advance(60)
         await settled(lambda: is_empty(cluster.queue("emails")))
+
+
+@runs("workers.md", "worker = zkrq.Worker(concurrency=8, pool=")
+async def test_handlers_in_processes(code: str, cluster: zkrq.testing.TestCluster) -> None:
+    images = cluster.queue("images", results=zkrq.Results())
+    names = await execute(code, zkrq=zkrq, cluster=cluster, shrink=pool_jobs.echo)
+    async with names["worker"]:
+        receipt = await images.push("photo")
+        assert (await receipt.result(timeout=HANG)).get() == "photo"
 
 
 @runs("workers.md", "async def ship_order(order, claim):")
