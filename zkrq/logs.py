@@ -11,6 +11,8 @@ import json
 import logging
 from datetime import UTC, datetime
 
+from zkrq.base.log import USUAL
+
 
 class JsonFormatter(logging.Formatter):
     """Format a record as one line of JSON.
@@ -37,5 +39,5 @@ class JsonFormatter(logging.Formatter):
         return json.dumps(line, default=str)
 
 
-_USUAL = {*vars(logging.makeLogRecord({})), "message", "asctime", "taskName", "time", "level", "logger", "stack"}
+_USUAL = {*USUAL, "time", "level", "logger", "stack"}
 """Attributes of any record, and names that have another meaning in the line."""

@@ -286,7 +286,7 @@ def speak(item: str) -> None:
     log.info("said %s", item, extra={"user": "u1"})
     logging.getLogger("tests.quiet").info("not heard")
     try:
-        raise ValueError("told of")
+        raise ValueError("as expected")
     except ValueError:
         log.exception("failed")
     logging.getLogger("tests.quiet").warning("in a thread: %s", item)

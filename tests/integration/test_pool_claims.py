@@ -76,6 +76,6 @@ async def test_log_records_reach_the_parent(cluster: Cluster, caplog: pytest.Log
         assert known == {
             "queue": "jobs", "item": receipt.id, "attempt": 1, "user": "u1", "process": pool.processes[0],
         }  # fmt: skip
-        assert "ValueError: told of" in (failed.exc_text or "")
-        assert "ValueError: told of" in json.loads(zkrq.logs.JsonFormatter().format(failed))["exception"]
+        assert "ValueError: as expected" in (failed.exc_text or "")
+        assert "ValueError: as expected" in json.loads(zkrq.logs.JsonFormatter().format(failed))["exception"]
         assert quiet.getMessage() == "in a thread: ä"

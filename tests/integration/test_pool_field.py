@@ -66,7 +66,7 @@ def children_of(process: int) -> dict[int, str]:
 
 
 async def test_locks_that_threads_of_the_parent_hold_are_free_in_a_child(cluster: Cluster) -> None:
-    """A fork copies a lock that a thread holds, and not the thread: whoever takes it waits for ever."""
+    """A fork copies a lock that a thread holds, but not the thread, so taking the lock never returns."""
     held, done = threading.Event(), threading.Event()
 
     def hold() -> None:

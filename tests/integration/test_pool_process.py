@@ -16,7 +16,7 @@ import pytest
 
 from tests.harness import HANG, settled, until
 from tests.integration.pool_stage import is_alive
-from tests.integration.worker_stage import JOBS, Stage, free_address, get, onlooking
+from tests.integration.worker_stage import JOBS, Stage, free_address, get, onlooking, reloaded
 from zkrq import local
 from zkrq.process.exits import Exit
 
@@ -165,20 +165,7 @@ async def test_a_service_manager_is_told(stage: Stage, tmp_path_factory: pytest.
 
 async def test_reload(stage: Stage) -> None:
     """A changed file is a new process with new children, which import it anew."""
-    pytest.importorskip("watchfiles")
-    file = stage.folder / "jobs.py"
-    text = file.read_text()
-    async with stage.start("jobs:worker", "--reload", "--pool", "1") as process:
-        await stage.jobs.push(1)
-        await stage.until_done(1)
-        file.write_text("broken(")
-        await settled(lambda: stage.has_workers(0))
-        file.write_text(text.replace("{item}\\n", "{item} fixed\\n"))
-        await stage.jobs.push(2)
-        await stage.until_done(2)
-        assert await stage.end(process, signal.SIGTERM) == Exit.DONE
-        await stage.is_free(0)
-    assert stage.done() == ["1", "2 fixed"]
+    await reloaded(stage, "--pool", "1")
 
 
 async def test_a_process_is_alive_and_ready_while_handlers_block(stage: Stage) -> None:

@@ -16,7 +16,7 @@ import anyio.to_thread
 import pytest
 
 from tests.harness import HANG, settled, take
-from tests.integration.worker_stage import JOBS, LOOPS, Stage, free_address, get, onlooking
+from tests.integration.worker_stage import LOOPS, Stage, free_address, get, onlooking, reloaded
 from zkrq import local
 from zkrq.process.exits import Exit
 
@@ -294,21 +294,9 @@ async def test_a_service_manager_is_told(
 
 async def test_reload(stage: Stage) -> None:
     """A changed file is a new process; a broken one is waited for."""
-    pytest.importorskip("watchfiles")
-    file = stage.folder / "jobs.py"
-    async with stage.start("jobs:worker", "--reload") as process:
-        await stage.jobs.push(1)
-        await stage.until_done(1)
-        file.write_text("broken(")
-        await settled(lambda: stage.has_workers(0))
-        file.write_text(JOBS.replace("{item}\\n", "{item} fixed\\n"))
-        await stage.jobs.push(2)
-        await stage.until_done(2)
-        assert await stage.end(process, signal.SIGTERM) == Exit.DONE
-        await stage.is_free(0)
-    assert stage.done() == ["1", "2 fixed"]
+    supervisor = await reloaded(stage)
     first, second = stage.processes()
-    assert process.pid not in {first, second}
+    assert supervisor not in {first, second}
 
 
 @pytest.mark.parametrize("wrong", [["--processes", "2"], ["--burst"]])

@@ -18,8 +18,9 @@ import pytest
 from anyio.abc import Process
 
 import zkrq
-from tests.harness import HANG, new_namespace
+from tests.harness import HANG, new_namespace, settled
 from zkrq import local
+from zkrq.process.exits import Exit
 
 ROOT = Path(__file__).parents[2]
 
@@ -247,3 +248,22 @@ async def onlooking(servers: local.Servers, folder: Path, prepared_zkrq: list[st
         description="onlooker",
     ) as cluster:
         yield Stage(folder, servers, cluster, prepared_zkrq)
+
+
+async def reloaded(stage: Stage, *flags: str) -> int:
+    """See a program with ``--reload`` follow changes of its file, a broken one too; return its process."""
+    pytest.importorskip("watchfiles")
+    file = stage.folder / "jobs.py"
+    text = file.read_text()
+    async with stage.start("jobs:worker", "--reload", *flags) as process:
+        await stage.jobs.push(1)
+        await stage.until_done(1)
+        file.write_text("broken(")
+        await settled(lambda: stage.has_workers(0))
+        file.write_text(text.replace("{item}\\n", "{item} fixed\\n"))
+        await stage.jobs.push(2)
+        await stage.until_done(2)
+        assert await stage.end(process, signal.SIGTERM) == Exit.DONE
+        await stage.is_free(0)
+    assert stage.done() == ["1", "2 fixed"]
+    return process.pid

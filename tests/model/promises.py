@@ -76,7 +76,7 @@ def same(item: Item) -> Item:
 
 
 class Flow:
-    """What clients were told of the flow."""
+    """What clients know about the flow."""
 
     def __init__(self, counts: defaultdict[str, int]) -> None:
         self.counts = counts

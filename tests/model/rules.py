@@ -449,7 +449,7 @@ class Rule(enum.Enum):
     )
     LOOKS_END_WHAT_IS_DUE = (
         0,
-        "whoever looks ends a flow that is due, and opens what is held",
+        "any client that looks ends a flow that is due, and opens what is held",
         "the client that acked the last member has died, and nothing follows",
     )
     PUSH_NAMES_ITS_MAP = (

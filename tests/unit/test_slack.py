@@ -1,4 +1,4 @@
-"""Slack: the rule, and what it is told of busy loops, of slow servers and of better days."""
+"""Slack: the rule, and how busy loops, slow servers and better days change what it is given."""
 
 from __future__ import annotations
 

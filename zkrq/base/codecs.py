@@ -10,9 +10,11 @@ from collections.abc import Callable, Iterable, Sequence
 from itertools import islice
 from typing import Any, NamedTuple, Protocol, TypeVar, cast
 
-from zkrq.base.errors import CodecError
+from zkrq.base.errors import CodecError, text_of
 
 T = TypeVar("T")
+U = TypeVar("U")
+V = TypeVar("V")
 
 
 class Codec(Protocol[T]):
@@ -60,6 +62,16 @@ def codec_of_item(codec: Codec[T], id: str) -> Codec[T]:
     """Return the codec of an item, from that of its queue."""
     place = place_of(codec)
     return codec if place is None else codec_at(codec, place._replace(id=id))
+
+
+def call_codec(call: Callable[[U], V], value: U, what: str) -> V:
+    """Return what a method of any codec makes of a value; ``what``: how its error begins.  Raises ``CodecError``."""
+    try:
+        return call(value)
+    except (CodecError, KeyboardInterrupt):
+        raise
+    except BaseException as error:
+        raise CodecError(f"{what}: {text_of(error)}") from error
 
 
 class _Json:

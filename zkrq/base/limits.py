@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from typing import Any, Generic, NamedTuple, TypeAlias, TypeVar, cast
 
 from zkrq.base.checks import Duration, check_count, check_duration, check_kind, check_rate_in, in_seconds
-from zkrq.base.codecs import JSON, Codec
-from zkrq.base.errors import CodecError, ConfigError, PayloadTooLarge, text_of
+from zkrq.base.codecs import JSON, Codec, call_codec
+from zkrq.base.errors import ConfigError, PayloadTooLarge
 from zkrq.base.meant import names_fields
 
 DEAD_LETTERS_MAX = 100_000
@@ -105,28 +105,13 @@ class Results(Generic[R]):
         """Return the bytes of a result.  Raises ``CodecError``, ``PayloadTooLarge``."""
         if result is None:
             return b""
-        try:
-            text = self.codec.encode(result)
-        except CodecError:
-            raise
-        except KeyboardInterrupt:
-            raise
-        except BaseException as error:  # of any codec
-            raise CodecError(f"the result cannot be encoded as {self.codec.name}: {text_of(error)}") from error
-        return check_result(text)
+        return check_result(call_codec(self.codec.encode, result, f"the result cannot be encoded as {self.codec.name}"))
 
     def decode(self, text: bytes) -> R | None:
         """Return the result of these bytes.  Raises ``CodecError``."""
         if not text:
             return None
-        try:
-            return self.codec.decode(text)
-        except CodecError:
-            raise
-        except KeyboardInterrupt:
-            raise
-        except BaseException as error:  # of any codec
-            raise CodecError(f"the result cannot be decoded as {self.codec.name}: {text_of(error)}") from error
+        return call_codec(self.codec.decode, text, f"the result cannot be decoded as {self.codec.name}")
 
 
 CONCURRENCY_MAX = 1_000_000

@@ -6,6 +6,9 @@ import logging
 from collections.abc import MutableMapping
 from typing import Any
 
+USUAL = frozenset({*vars(logging.makeLogRecord({})), "message", "asctime", "taskName"})
+"""Attributes of any record."""
+
 
 class Log(logging.LoggerAdapter[logging.Logger]):
     """Add what a log is about to its records, and keep what a single record adds (``extra``)."""

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar, cast
 
 from zkrq.base import saved
 from zkrq.base.checks import check_id
-from zkrq.base.codecs import codec_of_item
+from zkrq.base.codecs import call_codec, codec_of_item
 from zkrq.base.errors import CodecError, ConfigError, text_of
 from zkrq.base.saved import Saved
 
@@ -56,12 +56,7 @@ class Saving:
         """Return a value as its handler knows it, None for none.  Raises ``CodecError``."""
         if value is None:
             return None
-        try:
-            return self._codec.decode(value)
-        except (CodecError, KeyboardInterrupt):
-            raise
-        except BaseException as error:  # of any codec
-            raise CodecError(f"what is saved of the item cannot be decoded: {text_of(error)}") from error
+        return call_codec(self._codec.decode, value, "what is saved of the item cannot be decoded")
 
     def _encoded(self, what: str, value: object) -> bytes:
         try:
@@ -183,7 +178,7 @@ class Step(Generic[R]):
         return self.value
 
     async def _save(self, value: object) -> None:
-        """Save the value.  What is told of it is what later deliveries are told: JSON makes lists of tuples."""
+        """Save the value.  From now on it is what later deliveries are given: JSON makes lists of tuples."""
         await self._saving.save_step(self.name, value)
         self._has_value = False
 

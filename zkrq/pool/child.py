@@ -31,6 +31,7 @@ from zkrq.base.codecs import codec_of_item
 from zkrq.base.errors import CodecError, ConfigError, message_of, reason_of, text_of
 from zkrq.base.retry import interrupts, judge
 from zkrq.pool.claim import ChildIssuer, PooledClaim
+from zkrq.pool.counts import used_by
 from zkrq.pool.frames import (
     DOWN_MAX,
     TEXT_MAX,
@@ -44,8 +45,6 @@ from zkrq.pool.frames import (
 )
 from zkrq.pool.records import Records, working
 from zkrq.pool.setup import IGNORED, READ_BYTES, PooledHandler, Setup, load_main
-
-STATM = "/proc/self/statm"
 
 
 class _Job:
@@ -375,11 +374,9 @@ async def _awaited(result: Awaitable[Any]) -> object:
 
 def resident_bytes() -> int:
     """Return the resident memory of this process in bytes: now on Linux, elsewhere the most that it was."""
-    try:
-        with open(STATM, "rb") as file:
-            return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
-    except OSError:
-        import resource
+    if now := used_by(os.getpid()).memory:
+        return now
+    import resource
 
-        most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-        return most if sys.platform == "darwin" else most * 1024
+    most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return most if sys.platform == "darwin" else most * 1024

@@ -54,6 +54,7 @@ from zkrq.pool.setup import READ_BYTES, PooledHandler, Setup, check_found, modul
 from zkrq.pool.starting import Starting, main_of_program
 from zkrq.pool.states import COUNTED, GIVEN, ChildState, Row
 from zkrq.pool.verdicts import end_in_words, error_of, payload_of, settle_as_told, why_unsaved
+from zkrq.pool.writing import Writer
 
 if TYPE_CHECKING:
     from zkrq.pool.settings import Processes
@@ -100,6 +101,7 @@ class _Child:
 
     number: int
     end: socket.socket
+    writer: Writer
     gone: asyncio.Future[str]
     """Ends when it has ended, with how."""
     state: ChildState = ChildState.STARTING
@@ -107,7 +109,6 @@ class _Child:
     jobs: dict[int, _Job] = field(default_factory=dict[int, _Job])
     items: int = 0
     frames: Frames = field(default_factory=lambda: Frames(UP_MAX))
-    unsent: bytearray = field(default_factory=bytearray)
     successor: _Child | None = None
     """The child that is to take its place; while it starts, this one goes on."""
     why_killed: str = ""
@@ -257,7 +258,7 @@ class Pool:
             return None
         ours.setblocking(False)
         self._numbers += 1
-        child = self._children[self._numbers] = _Child(self._numbers, ours, loop.create_future())
+        child = self._children[self._numbers] = _Child(self._numbers, ours, Writer(ours), loop.create_future())
         with theirs:
             self._starter.fork(child.number, theirs)
         loop.add_reader(ours, self._read, child)
@@ -335,9 +336,8 @@ class Pool:
     def _close(self, child: _Child) -> None:
         if child.is_open:
             child.is_open = False
-            loop = asyncio.get_running_loop()
-            loop.remove_reader(child.end)
-            loop.remove_writer(child.end)
+            asyncio.get_running_loop().remove_reader(child.end)
+            child.writer.detach()
             child.end.close()
 
     def _let_go(self, child: _Child) -> None:
@@ -443,7 +443,7 @@ class Pool:
             packed=grant.packed,
             seconds=lease.deadline_at - loop.time(),
             headers=dict(claim.headers) or None,
-            saved=grant.saved_at(lease.position) if hasattr(grant, "notes") else None,
+            saved=grant.saved_at(lease.position),
             unsaved=why_unsaved(lease),
         )
         if not self._send(child, encode_work(work, payload_of(claim, self._handlers[handler]))):
@@ -501,31 +501,7 @@ class Pool:
 
     def _send(self, child: _Child, data: bytes) -> bool:
         """Send a frame; False: the child has closed its end, so it has died, and the starter tells how."""
-        if not child.is_open:
-            return False
-        if not child.unsent:
-            try:
-                sent = child.end.send(data)
-            except BlockingIOError:
-                sent = 0
-            except OSError:
-                return False
-            if sent == len(data):
-                return True
-            data = data[sent:]
-            asyncio.get_running_loop().add_writer(child.end, self._write, child)
-        child.unsent += data
-        return True
-
-    def _write(self, child: _Child) -> None:
-        try:
-            del child.unsent[: child.end.send(child.unsent)]
-        except BlockingIOError:
-            return
-        except OSError:
-            child.unsent.clear()
-        if not child.unsent:
-            asyncio.get_running_loop().remove_writer(child.end)
+        return child.is_open and child.writer.send(data)
 
     def _read(self, child: _Child, *, at_the_end: bool = False) -> None:
         """Read what a child has sent; ``at_the_end``: all that is left of it."""

@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, cast
 
+from zkrq.base.log import USUAL
 from zkrq.pool.frames import TEXT_MAX, Kind, Told, encode_up
 
 if TYPE_CHECKING:
@@ -24,8 +25,6 @@ EXTRAS_MAX = 20
 
 EXTRA_TEXT_MAX = 200
 """Characters of such a value."""
-
-_USUAL = {*vars(logging.makeLogRecord({})), "message", "asctime", "taskName"}
 
 _named = set[str]()
 
@@ -57,7 +56,7 @@ class Records(logging.Handler):
         try:
             message = record.getMessage()[:TEXT_MAX]
             trace = self._format.formatException(record.exc_info)[-TEXT_MAX:] if record.exc_info else ""
-            extras = {name: value for name, value in vars(record).items() if name not in _USUAL}
+            extras = {name: value for name, value in vars(record).items() if name not in USUAL}
             if claim is not None:
                 extras |= {"queue": claim.queue, "item": claim.id, "attempt": claim.attempts}
             told = {str(name): _plain(value) for name, value in list(extras.items())[:EXTRAS_MAX]}
@@ -106,7 +105,7 @@ def handle(told: Told, process: int) -> None:
     extras = told.values.get("extras")
     if isinstance(extras, dict):
         given = list(cast("dict[str, object]", extras).items())[:EXTRAS_MAX]
-        values |= {name[:EXTRA_TEXT_MAX]: _plain(value) for name, value in given if name not in _USUAL}
+        values |= {name[:EXTRA_TEXT_MAX]: _plain(value) for name, value in given if name not in USUAL}
     logger.handle(logging.makeLogRecord(values))
 
 

@@ -96,7 +96,7 @@ class _Starter:
                         self._read()
             signal.set_wakeup_fd(-1)
         for process in [*self._children]:
-            os.killpg(process, signal.SIGKILL)
+            _kill_group(process)
             os.waitpid(process, 0)
 
     def _read(self) -> None:
@@ -155,7 +155,7 @@ class _Starter:
             _become(self._setup, starter, descriptor, self._own)
         os.close(descriptor)
         with suppress(ProcessLookupError, PermissionError):
-            os.setpgid(process, process)  # whoever comes first, so that it is one before anybody kills it
+            os.setpgid(process, process)  # the child does so, too: it must be one before anybody kills it
         self._children[process] = child
         self._control.sendall(encode_up(Kind.FORKED, child=child, process=process))
 

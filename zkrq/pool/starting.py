@@ -16,6 +16,7 @@ from typing import Any
 from zkrq.base.threads import Threads
 from zkrq.pool.frames import UP_MAX, Frames, Kind, Told, decode_up, encode_down, frame
 from zkrq.pool.setup import READ_BYTES, Setup
+from zkrq.pool.writing import Writer
 
 CLOSE_SECONDS = 1.0
 """Seconds that a starter has to end."""
@@ -42,10 +43,10 @@ class Starting:
             self._control.close()
             raise
         self._control.setblocking(False)
-        self._unsent = bytearray()
+        self._writer = Writer(self._control)
         self._is_open = True
         self._loop.add_reader(self._control, self._read)
-        self._send(frame(Kind.BEGIN, marshal.dumps(tuple(setup))))
+        self._writer.send(frame(Kind.BEGIN, marshal.dumps(tuple(setup))))
 
     @property
     def process(self) -> int:
@@ -55,7 +56,7 @@ class Starting:
     def fork(self, child: int, end: socket.socket) -> None:
         """Have it fork a child with this end of a connection."""
         data = encode_down(Kind.ITEM, child)
-        if self._unsent:  # descriptors travel with bytes, which must not overtake others
+        if self._writer.is_behind:  # descriptors travel with bytes, which must not overtake others
             self._loop.call_later(0.01, self._fork_later, child, end.dup())
             return
         try:
@@ -66,7 +67,7 @@ class Starting:
         except OSError:  # it has ended; its reader tells
             return
         if sent < len(data):
-            self._send(data[sent:])
+            self._writer.send(data[sent:])
 
     def _fork_later(self, child: int, end: socket.socket) -> None:
         with end:
@@ -75,7 +76,8 @@ class Starting:
 
     def signal(self, child: int, number: signal.Signals) -> None:
         """Have it send a signal to a child, if that still is."""
-        self._send(encode_down(Kind.SIGNAL, child, int(number)))
+        if self._is_open:
+            self._writer.send(encode_down(Kind.SIGNAL, child, int(number)))
 
     async def aclose(self) -> None:
         """End it, and the children that are left; it kills them.  Not if it still imports: then it has none."""
@@ -93,32 +95,8 @@ class Starting:
     def _shut(self) -> None:
         self._is_open = False
         self._loop.remove_reader(self._control)
-        self._loop.remove_writer(self._control)
+        self._writer.detach()
         self._control.close()
-
-    def _send(self, data: bytes) -> None:
-        if not self._is_open:
-            return
-        if not self._unsent:
-            with suppress(BlockingIOError):
-                try:
-                    data = data[self._control.send(data) :]
-                except (BrokenPipeError, ConnectionResetError):
-                    return  # its reader tells
-        if data:
-            if not self._unsent:
-                self._loop.add_writer(self._control, self._write)
-            self._unsent += data
-
-    def _write(self) -> None:
-        try:
-            del self._unsent[: self._control.send(self._unsent)]
-        except BlockingIOError:
-            return
-        except OSError:
-            self._unsent.clear()
-        if not self._unsent:
-            self._loop.remove_writer(self._control)
 
     def _read(self) -> None:
         try:

@@ -8,7 +8,7 @@ worth it where time is scarce, and only there.  ``has_slack`` is the rule; ``Sla
 - The event loop is mostly idle.  A few callers that call again as soon as they are answered are few calls as well, but
   they keep the loop busy: together they pay for one batch, apart for one each.
 - Round trips take about as long as the least one lately (BBR's measure of a queue on the way: Cardwell et al., 2016).
-  Otherwise calls queue up somewhere, here or on the servers, whoever has made them.
+  Otherwise calls queue up somewhere, here or on the servers, by this program or by others.
 """
 
 from __future__ import annotations

@@ -107,6 +107,12 @@ do
     return flow, string.byte(flow.tail) == 49 and 'S' or 'O'
   end
 
+  -- Tell whether a flow runs.
+  function flows.runs(name)
+    local _, stage = flows.stage_of(name)
+    return stage == 'O' or stage == 'S'
+  end
+
   -- Return whether a flow that runs is sealed (1, 0), its stamp, and for how many milliseconds its outcome is kept.
   function flows.read(flow)
     local sealed, stamp, keep_ms = string.match(flow.tail, '^(%d) (%d+) (%d+)$')
@@ -208,7 +214,7 @@ do
 
   -- Tell whether the tombstone of a bundle is needed: one was removed otherwise than by an ack, and its flow runs.
   function flows.needs(r)
-    return has_missed(r) and string.find('OS', select(2, flows.stage_of(flows.of(r))), 1, true) ~= nil
+    return has_missed(r) and flows.runs(flows.of(r))
   end
 
   -- Return what names a tombstone that is dropped.
