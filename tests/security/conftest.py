@@ -30,10 +30,28 @@ class Secured:
         return {server.name: f"rediss://127.0.0.1:{self.ports[server.name]}" for server in self.servers.redis}
 
 
+PORT_ATTEMPTS = 5
+"""Another process may take a port that was free, or the port that a server leaves for a moment."""
+
+
 def free_port() -> int:
     with socket.socket() as found:
         found.bind(("127.0.0.1", 0))
         return found.getsockname()[1]
+
+
+async def give_port(server: local.LocalRedis | local.LocalZooKeeper, option: str) -> int:
+    """Restart a server that listens on a further port, by this option of it."""
+    for attempt in range(1, PORT_ATTEMPTS + 1):
+        server.config[option] = str(free_port())
+        try:
+            await server.restart()
+        except Unavailable as error:
+            if attempt == PORT_ATTEMPTS or "Address already in use" not in str(error):
+                raise
+        else:
+            break
+    return int(server.config[option])
 
 
 @pytest.fixture(scope="module")
@@ -41,9 +59,7 @@ async def secured_servers(anyio_backend: str, files: Certificates) -> AsyncGener
     """Three Redis servers and one ZooKeeper server with TLS."""
     if missing := {"redis", "zookeeper"} - local.available():
         pytest.skip(f"not installed: {', '.join(sorted(missing))}")
-    ports = {name: free_port() for name in ("redis-1", "redis-2", "redis-3", "zookeeper-1")}
     zookeeper = {
-        "secureClientPort": str(ports["zookeeper-1"]),
         "serverCnxnFactory": "org.apache.zookeeper.server.NettyServerCnxnFactory",
         "ssl.keyStore.type": "PEM",
         "ssl.keyStore.location": files("server-both"),
@@ -58,9 +74,8 @@ async def secured_servers(anyio_backend: str, files: Certificates) -> AsyncGener
     }
     try:
         async with local.servers(3, 1, redis_config=config, zookeeper_config=zookeeper) as servers:
-            for server in servers.redis:
-                server.config["tls-port"] = str(ports[server.name])
-                await server.restart()
+            ports = {server.name: await give_port(server, "tls-port") for server in servers.redis}
+            ports |= {server.name: await give_port(server, "secureClientPort") for server in servers.zookeeper}
             yield Secured(servers, ports, files)
     except Unavailable as error:
         if "tls" in str(error):
