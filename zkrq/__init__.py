@@ -82,7 +82,6 @@ if TYPE_CHECKING:
     from zkrq.client.cluster import Cluster
     from zkrq.client.connecting import connect, embedded, found
     from zkrq.client.consumers import Consumer
-    from zkrq.client.flow import Flow, Passed
     from zkrq.client.groups import Group, LargestGroups
     from zkrq.client.health import Health, ServerHealth
     from zkrq.client.inspection import Sizes, Statistics
@@ -93,6 +92,7 @@ if TYPE_CHECKING:
     from zkrq.client.schedules import Recurring
     from zkrq.client.scheduling import StoredSchedules
     from zkrq.client.shards import ShardStatus
+    from zkrq.client.throughput import Passed, Throughput
     from zkrq.client.timetable import StoredSchedule
     from zkrq.client.topics import Listener
     from zkrq.consuming.batch import Batch
@@ -144,7 +144,6 @@ __all__ = [
     "EndedItem",
     "Ending",
     "Event",
-    "Flow",
     "FoundPage",
     "Group",
     "Groups",
@@ -214,6 +213,7 @@ __all__ = [
     "StoredSchedule",
     "StoredSchedules",
     "SubscriptionSilent",
+    "Throughput",
     "Unavailable",
     "Verb",
     "View",
@@ -274,7 +274,6 @@ if not TYPE_CHECKING:
         "EndedItem": "client.items",
         "Ending": "working.outcomes",
         "Event": "base.events",
-        "Flow": "client.flow",
         "FoundPage": "client.items",
         "Group": "client.groups",
         "Groups": "base.limits",
@@ -304,7 +303,7 @@ if not TYPE_CHECKING:
         "OutcomeUnknown": "base.errors",
         "Outgoing": "consuming.observing",
         "OwnerFenced": "base.events",
-        "Passed": "client.flow",
+        "Passed": "client.throughput",
         "PayloadTooLarge": "base.errors",
         "Processes": "pool.settings",
         "Progress": "repair.progress",
@@ -344,6 +343,7 @@ if not TYPE_CHECKING:
         "StoredSchedule": "client.timetable",
         "StoredSchedules": "client.scheduling",
         "SubscriptionSilent": "base.events",
+        "Throughput": "client.throughput",
         "Unavailable": "base.errors",
         "Verb": "consuming.lease",
         "View": "protocol.view",

@@ -28,8 +28,8 @@ from zkrq.base.errors import ConfigError, ZkrqError
 from zkrq.base.events import ClaimsLost, DeadLettersDropped, Event, LoopBlocked, MomentsLost, ServerEvicted, event_types
 from zkrq.base.loop import running_loop
 from zkrq.base.version import __version__
-from zkrq.client.flow import Flow, Passed
 from zkrq.client.inner import client_of, opened_of, remembered_queues
+from zkrq.client.throughput import Passed, Throughput
 from zkrq.consuming.claims import Claim, lease_of
 from zkrq.consuming.observing import Observer
 from zkrq.coordination.coordinator import SessionState
@@ -198,7 +198,7 @@ class Metrics(Observer, Collector):
         self._every_queue = every_queue
         self._labels = dict[str, str]()
         self._reading: _Reading | None = None
-        self._flows = dict[str, Flow]()
+        self._flows = dict[str, Throughput]()
         self._passed = dict[str, Passed]()
         self._counted_at = -math.inf
         self._began = dict[int, float]()

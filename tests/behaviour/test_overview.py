@@ -11,14 +11,14 @@ import zkrq
 from tests.behaviour.conftest import Connect, PassTime
 from tests.behaviour.helpers import bury
 from tests.harness import settled, take
-from zkrq.client.flow import NO_FLOW
+from zkrq.client.throughput import NO_THROUGHPUT
 
 pytestmark = pytest.mark.anyio
 
 
 async def test_statistics_of_a_queue(queue: zkrq.Queue[Any], pass_time: PassTime) -> None:
     nothing = zkrq.Statistics(zkrq.Sizes(0, 0, 0, 0), False, None, 0, 0, 0, 0)
-    assert (await queue.statistics())._replace(flow=NO_FLOW) == nothing
+    assert (await queue.statistics())._replace(flow=NO_THROUGHPUT) == nothing
     await bury(queue, 2)
     await queue.push_many(range(4))
     await pass_time(0.1)
@@ -84,7 +84,7 @@ async def test_statistics_of_all_queues(cluster: zkrq.Cluster, name: str) -> Non
     told = await cluster.statistics()
     assert list(told) == await cluster.queues()
     assert told[one.name] == await one.statistics()
-    assert told[one.name]._replace(flow=NO_FLOW)[:10] == (
+    assert told[one.name]._replace(flow=NO_THROUGHPUT)[:10] == (
         zkrq.Sizes(0, 1, 0, 0),
         False,
         None,
@@ -92,7 +92,7 @@ async def test_statistics_of_all_queues(cluster: zkrq.Cluster, name: str) -> Non
         0,
         0,
         0,
-        NO_FLOW,
+        NO_THROUGHPUT,
         (),
         False,
     )

@@ -6,8 +6,8 @@ from datetime import timedelta
 
 from tests.every import every
 from tests.unit.page_values import NOON
-from zkrq.client.flow import Flow
 from zkrq.client.inspection import Sizes, Statistics
+from zkrq.client.throughput import Throughput
 from zkrq.serve import curves
 from zkrq.serve.curves import HEIGHT, MARKS, WIDTH, History, Point, draw, latest_rate, rates, thin
 from zkrq.serve.shown import NO_FIGURES
@@ -28,7 +28,7 @@ def test_history_keeps_the_last_minutes_of_the_queues_that_are_there() -> None:
 
 def seen(ready: int, *, removed: int = 0, dead: int = 0, server: str = "redis-1") -> Statistics:
     """A queue as its primary counts it."""
-    flow = Flow(ready + dead + removed, removed, server)
+    flow = Throughput(ready + dead + removed, removed, server)
     return NO_FIGURES._replace(sizes=Sizes(ready, 0, 0, dead), flow=flow)
 
 

@@ -14,11 +14,11 @@ from zkrq.base.checks import MAX_GROUPS, check_count, check_group, check_id
 from zkrq.base.errors import ConfigError
 from zkrq.base.limits import HISTORY_MAX, DeadLetters, Groups, History, Limits, QueueSettings, ResultTtl, Size
 from zkrq.base.tasks import together
-from zkrq.client.flow import NO_FLOW, Flow
 from zkrq.client.groups import LargestGroups, add_groups, read_groups
 from zkrq.client.history import read_history
 from zkrq.client.items import EndedItem, Item, ItemState, items_of
 from zkrq.client.reports import read_all_progress, read_progress
+from zkrq.client.throughput import NO_THROUGHPUT, Throughput
 from zkrq.operations.states import STATE
 from zkrq.protocol import calls
 
@@ -81,7 +81,7 @@ class Statistics(NamedTuple):
     expiring: int
     tombstones: int
     held: int
-    flow: Flow = NO_FLOW
+    flow: Throughput = NO_THROUGHPUT
     away: tuple[str, ...] = ()
     deleted: bool = False
     groups: int = 0
@@ -346,7 +346,7 @@ def _add_statistics(found: Sequence[Statistics]) -> Statistics:
         sum(each.expiring for each in found),
         sum(each.tombstones for each in found),
         0,
-        Flow(pushed, removed, ",".join(each.flow.server for each in found)),
+        Throughput(pushed, removed, ",".join(each.flow.server for each in found)),
         deleted=any(each.deleted for each in found) and not pushed and not any(each.paused for each in found),
         groups=sum(each.groups for each in found),
         groups_in_line=sum(each.groups_in_line for each in found),
@@ -373,7 +373,7 @@ async def read_statistics(replicas: Replicas, queue: str) -> Statistics:
     oldest = None if told.waited_ms < 0 else told.waited_ms / 1000
     limits = told.limits.decode(errors="replace")
     sizes = Sizes(told.ready, told.scheduled, told.claimed, told.dead)
-    flow = Flow(told.removed + told.expired + sum(sizes), told.removed, primary)
+    flow = Throughput(told.removed + told.expired + sum(sizes), told.removed, primary)
     return Statistics(
         sizes,
         bool(told.paused),

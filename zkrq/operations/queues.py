@@ -19,8 +19,8 @@ QUEUE_PLACE = Parameter(
     required=True,
 )
 
-FLOW = Record(
-    "Flow",
+THROUGHPUT = Record(
+    "Throughput",
     "What ever came to a queue and left it, as far as its primary knows; two looks tell what passed between them.",
     (
         Field("pushed", Count(), "Items that came."),
@@ -43,7 +43,7 @@ FIGURES = Record(
         Field("expiring", Count(), "Items that have a time to live, over or not."),
         Field("tombstones", Count(), "Bundles of items that are removed and still remembered, for ten minutes each."),
         Field("held", Count(), "Claims of the process that tells this, those claimed ahead among them."),
-        Field("flow", FLOW, "Items that came and left."),
+        Field("flow", THROUGHPUT, "Items that came and left."),
         Field("away", Many(Text()), "Shards that could not be asked; their items are not in these figures."),
         Field("deleted", Flag(), "Whether the queue was deleted, and no item has come since."),
         Field("groups", Count(), "Groups with items that are ready or claimed."),

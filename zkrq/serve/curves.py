@@ -8,7 +8,7 @@ from datetime import datetime, timedelta
 from itertools import pairwise
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
-from zkrq.client.flow import NO_FLOW, Flow, Passed
+from zkrq.client.throughput import NO_THROUGHPUT, Passed, Throughput
 
 if TYPE_CHECKING:
     from zkrq.client.inspection import Statistics
@@ -79,7 +79,7 @@ class History:
 
     def __init__(self) -> None:
         self._points: dict[str, deque[Point]] = {}
-        self._flows: Mapping[str, Flow] = {}
+        self._flows: Mapping[str, Throughput] = {}
 
     def add(self, at: float, queues: Mapping[str, Statistics]) -> None:
         """Note what was seen of all queues."""
@@ -87,7 +87,7 @@ class History:
             del self._points[gone]
         for name, seen in queues.items():
             points = self._points.setdefault(name, deque(maxlen=POINTS_MAX))
-            passed = seen.flow.since(self._flows.get(name, NO_FLOW)) or NOTHING
+            passed = seen.flow.since(self._flows.get(name, NO_THROUGHPUT)) or NOTHING
             pushed, removed = points[-1][2:] if points else (0, 0)
             depth = sum(seen.sizes) - seen.sizes.dead
             points.append(Point(at, depth, pushed + passed.pushed, removed + passed.removed))

@@ -12,7 +12,7 @@ class Passed(NamedTuple):
     removed: int
 
 
-class Flow(NamedTuple):
+class Throughput(NamedTuple):
     """Count the items that ever came to a queue, and those that left it, as far as its primary knows.
 
     ``removed``: acked, cancelled, cleared, discarded, dropped or expired items.  ``server``: the primary, which counts
@@ -23,7 +23,7 @@ class Flow(NamedTuple):
     removed: int
     server: str
 
-    def since(self, before: Flow) -> Passed | None:
+    def since(self, before: Throughput) -> Passed | None:
         """Count what has passed since an earlier look.
 
         None if that is not known: another server counted then, or it has begun anew, because the queue was forgotten
@@ -34,5 +34,5 @@ class Flow(NamedTuple):
         return Passed(self.pushed - before.pushed, self.removed - before.removed)
 
 
-NO_FLOW = Flow(0, 0, "")
-"""The flow of a queue that was never looked at."""
+NO_THROUGHPUT = Throughput(0, 0, "")
+"""The throughput of a queue that was never looked at."""
