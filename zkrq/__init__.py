@@ -26,6 +26,7 @@ if TYPE_CHECKING:
         Closed,
         CodecError,
         ConfigError,
+        FlowEnded,
         HandlerError,
         NoResult,
         NotEnoughReplicas,
@@ -98,6 +99,7 @@ if TYPE_CHECKING:
     from zkrq.consuming.batch import Batch
     from zkrq.consuming.claims import Claim
     from zkrq.consuming.deliveries import Batches, Deliveries
+    from zkrq.consuming.flow import Flow, FlowState, FlowStatus
     from zkrq.consuming.lease import Lost, Verb
     from zkrq.consuming.observing import Observer, Outgoing
     from zkrq.consuming.saving import Step
@@ -144,6 +146,10 @@ __all__ = [
     "EndedItem",
     "Ending",
     "Event",
+    "Flow",
+    "FlowEnded",
+    "FlowState",
+    "FlowStatus",
     "FoundPage",
     "Group",
     "Groups",
@@ -274,6 +280,10 @@ if not TYPE_CHECKING:
         "EndedItem": "client.items",
         "Ending": "working.outcomes",
         "Event": "base.events",
+        "Flow": "consuming.flow",
+        "FlowEnded": "base.errors",
+        "FlowState": "consuming.flow",
+        "FlowStatus": "consuming.flow",
         "FoundPage": "client.items",
         "Group": "client.groups",
         "Groups": "base.limits",

@@ -107,7 +107,7 @@ FLOORS: Mapping[str, Collection[str]] = {
     "coordination": ("protocol", "base"),
     "replication": ("protocol", "base", "coordination"),
     "repair": ("protocol", "base", "coordination", "replication"),
-    "consuming": ("protocol", "base", "coordination", "replication"),
+    "consuming": ("protocol", "base", "operations", "coordination", "replication"),
     "producing": ("protocol", "base", "operations", "coordination", "replication", "consuming"),
     "pool": ("protocol", "base", "consuming"),
     "working": ("protocol", "base", "consuming", "pool"),

@@ -17,6 +17,7 @@ PAIRS = {
     "ResultQueue": (zkrq.ResultQueue, zkrq.sync.ResultQueue),
     "Claim": (zkrq.Claim, zkrq.sync.Claim),
     "Batch": (zkrq.Batch, zkrq.sync.Batch),
+    "Flow": (zkrq.Flow, zkrq.sync.Flow),
     "StoredSchedules": (zkrq.StoredSchedules, StoredSchedules),
 }
 
@@ -39,6 +40,7 @@ LEFT_OUT = {
     "ResultQueue": {"work": WORK},
     "Claim": {},
     "Batch": {},
+    "Flow": {},
     "StoredSchedules": {"run": "belongs to a program that stays, like a worker"},
 }
 

@@ -43,13 +43,13 @@ MAX_DURATION = 10 * 366 * 86400.0
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.:\-]*")
 
 
-def check_name(what: str, name: str) -> str:
-    """Return the name of a queue or a namespace: 1 to 128 letters, digits and ``_ . : -``."""
+def check_name(what: str, name: str, *, most: int = MAX_NAME) -> str:
+    """Return the name of a queue, a namespace or the like: 1 to ``most`` letters, digits and ``_ . : -``."""
     if not isinstance(name, str):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise ConfigError(f"{what} must be a str, not {type(name).__name__}")
-    if len(name) > MAX_NAME or not _NAME.fullmatch(name):
+    if len(name) > most or not _NAME.fullmatch(name):
         raise ConfigError(
-            f"{what} is {name[:MAX_NAME]!r}: must be 1 to {MAX_NAME} letters (A-Z, a-z), digits, '_', '.', ':' or '-', "
+            f"{what} is {name[:MAX_NAME]!r}: must be 1 to {most} letters (A-Z, a-z), digits, '_', '.', ':' or '-', "
             "beginning with a letter, a digit or '_'"
         )
     return name

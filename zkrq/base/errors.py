@@ -9,6 +9,7 @@
       OutcomeUnknown      retry with the same id: it may have happened
       Unavailable         retry later: no in-sync server, or no ZooKeeper where one is needed
       ClaimLost           stop the work: another consumer may hold the item
+      FlowEnded           begin another flow, or leave it: nothing comes into this one any more; nothing was written
       NoResult            look at the item: it died, was cancelled, or has not ended in time
       Closed              stop: the cluster is closed; or open it, with `async with`
       WrongLoop           fix the program: the cluster was opened on another event loop, or before a fork
@@ -204,6 +205,17 @@ class NoResult(ZkrqError):
     def __init__(self, message: str | None = None, *, id: str | None = None) -> None:
         super().__init__(message)
         self.id = id
+
+
+class FlowEnded(ZkrqError):
+    """The flow has ended, or was never begun: nothing comes into it any more; nothing was written, begin another one.
+
+    ``outcome``: done, failed or cancelled; None: that is not known here.
+    """
+
+    def __init__(self, message: str | None = None, *, outcome: str | None = None) -> None:
+        super().__init__(message)
+        self.outcome = outcome
 
 
 class Closed(ZkrqError):

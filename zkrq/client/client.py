@@ -26,6 +26,8 @@ from zkrq.base.stalls import watch_for_stalls
 from zkrq.base.tasks import Once, Tasks, on_loop, see_through
 from zkrq.client.declaring import declare
 from zkrq.client.everywhere import Everywhere
+from zkrq.client.flow_ends import Ends
+from zkrq.client.flows import Flows
 from zkrq.client.health import Health, ServerHealth, lost_redundancy
 from zkrq.client.homing import Homing
 from zkrq.client.moment_reports import MomentReports
@@ -117,6 +119,8 @@ class Client:
         )
         self.resharding: Final = Resharding(self.shards, coordinator, settings)
         self.homing: Final = Homing(self.shards, coordinator)
+        self.flow_ends: Final = Ends(self.shards, self.tasks)
+        self.flows: Final = Flows(self.shards, self.flow_ends, self._find_queue)
         self.identity: Final = Identity(coordinator, settings.describe())
         self.identity.slots_changed = self._introduce_again
         self.upgrading: Final = Upgrading(self.shards, coordinator, settings, self.events, self.identity)
@@ -283,6 +287,11 @@ class Client:
             self._declared.pop(name, None)
         return queue
 
+    def _find_queue(self, name: str) -> Queue[Any]:
+        """Return the queue of this name, with the options that this program has given it."""
+        self.check_open()
+        return self.queue(name, {})
+
     async def _rest_now_and_then(self) -> None:
         while True:
             await asyncio.sleep(IDLE_SECONDS)
@@ -340,6 +349,7 @@ class Client:
             self.identity,
             self._declared_dead,
             change,
+            self.flows,
             declaration,
         )
         pusher: Pusher[Any] = Pusher(context, sender, placement, self._pushes)

@@ -14,6 +14,7 @@ from zkrq.client.administration import Administration
 from zkrq.consuming.batch import ack_together, check_batch, keep_results
 from zkrq.consuming.claims import lease_of
 from zkrq.consuming.deliveries import Batches, Deliveries
+from zkrq.consuming.flow import KEEP, Flow, FlowName, Policy, name_of_flow
 from zkrq.consuming.lease import Verb
 from zkrq.producing.options import read_options
 from zkrq.working.worker import work
@@ -173,6 +174,24 @@ class Queue(Administration[T]):
             self._observers.end_push(seen, receipts)
         return receipts
 
+    def flow(
+        self,
+        name: str | None = None,
+        *,
+        keep: Duration = KEEP,
+        fail_fast: bool = False,
+        ignore_missed: bool = False,
+        deadline: Duration | None = None,
+    ) -> Flow:
+        """Return a flow whose home is this queue: items that belong together, and what comes after them; see ``Flow``.
+
+        ``name``: 1 to 64 letters, digits and ``_ . : -``, for a flow that may be begun again, by a handler that is
+        delivered again for instance; None: a name that is made here.  ``keep``: seconds, 1 to 30 days, for which its
+        outcome is known after its end; until then, none of this name can be begun.  Raises ``ConfigError``.
+        """
+        policy = Policy(keep, fail_fast, ignore_missed, deadline)
+        return begin_flow(self, name_of_flow(self.name, name), policy)
+
     # -- pop -----------------------------------------------------------------------------------------------------------
 
     def pop(self, *, prefetch: int | None = None, limit: int | None = None, wait: bool = True) -> Deliveries[T]:
@@ -269,6 +288,11 @@ def check_pop(prefetch: int | None, limit: int | None) -> None:
 def parts_of(queue: Queue[T]) -> QueueParts[T]:
     """Return the inside of a queue: for other modules of the library, not for users."""
     return queue._parts  # pyright: ignore[reportPrivateUsage]
+
+
+def begin_flow(queue: Queue[Any], name: FlowName, policy: Policy) -> Flow:
+    """Return a flow that is to be begun."""
+    return Flow(parts_of(queue).context.flows, name, policy)
 
 
 def encode_with(queue: Queue[T], item: T) -> bytes:

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from zkrq.base.loop import OwnLoop
     from zkrq.base.settings import ProgramOptions
     from zkrq.base.tasks import Once, Tasks
+    from zkrq.consuming.flow import FlowWork
     from zkrq.consuming.identity import Identity
     from zkrq.consuming.observing import Observers
 
@@ -31,8 +32,8 @@ class QueueContext:
     """Name of the cluster and the queue, the settings of the queue, and what its client lends to all queues.
 
     ``declared_dead`` is called with an owner id that a server has refused: this consumer was fenced.
-    ``declare_limits`` gives the queue other settings of a section.  ``declaration``: what is to be
-    declared of it before its first push or claim, None: nothing.
+    ``declare_limits`` gives the queue other settings of a section.  ``flows``: what flows ask of the client.
+    ``declaration``: what is to be declared of it before its first push or claim, None: nothing.
     """
 
     cluster: str
@@ -45,6 +46,7 @@ class QueueContext:
     identity: Identity
     declared_dead: Callable[[str], None]
     declare_limits: Declaring
+    flows: FlowWork
     declaration: Once | None = None
     codec: Codec[Any] = field(init=False)
     """What encodes and decodes the items."""

@@ -14,7 +14,7 @@ from zkrq.producing.options import PLAIN, Options
 from zkrq.producing.receipts import BundleIds
 from zkrq.protocol.calls import Put
 from zkrq.protocol.payloads import join
-from zkrq.protocol.records import BUNDLE_MAX, fresh, in_order
+from zkrq.protocol.records import BUNDLE_MAX, fresh, in_order, with_fields
 from zkrq.replication.batching import MAX_BATCH, MAX_BATCH_BYTES
 
 PUT_BYTES = 60
@@ -72,8 +72,7 @@ def puts_of_many(
             puts.append(_alone(id, now_ms, some[0], options))
             names.append((id,))
         else:
-            record = fresh(options.priority, now_ms, size=len(some), group=options.group)
-            puts.append(Put(id, record, join(some)))
+            puts.append(_together(id, now_ms, some, options))
             names.append(BundleIds(id, len(some)))
     return puts, names
 
@@ -107,15 +106,15 @@ def chunks(payloads: Iterable[bytes]) -> Iterator[list[bytes]]:
 
 
 def _in_bundles(calls: Sequence[Push]) -> Iterator[tuple[Sequence[int], bool]]:
-    """Divide pushes into bundles of one priority and one group each: the positions of the pushes, and whether they are
-    a bundle; otherwise it is one that is alone."""
-    together: dict[tuple[int, str | None], list[int]] = {}
+    """Divide pushes into bundles of one priority, one group and one flow each: the positions of the pushes, and whether
+    they are a bundle; otherwise it is one that is alone."""
+    together: dict[tuple[int, str | None, bytes], list[int]] = {}
     for at, call in enumerate(calls):
         options = call.options
         if call.made_ms or not (options is PLAIN or options.is_plain):
             yield (at,), False
         else:
-            together.setdefault((options.priority, options.group), []).append(at)
+            together.setdefault((options.priority, options.group, options.flow), []).append(at)
     for members in together.values():
         for part in _parts([len(calls[at].payload) for at in members]):
             yield members[part.start : part.stop], len(part) > 1
@@ -139,13 +138,19 @@ def _bundle(calls: Sequence[Push], ending: str) -> Put:
     bundle = new_id_at(now_ms) + ending
     for call, id in zip(calls, BundleIds(bundle, len(calls)), strict=True):
         call.id = id
-    record = fresh(calls[0].options.priority, now_ms, size=len(calls), group=calls[0].options.group)
-    return Put(bundle, record, join([call.payload for call in calls]))
+    return _together(bundle, now_ms, [call.payload for call in calls], calls[0].options)
+
+
+def _together(bundle: str, made_ms: int, payloads: Sequence[bytes], options: Options) -> Put:
+    record = fresh(options.priority, made_ms, size=len(payloads), group=options.group)
+    return Put(bundle, with_fields(record, options.fields), join(payloads))
 
 
 def _alone(id: str, made_ms: int, payload: bytes, options: Options) -> Put:
-    priority, delay_ms, key, ttl_ms, _, group, _, ordered = options
+    priority, delay_ms, key, ttl_ms, _, group, _, ordered, flow, _ = options
     record = fresh(priority, made_ms, delay_ms=delay_ms, key=key, ttl_ms=ttl_ms, group=group)
     if ordered:
         record = in_order(record)
+    if flow:
+        record = with_fields(record, options.fields)
     return Put(id, record, join((payload,)))

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from types import MappingProxyType
 from typing import TYPE_CHECKING, NamedTuple, Unpack
 
 from zkrq.base.errors import ContradictsOrder
 from zkrq.operations.push import PUSH, PushOptions, wait_of
 from zkrq.protocol.calls import OfKey
+from zkrq.protocol.records import HELD, MEMBER
 
 if TYPE_CHECKING:
     from zkrq.base.checks import Headers
@@ -16,7 +18,8 @@ if TYPE_CHECKING:
 
 class Options(NamedTuple):
     """Options of a push, checked, in the units of the wire; ``ttl_ms`` 0: no limit.  ``of_key``: what it does about
-    other items with its key; ``ordered``: into a group that keeps the order."""
+    other items with its key; ``ordered``: into a group that keeps the order.  ``flow``: as records name it, the flow of
+    which the item is a member, or for whose end it is held (``is_held``); empty: none."""
 
     priority: int = 0
     delay_ms: int = 0
@@ -26,11 +29,18 @@ class Options(NamedTuple):
     group: str | None = None
     of_key: OfKey = OfKey()
     ordered: bool = False
+    flow: bytes = b""
+    is_held: bool = False
 
     @property
     def is_plain(self) -> bool:
         """Whether the item may be in a bundle."""
-        return not (self.delay_ms or self.key or self.ttl_ms or self.ordered)
+        return not (self.delay_ms or self.key or self.ttl_ms or self.ordered or self.is_held)
+
+    @property
+    def fields(self) -> Mapping[str, bytes]:
+        """The fields of its record."""
+        return {HELD if self.is_held else MEMBER: self.flow} if self.flow else _NO_FIELDS
 
     def among(self, groups: Groups) -> Options:
         """Return the options of an item that is pushed into a queue with groups: one without a group belongs to their
@@ -51,6 +61,8 @@ def out_of_order(given: str) -> ContradictsOrder:
         "it, or into another queue; nothing was written"
     )
 
+
+_NO_FIELDS: Mapping[str, bytes] = MappingProxyType({})
 
 PLAIN = Options()
 """No options; recognized by its identity, without a call."""

@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 from collections import Counter, deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
@@ -52,6 +52,9 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
+SEALED_KEPT = 1_000
+"""Flows of which a queue remembers that they are not open."""
+
 _receipt_of = from_values(Receipt)
 
 
@@ -62,6 +65,8 @@ class Chunk:
     payloads: Sequence[bytes]
     options: Options
     ids: Sequence[Sequence[str]]
+    is_decided: bool = False
+    """Whether the primary has to decide about it, as servers have said when they refused it."""
 
 
 class Pusher(Generic[T]):
@@ -79,6 +84,8 @@ class Pusher(Generic[T]):
         self._max_payload = context.settings.max_payload_bytes
         self._groups = context.settings.groups
         self._closed = False
+        self._sealed = dict[bytes, None]()
+        """Flows of which servers have refused plain pushes; the decision says whether such a flow still runs."""
         batcher = partial(
             Batcher[Push, Receipt],
             tasks=context.tasks,
@@ -90,6 +97,7 @@ class Pusher(Generic[T]):
         self._plain = batcher(self._send_plain, name=f"push to {queue}")
         self._homed = batcher(partial(self._send_home, decided=False), name=f"push of ids to {queue}")
         self._decided = batcher(partial(self._send_home, decided=True), name=f"decided push to {queue}")
+        self._members = batcher(partial(self._send_plain, at_home=True), name=f"push of members to {queue}")
 
     # -- one item a call -----------------------------------------------------------------------------------------------
 
@@ -109,15 +117,25 @@ class Pusher(Generic[T]):
             call = Push(id, check_push_id(id) or clock.now_ms(), payload, options)
         if self._sender.is_decided or options.key or (id is not None and bundle_and_position(id)[0] != id):
             batcher = self._decided
+        elif options.flow:
+            batcher = self._of_flow(options, id)
         else:
             batcher = self._plain if id is None else self._homed
         return call, batcher.add(call, PUT_BYTES + len(payload))
 
-    async def _send_plain(self, calls: Sequence[Push]) -> Sequence[Receipt | ZkrqError]:
+    def _of_flow(self, options: Options, id: str | None) -> Batcher[Push, Receipt]:
+        """Return what sends an item of a flow: an item that is held is decided, and so is a member of a sealed flow."""
+        if options.is_held or options.flow in self._sealed:
+            return self._decided
+        return self._members if id is None else self._homed
+
+    async def _send_plain(self, calls: Sequence[Push], *, at_home: bool = False) -> Sequence[Receipt | ZkrqError]:
         """Push items that were gathered, in bundles as far as possible, to one shard."""
         try:
-            pushes, groups, causes = await self._sender.anywhere(partial(bundles_of, calls), len(calls))
+            make = partial(bundles_of, calls)
+            pushes, groups, causes = await self._sender.anywhere(make, len(calls), at_home=at_home)
         except PrimaryDecides:
+            self._note_refusal({call.options.flow for call in calls})
             return await self._send_home(calls, decided=True)
         if not pushes.exceptional:
             copies = pushes.replicas
@@ -130,13 +148,28 @@ class Pusher(Generic[T]):
         results = await self._sender.at_home(named, decided=decided)
         return [_receipt(call, result) for call, result in zip(calls, results, strict=True)]
 
+    def _note_refusal(self, flows: Collection[bytes]) -> None:
+        """Note that servers have refused plain pushes of these flows, unless the queue has all of them decided."""
+        for flow in flows if not self.is_decided else ():
+            if flow:
+                self.note_stage(flow, is_open=False)
+
+    def note_stage(self, flow: bytes, *, is_open: bool) -> None:
+        """Have the primary decide about further members of a flow unless it is open, as far as this client knows."""
+        self._sealed.pop(flow, None)
+        if not is_open:
+            if len(self._sealed) >= SEALED_KEPT:
+                del self._sealed[next(iter(self._sealed))]
+            self._sealed[flow] = None
+
     def _report(self, calls: Sequence[Push], seconds: Sequence[float], results: Sequence[Receipt | Exception]) -> None:
         self.observers.tell_pushed(self._queue, seconds, _outcomes(results))
 
     def check_invariants(self) -> None:
         """Assert what holds between any two callbacks of the pushes that wait and are in flight."""
-        for batcher in (self._plain, self._homed, self._decided):
+        for batcher in self._batchers:
             batcher.check_invariants()
+        assert len(self._sealed) <= SEALED_KEPT, f"{len(self._sealed)} flows are remembered"
 
     # -- many items a call ---------------------------------------------------------------------------------------------
 
@@ -207,7 +240,7 @@ class Pusher(Generic[T]):
         return results
 
     async def _send_open(self, chunk: Chunk) -> Sequence[Results] | None:
-        is_decided = self._sender.is_decided
+        is_decided = self._sender.is_decided or chunk.is_decided or chunk.options.flow in self._sealed
 
         def make(ending: str) -> tuple[Sequence[Put], None]:
             puts, chunk.ids = puts_of_many(chunk.payloads, chunk.options, ending, are_alone=is_decided)
@@ -222,8 +255,11 @@ class Pusher(Generic[T]):
                 return None
             return [(result,) for result in results]
         try:
-            pushes, _, causes = await self._sender.anywhere(make, len(chunk.payloads))
+            at_home = bool(chunk.options.flow)
+            pushes, _, causes = await self._sender.anywhere(make, len(chunk.payloads), at_home=at_home)
         except PrimaryDecides:
+            chunk.is_decided = True
+            self._note_refusal({chunk.options.flow})
             return None
         except ZkrqError as error:
             if isinstance(error, OutcomeUnknown):
@@ -263,18 +299,21 @@ class Pusher(Generic[T]):
     @property
     def is_idle(self) -> bool:
         """Whether no push is in flight but those of ``push_many``, whose caller refers to the queue."""
-        return self._plain.is_idle and self._homed.is_idle and self._decided.is_idle
+        return all(batcher.is_idle for batcher in self._batchers)
+
+    @property
+    def _batchers(self) -> Sequence[Batcher[Push, Receipt]]:
+        return self._plain, self._homed, self._decided, self._members
 
     def stop(self) -> None:
         """Refuse further pushes."""
         self._closed = True
-        self._plain.stop()
-        self._homed.stop()
-        self._decided.stop()
+        for batcher in self._batchers:
+            batcher.stop()
 
     async def aclose(self) -> None:
         """Wait for the calls in flight."""
-        await asyncio.gather(self._plain.aclose(), self._homed.aclose(), self._decided.aclose())
+        await asyncio.gather(*(batcher.aclose() for batcher in self._batchers))
 
 
 def _receipts(

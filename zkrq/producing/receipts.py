@@ -6,7 +6,7 @@ from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from typing import overload
 
-from zkrq.base.errors import ConfigError, OutcomeUnknown, QueueFull, Receipt, Receipts, ZkrqError
+from zkrq.base.errors import ConfigError, FlowEnded, OutcomeUnknown, QueueFull, Receipt, Receipts, ZkrqError
 from zkrq.producing.options import out_of_order
 from zkrq.protocol.calls import item_id
 from zkrq.protocol.clocks import PUT_WINDOW
@@ -14,6 +14,7 @@ from zkrq.protocol.pushing import (
     Done,
     Duplicate,
     Exceptional,
+    FlowOver,
     Full,
     InDoubt,
     Known,
@@ -133,6 +134,8 @@ def outcome(id: str, told: Exceptional, *, is_named: bool, causes: Causes = UNKN
             return Receipt(id, copies, done=isinstance(told, Done), new=is_new, replaced=replaced)
         case Full():
             return QueueFull()
+        case FlowOver():
+            return FlowEnded()
         case OutOfOrder():
             return out_of_order("a delay or a priority")
         case InDoubt(reason, cause):

@@ -78,9 +78,11 @@ class Sender:
             self.taken_away()
         self.is_decided = self.keeps_order or why.size
 
-    async def anywhere(self, make: Callable[[str], tuple[Sequence[Put], M]], count: int) -> tuple[Pushes, M, Causes]:
+    async def anywhere(
+        self, make: Callable[[str], tuple[Sequence[Put], M]], count: int, *, at_home: bool = False
+    ) -> tuple[Pushes, M, Causes]:
         """Send ``count`` items without an identity to one shard; to another one, under new ids, if nothing was written
-        there.
+        there.  ``at_home``: only to the home of the queue.
 
         ``make`` makes the puts, with ids of this ending, and what the caller wants to know of them.  Raises what the
         last shard did; ``PrimaryDecides`` if the primary decides about every push, which is known from then on.
@@ -88,9 +90,9 @@ class Sender:
         placement, tried = self._placement, set[ShardName]()
         while True:
             map_number = placement.map.number
-            target = await placement.plain(self._queue, tried)
+            target = await (placement.home(self._queue) if at_home else placement.plain(self._queue, tried))
             tried.add(target.name)
-            has_other = map_number > 0 and placement.has_other(self._queue, tried)
+            has_other = map_number > 0 and not at_home and placement.has_other(self._queue, tried)
             puts, more = make(placement.ending(target))
             target.under_way += count
             try:
@@ -125,13 +127,15 @@ class Sender:
         """
         results: dict[int, Results] = {}
         changed = set[int]()  # numbers of maps by which something was placed wrongly
+        has_refused = False  # whether servers have refused a plain push of these, as of members of a sealed flow
 
         async def send(target: Target, group: Sequence[int], map_number: int) -> Sequence[int]:
             """Return those that must be placed anew, or decided."""
+            nonlocal has_refused
             puts, first = [items[at].put for at in group], items[group[0]]
             confirm = partial(self._confirm, target, puts)
             try:
-                if decided or self.is_decided:
+                if decided or has_refused or self.is_decided:
                     call = PushDecided(
                         self._queue,
                         puts,
@@ -148,6 +152,7 @@ class Sender:
                 return group
             except PrimaryDecides as error:
                 self.learn(error.why)
+                has_refused = True
                 if in_turn:
                     raise
                 return group

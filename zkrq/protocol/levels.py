@@ -64,6 +64,7 @@ class Feature(AtLevel):
     """
 
     SAVES = ("saved states", SECOND_LEVEL)
+    FLOWS = ("flows", SECOND_LEVEL)
 
 
 class OtherLevel(ValueError):

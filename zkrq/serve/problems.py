@@ -15,6 +15,7 @@ from zkrq.base.errors import (
     CodecError,
     ConfigError,
     ContradictsOrder,
+    FlowEnded,
     NoResult,
     NotEnoughReplicas,
     OutcomeUnknown,
@@ -91,6 +92,7 @@ KINDS: dict[type[ZkrqError], Kind] = {
     # Other arguments are checked before: what is left lies with the servers, or with this one's rights.
     ConfigError: Kind("ConfigError", 503, "nothing", "correct the server's settings"),
     OutcomeUnknown: Kind("OutcomeUnknown", 504, "unknown", "repeat: a push under the same id, the rest as it was"),
+    FlowEnded: Kind("FlowEnded", 409, "nothing", "begin another flow"),
     NoResult: Kind("NoResult", 409, "nothing", "look at the item's state"),
     ClaimLost: Kind("ClaimLost", 410, "nothing", "stop working on the item"),
 }

@@ -25,10 +25,11 @@ from zkrq.client import cluster, connecting
 from zkrq.sync.batch import Batch
 from zkrq.sync.claims import Claim, Step
 from zkrq.sync.cluster import Cluster
+from zkrq.sync.flow import Flow
 from zkrq.sync.portal import Portal
 from zkrq.sync.queue import Queue, ResultQueue, ResultReceipt
 
-__all__ = ["Batch", "Claim", "Cluster", "Queue", "ResultQueue", "ResultReceipt", "Step", "connect", "embedded"]
+__all__ = ["Batch", "Claim", "Cluster", "Flow", "Queue", "ResultQueue", "ResultReceipt", "Step", "connect", "embedded"]
 
 P = ParamSpec("P")
 

@@ -8,9 +8,11 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar, Unpack, cast
 from zkrq.base.errors import Receipt, Receipts, ZkrqError
 from zkrq.base.meant import unknown_method_of_queue
 from zkrq.client import queue, results
+from zkrq.consuming.flow import Policy, name_of_flow
 from zkrq.sync.batch import Batch
-from zkrq.sync.blocking import blocking, iterating, itself, passing_on
+from zkrq.sync.blocking import blocking, iterating, itself, passing_on, with_arguments_of
 from zkrq.sync.claims import Claim, claim_of
+from zkrq.sync.flow import Flow
 from zkrq.sync.receipts import JoinedReceipts, join_errors
 
 if TYPE_CHECKING:
@@ -96,6 +98,12 @@ class Queue(Generic[T]):
             error.outcomes = receipts
             raise error
         return receipts
+
+    @with_arguments_of(queue.Queue[T].flow)
+    def flow(self, name: str | None = None, **options: Any) -> Flow:
+        """Return a flow whose home is this queue; see ``zkrq.Queue.flow``.  Raises ``ConfigError``."""
+        named, policy = name_of_flow(self.name, name), Policy(**options)
+        return Flow(self._portal, named, lambda cluster: queue.begin_flow(self._find(cluster), named, policy))
 
     # -- pop -----------------------------------------------------------------------------------------------------------
 

@@ -1,0 +1,303 @@
+"""A flow as users see it: items that belong together, and what comes after them.
+
+::
+
+    async with rows.flow("import-7") as flow:  # leaving seals it, an exception cancels it
+        await flow.push_many(pages)
+        await flow.then({"job": 7}, queue=reports)
+
+A claim names the flow of its item, so a handler can push further members.  What a flow asks of its client is a small
+interface (``FlowWork``): the rules of its end are in ``protocol/flows.py``.
+"""
+
+from __future__ import annotations
+
+import enum
+import secrets
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from types import MappingProxyType, TracebackType
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, Self, Unpack
+
+from zkrq.base.checks import Duration, check_duration, check_name
+from zkrq.base.errors import (
+    ConfigError,
+    FlowEnded,
+    NotEnoughReplicas,
+    OutcomeUnknown,
+    QueueFull,
+    Unavailable,
+    leaves_of,
+)
+from zkrq.base.retry import judge
+
+if TYPE_CHECKING:
+    from zkrq.base.errors import Receipt, Receipts
+    from zkrq.operations.push import PushOptions, RepeatedOptions
+
+FLOW_NAME_MAX, MEMBER_NAME_MAX = 64, 63
+"""Characters in the name of a flow, and of a member: with a dot between them they are an id."""
+
+KEEP = 86400.0
+"""Seconds for which the outcome of a flow is kept."""
+
+KEEP_LEAST, KEEP_MOST = 1.0, 30 * 86400.0
+"""Bounds of these seconds."""
+
+
+class FlowState(enum.StrEnum):
+    """How far a flow is.  ``UNKNOWN``: it was never begun, or has ended and its outcome is not kept any more."""
+
+    UNKNOWN = "unknown"
+    OPEN = "open"
+    RUNNING = "running"
+    FAILING = "failing"
+    DONE = "done"
+    FAILED = "failed"
+    CANCELLED = "cancelled"
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether this is an outcome, which never changes."""
+        return self in _OUTCOMES
+
+
+_OUTCOMES = frozenset({FlowState.DONE, FlowState.FAILED, FlowState.CANCELLED})
+
+
+class FlowStatus(NamedTuple):
+    """What is known of a flow.
+
+    ``left``: members that are queued, scheduled or claimed; ``dead``: dead letters; ``missed``: those that were removed
+    otherwise than by an ack.  ``done``: members that were acked, as one server has counted them.  ``ids``: under these
+    names, the ids of the first hundred of each.
+    """
+
+    queue: str
+    name: str
+    state: FlowState
+    left: int = 0
+    dead: int = 0
+    missed: int = 0
+    done: int = 0
+    ids: Mapping[str, tuple[str, ...]] = MappingProxyType({})
+
+
+class FlowName(NamedTuple):
+    """The name of a flow, which belongs to a queue, its home."""
+
+    queue: str
+    name: str
+
+    @property
+    def key(self) -> str:
+        """The name in records."""
+        return f"{self.queue}/{self.name}"
+
+    def __str__(self) -> str:
+        return f"flow {self.name!r} of queue {self.queue!r}"
+
+    @classmethod
+    def of(cls, key: bytes) -> FlowName:
+        """Return the name that a record has; no name of a queue contains a slash."""
+        queue, _, name = key.decode(errors="replace").partition("/")
+        return cls(queue, name)
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """How a flow ends; see ``Queue.flow``.  In seconds; ``deadline`` None: no limit."""
+
+    keep: Duration = KEEP
+    fail_fast: bool = False
+    ignore_missed: bool = False
+    deadline: Duration | None = None
+    keep_ms: int = field(init=False)
+    deadline_ms: int = field(init=False)
+
+    def __post_init__(self) -> None:
+        keep = check_duration("keep", self.keep)
+        if not KEEP_LEAST <= keep <= KEEP_MOST:
+            raise ConfigError(f"keep is {keep} s: must be at least {KEEP_LEAST:g} and at most {KEEP_MOST:.0f} s")
+        deadline = 0.0 if self.deadline is None else check_duration("deadline", self.deadline, positive=True)
+        object.__setattr__(self, "keep_ms", round(keep * 1000))
+        object.__setattr__(self, "deadline_ms", max(1, round(deadline * 1000)) if deadline else 0)
+
+
+def name_of_flow(queue: str, name: str | None) -> FlowName:
+    """Return the name of a flow, None: a new one.  Raises ``ConfigError``."""
+    if name is None:
+        return FlowName(queue, secrets.token_hex(12))
+    return FlowName(queue, check_name("the flow's name", name, most=FLOW_NAME_MAX))
+
+
+class Target(Protocol):
+    """A queue that items of a flow are pushed into."""
+
+    @property
+    def name(self) -> str:
+        """Its name."""
+        ...
+
+
+class FlowWork(Protocol):
+    """The interface that a flow needs from its client.  Calls raise as those of ``Flow`` do."""
+
+    async def begin(self, flow: FlowName, policy: Policy) -> None: ...
+
+    async def push(self, flow: FlowName, item: Any, queue: Any, options: PushOptions) -> Receipt: ...
+
+    async def push_many(
+        self, flow: FlowName, items: Iterable[Any], queue: Any, options: RepeatedOptions
+    ) -> Receipts: ...
+
+    async def hold(self, flow: FlowName, item: Any, queue: Any, kind: str, options: PushOptions) -> Receipt: ...
+
+    async def seal(self, flow: FlowName) -> None: ...
+
+    async def cancel(self, flow: FlowName, *, stop: bool) -> None: ...
+
+    async def finish(self, flow: FlowName) -> None: ...
+
+    async def status(self, flow: FlowName) -> FlowStatus: ...
+
+    async def wait(self, flow: FlowName, seconds: float | None) -> FlowStatus: ...
+
+
+class Flow:
+    """Items that belong together, and what comes after them.  Made by ``Queue.flow``, or found as ``Claim.flow``.
+
+    ``async with`` begins it, and seals it when the block is left: no more comes from there, so the flow ends when its
+    last member has ended.  An exception cancels it, unless it says that the work is to be repeated (``Unavailable``,
+    ``OutcomeUnknown``, ``NotEnoughReplicas``, ``QueueFull``, ``RetryLater``, or a cancellation of the task): then the
+    flow stays open, and who begins it again under its name goes on.
+    """
+
+    __slots__ = ("__weakref__", "_name", "_policy", "_work")
+
+    def __init__(self, work: FlowWork, name: FlowName, policy: Policy | None = None) -> None:
+        """``policy``: of one that has to be begun; None: it was, as its members say."""
+        self._work = work
+        self._name = name
+        self._policy = policy
+
+    @property
+    def name(self) -> str:
+        """Its name."""
+        return self._name.name
+
+    @property
+    def queue(self) -> str:
+        """Name of the queue on which it was begun, its home."""
+        return self._name.queue
+
+    def __repr__(self) -> str:
+        return f"<Flow {self.name!r} of queue {self.queue!r}>"
+
+    # -- making --------------------------------------------------------------------------------------------------------
+
+    async def begin(self) -> Self:
+        """Begin it; one of this name that runs goes on, with the policy with which it was begun.
+
+        Raises ``FlowEnded`` if it has ended, and its outcome is still kept; ``ConfigError`` at a level that lacks
+        flows; ``Unavailable``: nothing happened; ``OutcomeUnknown``: it may have begun, begin it again.
+        """
+        if self._policy is not None:
+            await self._work.begin(self._name, self._policy)
+            self._policy = None
+        return self
+
+    async def push(self, item: Any, *, queue: Target | None = None, **options: Unpack[PushOptions]) -> Receipt:
+        """Put one item into a queue, None: the flow's home; it is a member: the flow ends after it has ended.
+
+        ``options``: those of ``Queue.push``.  The item goes to the home of its queue, if there are several shards.
+        Handlers of members may push as well, also after the flow was sealed: that costs one more round trip.
+        Raises ``FlowEnded``: nothing was pushed; otherwise as ``Queue.push``.
+        """
+        self._check_begun()
+        return await self._work.push(self._name, item, queue, options)
+
+    async def push_many(
+        self, items: Iterable[Any], *, queue: Target | None = None, **options: Unpack[RepeatedOptions]
+    ) -> Receipts:
+        """Put many items into a queue, None: the flow's home; each is a member.  Otherwise as ``Queue.push_many``."""
+        self._check_begun()
+        return await self._work.push_many(self._name, items, queue, options)
+
+    async def then(self, item: Any, *, queue: Target | None = None, **options: Unpack[PushOptions]) -> Receipt:
+        """Put an item into a queue that is handed out once every member is done: it is *held* until then.
+
+        It is stored with the flow, so it comes whichever clients and servers die; once, like any other item: it is
+        delivered at least once.  A flow that is cancelled, or fails, drops it.  Raises as ``push``; ``ConfigError`` for
+        a queue that keeps the order of its groups, in which nothing can be held.
+        """
+        self._check_begun()
+        return await self._work.hold(self._name, item, queue, "then", options)
+
+    async def seal(self) -> None:
+        """Say that nothing more comes but what members push themselves: the flow ends after its last member.
+
+        One without members ends immediately, as done.  Raises ``FlowEnded`` if it was cancelled, has failed or is
+        unknown; as ``begin`` otherwise: seal it again.
+        """
+        await self._work.seal(self._name)
+
+    async def __aenter__(self) -> Self:
+        """Begin it; see ``begin``."""
+        return await self.begin()
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        if error is None:
+            await self.seal()
+        elif not _is_repeated(error):
+            with suppress(FlowEnded):
+                await self.cancel()
+
+    def _check_begun(self) -> None:
+        if self._policy is not None:
+            raise ConfigError(
+                f"flow {self.name!r} was not begun: `async with queue.flow(...) as flow`, or `await flow.begin()`; "
+                "nothing was written"
+            )
+
+    # -- ending and looking --------------------------------------------------------------------------------------------
+
+    async def cancel(self, *, stop: bool = False) -> None:
+        """Cancel it: queued members are removed, and all that is held for it.
+
+        ``stop``: claimed members as well, whose handlers are stopped.  One that has ended stays as it is.
+        Raises ``FlowEnded`` if it has ended otherwise, or is unknown; as ``begin`` otherwise: cancel it again.
+        """
+        await self._work.cancel(self._name, stop=stop)
+
+    async def finish(self) -> None:
+        """End it as done now, whatever is left of its members; what follows is handed out.  Raises as ``cancel``."""
+        await self._work.finish(self._name)
+
+    async def status(self) -> FlowStatus:
+        """Ask what is known of it.  Raises ``Unavailable``."""
+        return await self._work.status(self._name)
+
+    async def result(self, timeout: Duration | None = None) -> FlowStatus:
+        """Wait until it has ended, at most ``timeout`` seconds (None: for ever); return how.
+
+        One that has not ended in time is returned as it is then: look at ``state.has_ended``.  Raises ``FlowEnded`` if
+        it is unknown, ``Unavailable`` if it could not be asked in time.
+        """
+        return await self._work.wait(self._name, None if timeout is None else check_duration("timeout", timeout))
+
+
+def _is_repeated(error: BaseException) -> bool:
+    """Tell whether the work that has failed with an error is to be repeated, by what that error says."""
+    if not isinstance(error, Exception):
+        return True
+    if all(isinstance(leaf, _LATER) for leaf in leaves_of(error)):
+        return True
+    failed = judge(error)
+    return failed.is_wish and not failed.is_final
+
+
+_LATER = (Unavailable, OutcomeUnknown, NotEnoughReplicas, QueueFull)

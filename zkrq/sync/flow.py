@@ -1,0 +1,99 @@
+"""Provide flows for threads.
+
+::
+
+    with rows.flow("import-7") as flow:  # leaving seals it, an exception cancels it
+        flow.push_many(pages)
+        flow.then({"job": 7}, queue=reports)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterable
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self, TypeVar, Unpack
+
+from zkrq.consuming import flow
+from zkrq.sync.blocking import blocking
+
+if TYPE_CHECKING:
+    from zkrq.base.errors import Receipt, Receipts
+    from zkrq.client.cluster import Cluster
+    from zkrq.consuming.flow import FlowName, Target
+    from zkrq.operations.push import PushOptions, RepeatedOptions
+    from zkrq.sync.portal import Portal
+
+R = TypeVar("R")
+
+
+class Flow:
+    """Items that belong together, and what comes after them: ``zkrq.Flow`` for threads, with the same meanings."""
+
+    def __init__(self, portal: Portal, name: FlowName, make: Callable[[Cluster], flow.Flow]) -> None:
+        """Made by ``Queue.flow``, or found as ``Claim.flow``.  ``make``: returns it in an open cluster."""
+        self._portal = portal
+        self._name = name
+        self._make = make
+        self._made: tuple[Cluster, flow.Flow] | None = None
+        """What was made in the present cluster: a forked process has another one, and begins the flow again."""
+
+    @property
+    def name(self) -> str:
+        """Its name."""
+        return self._name.name
+
+    @property
+    def queue(self) -> str:
+        """Name of the queue on which it was begun, its home."""
+        return self._name.queue
+
+    def __repr__(self) -> str:
+        return f"<Flow {self.name!r} of queue {self.queue!r} for threads>"
+
+    def _call(self, act: Callable[[flow.Flow], Awaitable[R]]) -> R:
+        return self._portal.call(lambda cluster: act(self._inside(cluster)))
+
+    def _inside(self, cluster: Cluster) -> flow.Flow:
+        if self._made is None or self._made[0] is not cluster:
+            self._made = cluster, self._make(cluster)
+        return self._made[1]
+
+    def begin(self) -> Self:
+        """Begin it; see ``zkrq.Flow.begin``."""
+        self._call(flow.Flow.begin)
+        return self
+
+    def push(self, item: Any, *, queue: Target | None = None, **options: Unpack[PushOptions]) -> Receipt:
+        """Put one item into a queue, as a member; see ``zkrq.Flow.push``."""
+        return self._in(queue, lambda inside, target: inside.push(item, queue=target, **options))
+
+    def push_many(
+        self, items: Iterable[Any], *, queue: Target | None = None, **options: Unpack[RepeatedOptions]
+    ) -> Receipts:
+        """Put many items into a queue, as members; see ``zkrq.Flow.push_many``.  A generator is read first."""
+        taken = list(items) if hasattr(items, "__next__") else items
+        return self._in(queue, lambda inside, target: inside.push_many(taken, queue=target, **options))
+
+    def then(self, item: Any, *, queue: Target | None = None, **options: Unpack[PushOptions]) -> Receipt:
+        """Put an item into a queue that is handed out once every member is done; see ``zkrq.Flow.then``."""
+        return self._in(queue, lambda inside, target: inside.then(item, queue=target, **options))
+
+    def _in(self, queue: Target | None, act: Callable[[flow.Flow, Any], Awaitable[R]]) -> R:
+        """Do something with a flow and a queue, as they are inside the cluster."""
+        find = getattr(queue, "_find", None)
+        return self._portal.call(lambda cluster: act(self._inside(cluster), find(cluster) if find else queue))
+
+    seal = blocking(flow.Flow.seal)
+    cancel = blocking(flow.Flow.cancel)
+    finish = blocking(flow.Flow.finish)
+    status = blocking(flow.Flow.status)
+    result = blocking(flow.Flow.result)
+
+    def __enter__(self) -> Self:
+        """Begin it."""
+        return self.begin()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self._call(lambda inside: inside.__aexit__(kind, error, traceback))
