@@ -2,7 +2,7 @@
 
 The producer answers ``POST /jobs {"order": "..."}``. A job's id is made of its order, so a client that got no answer
 may repeat its request: within five minutes the job exists once. The consumers ask a made-up API about each order; until
-it is done they raise ``RetryLater``, which frees them for other orders until this one is due again.
+it is done they raise ``Snooze``, which frees them for other orders until this one is due again.
 
 Run it with ``python examples/poller.py``. For servers of your own replace ``zkrq.embedded()`` by
 ``zkrq.connect(redis=["redis://10.0.0.1", ...], zookeeper="zk1,zk2,zk3", namespace="shop")``, start the producer with
@@ -16,7 +16,7 @@ import hashlib
 from collections import Counter
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from functools import partial
 from typing import Annotated
 
@@ -39,8 +39,8 @@ Job = dict[str, str]
 async def lifespan(app: FastAPI) -> AsyncGenerator[None]:
     """Connect with the service."""
     async with zkrq.embedded() as cluster:
-        # Asking again is not a failure, but it counts as an attempt: a job's age limits it here, not the number.
-        app.state.jobs = cluster.queue("jobs", retry=zkrq.Retry(max_attempts=None))
+        # Asking again counts as nothing: a job's age limits it. Then it is a dead letter, where people see it.
+        app.state.jobs = cluster.queue("jobs", retry=zkrq.Retry(max_age=GIVE_UP_AFTER))
         yield
 
 
@@ -77,15 +77,13 @@ class SlowApi:
         return now >= self._done_at.setdefault(order, now + 0.2 + 0.4 * (len(self._done_at) % 4))
 
 
-async def poll(api: SlowApi, done: asyncio.Queue[str], job: Job, claim: zkrq.Claim[Job]) -> None:
+async def poll(api: SlowApi, done: asyncio.Queue[str], job: Job) -> None:
     """Ask once. Returning means ack."""
     if await api.is_done(job["order"]):
         await done.put(job["order"])
-    elif datetime.now(UTC) - claim.pushed_at > GIVE_UP_AFTER:
-        raise zkrq.Reject("the API never said done")  # to the dead letters, where people see it
     else:
         # No sleep here: it would occupy a consumer, and be lost if this process died. The queue remembers instead.
-        raise zkrq.RetryLater(delay=POLL_EVERY)
+        raise zkrq.Snooze(POLL_EVERY)
 
 
 async def main() -> None:

@@ -77,7 +77,7 @@ if TYPE_CHECKING:
     from zkrq.base.ids import new_id
     from zkrq.base.limits import DeadLetters, Groups, Limits, QueueSettings, Results
     from zkrq.base.progress import WorkProgress
-    from zkrq.base.retry import Backoff, Reject, Retry, RetryLater, constant, exponential, linear
+    from zkrq.base.retry import Backoff, Reject, Retry, RetryLater, Snooze, constant, exponential, linear
     from zkrq.base.tls import TLS
     from zkrq.client.administration import Cancellation
     from zkrq.client.cluster import Cluster
@@ -214,6 +214,7 @@ __all__ = [
     "ShardEvent",
     "ShardStatus",
     "Sizes",
+    "Snooze",
     "Statistics",
     "Step",
     "StoredSchedule",
@@ -348,6 +349,7 @@ if not TYPE_CHECKING:
         "ShardEvent": "base.events",
         "ShardStatus": "client.shards",
         "Sizes": "client.inspection",
+        "Snooze": "base.retry",
         "Statistics": "client.inspection",
         "Step": "consuming.saving",
         "StoredSchedule": "client.timetable",

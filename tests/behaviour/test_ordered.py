@@ -76,6 +76,23 @@ async def test_a_failing_item_holds_its_group_until_it_is_a_dead_letter(cluster:
     await queue.clear()
 
 
+async def test_an_item_that_is_put_off_holds_its_group(cluster: zkrq.Cluster, name: str) -> None:
+    policy = zkrq.Retry(holds_group=False)
+    queue = cluster.queue(name, groups=zkrq.Groups(ordered=True), retry=policy)
+    await queue.push_many(["early", "good", "better"], group="a")
+    seen: list[str] = []
+
+    async def handle(item: str) -> None:
+        seen.append(item)
+        if seen.count("early") < 3:
+            raise zkrq.Snooze(0.01)
+
+    async with working(queue, handle, concurrency=5):
+        while len(seen) < 5:
+            await asyncio.sleep(0.01)
+    assert seen == ["early", "early", "early", "good", "better"]
+
+
 async def test_a_policy_may_let_the_group_go_on(cluster: zkrq.Cluster, name: str) -> None:
     policy = zkrq.Retry(backoff=zkrq.constant(60), holds_group=False)
     queue = cluster.queue(name, groups=zkrq.Groups(ordered=True), retry=policy)

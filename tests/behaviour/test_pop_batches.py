@@ -226,6 +226,7 @@ async def test_what_the_body_settles_itself_is_not_settled_again(queue: zkrq.Que
         (ZeroDivisionError(), {1: "nack", 2: "bury"}),
         (zkrq.RetryLater(delay=60), {1: "nack", 2: "bury"}),
         (zkrq.Reject("bad"), {1: "bury", 2: "bury"}),
+        (zkrq.Snooze(60), {1: "release", 2: "release"}),
     ],
 )
 async def test_an_exception_settles_each_item_by_its_own_attempts(
@@ -242,6 +243,13 @@ async def test_an_exception_settles_each_item_by_its_own_attempts(
             assert {claim.item: claim.attempts for claim in batch} == {"old": 2, "new": 1}
             raise error
     assert {claim.attempts: str(claim.settled) for claim in batch} == endings
+
+
+async def test_a_batch_is_put_off(queue: zkrq.Queue[Any]) -> None:
+    await queue.push_many(range(3))
+    batch = await one_batch(queue)
+    assert await batch.release(delay=60) == []
+    assert await queue.size() == (0, 3, 0, 0)
 
 
 async def test_a_cancellation_hands_the_items_back_uncounted(queue: zkrq.Queue[Any]) -> None:

@@ -38,10 +38,13 @@ def _repeat(claim: zkrq.Claim[Any], meanwhile: Meanwhile, *, first: bool = True)
 
 
 async def _settle(claim: zkrq.Claim[Any], verb: str) -> None:
-    await (claim.nack(delay=0) if verb == Verb.NACK else claim.release())
+    if verb == "snooze":
+        await claim.release(delay=0.001)
+    else:
+        await (claim.nack(delay=0) if verb == Verb.NACK else claim.release())
 
 
-@pytest.mark.parametrize("verb", [Verb.NACK, Verb.RELEASE])
+@pytest.mark.parametrize("verb", [Verb.NACK, Verb.RELEASE, "snooze"])
 async def test_it_returns_when_another_consumer_has_the_item(queue: zkrq.Queue[Any], verb: Verb) -> None:
     await queue.push("x")
     claim = await take(queue)

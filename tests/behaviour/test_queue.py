@@ -198,6 +198,39 @@ async def test_retry_later_counts_as_an_attempt(
     assert await queue.size() == (1 - letters, 0, 0, letters)
 
 
+async def test_what_is_put_off_counts_nothing_until_it_is_too_old(
+    cluster: zkrq.Cluster, name: str, pass_time: PassTime
+) -> None:
+    queue = cluster.queue(name, retry=zkrq.Retry(max_attempts=1))
+    await queue.push("not yet")
+    for _ in range(3):
+        async with await take(queue) as claim:
+            assert (claim.attempts, claim.failures) == (1, 0)
+            raise zkrq.Snooze(0.1)
+        assert await queue.size() == (0, 1, 0, 0)
+        await pass_time(0.1)
+    await (await take(queue)).release(delay=0.1)
+    assert await queue.size() == (0, 1, 0, 0)
+    await pass_time(0.1)
+    assert (await take(queue)).attempts == 1
+
+
+@pytest.mark.parametrize("how", ["put off", "failed"])
+async def test_what_is_too_old_is_a_dead_letter_when_it_fails_or_is_put_off(
+    cluster: zkrq.Cluster, name: str, pass_time: PassTime, how: str
+) -> None:
+    queue = cluster.queue(name, retry=zkrq.Retry(max_attempts=None, max_age=0.2))
+    await queue.push("x")
+    claim = await take(queue)
+    await (claim.release(delay=3600) if how == "put off" else claim.nack(delay=3600))
+    assert await queue.size() == (0, 1, 0, 0), "as long as it is young enough"
+    await pass_time(0.2)
+    async with await take(queue):  # its last delivery, an hour before the one that was asked for
+        raise zkrq.Snooze(0.1) if how == "put off" else zkrq.RetryLater(0.1)
+    (letter,) = await queue.peek(state="dead")
+    assert str(letter.reason).startswith(f"{how} at an age of ")
+
+
 async def test_a_failed_item_goes_behind_those_that_wait_and_a_released_one_does_not(queue: zkrq.Queue[Any]) -> None:
     await queue.push_many(["first", "second"])
     await (await take(queue)).nack(delay=0)

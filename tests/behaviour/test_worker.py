@@ -84,6 +84,28 @@ async def test_what_a_handler_raises_decides(
     assert [(ids["crash"] in r.getMessage(), r.exc_info is not None) for r in loud] == [(True, True)] * 2
 
 
+@pytest.mark.parametrize("in_thread", [False, True])
+async def test_a_handler_puts_its_item_off(
+    cluster: zkrq.Cluster, name: str, in_thread: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    queue, outcomes, seen = cluster.queue(name, retry=FEW_ATTEMPTS), Outcomes(), list[tuple[int, int]]()
+    await queue.push("x")
+
+    def decide(item: str, claim: zkrq.Claim[str]) -> None:
+        seen.append((claim.attempts, claim.failures))
+        if len(seen) < 5:
+            raise zkrq.Snooze(0.01)
+
+    async def decide_on_the_loop(item: str, claim: zkrq.Claim[str]) -> None:
+        decide(item, claim)
+
+    async with working(queue, decide if in_thread else decide_on_the_loop, after=outcomes):
+        await until(lambda: len(outcomes.list) == 5)
+    assert seen == [(1, 0)] * 5
+    assert outcomes.endings == [Ending.RELEASED] * 4 + [Ending.ACKED]
+    assert not [record for record in caplog.records if record.levelno >= logging.WARNING]
+
+
 async def test_a_handler_that_cancels_itself_has_failed(cluster: zkrq.Cluster, name: str) -> None:
     """Handed back without a failure it would come again at once, for ever."""
     queue, outcomes = cluster.queue(name, retry=FEW_ATTEMPTS), Outcomes()

@@ -87,6 +87,9 @@ def process(item: Any) -> int:
     return os.getpid()
 
 
+_early = itertools.count()
+
+
 def fail(item: str, claim: zkrq.Claim[Any]) -> object:
     match item:
         case "value":
@@ -108,6 +111,10 @@ def fail(item: str, claim: zkrq.Claim[Any]) -> object:
         case "later":
             if claim.attempts == 1:
                 raise zkrq.RetryLater(0.01, "not yet")
+        case "early":
+            if next(_early) == 0:
+                raise zkrq.Snooze(0.01)
+            assert (claim.attempts, claim.failures) == (1, 0)
         case "result":
             return object()
         case "large":
@@ -120,6 +127,13 @@ def fail(item: str, claim: zkrq.Claim[Any]) -> object:
 async def fail_async(item: str, claim: zkrq.Claim[Any]) -> object:
     await asyncio.sleep(0)
     return fail(item, claim)
+
+
+async def put_off(item: str, claim: zkrq.Claim[Any]) -> str:
+    if next(_early) == 0:
+        await claim.release(delay=0.01)
+    assert claim.attempts == 1
+    return item
 
 
 def die(item: str) -> None:

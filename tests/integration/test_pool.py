@@ -156,6 +156,15 @@ async def test_a_handler_wishes_another_attempt(cluster: Cluster, handler: Calla
         assert [outcome.ending for outcome in pool.outcomes] == [zkrq.Ending.RETRIED, zkrq.Ending.ACKED]
 
 
+@every("handler", [jobs.fail, jobs.fail_async, jobs.put_off])
+async def test_a_handler_puts_its_item_off(cluster: Cluster, handler: Callable[..., Any]) -> None:
+    async with pooled(cluster, handler) as pool:
+        assert (await pool.do("early")).value == "early"
+        endings = [outcome.ending for outcome in pool.outcomes]
+        assert set(endings[:-1]) == {zkrq.Ending.RELEASED}, "once in each process"
+        assert endings[-1] is zkrq.Ending.ACKED
+
+
 @every("how", DEATHS)
 async def test_a_process_that_dies_fails_its_item(cluster: Cluster, how: str) -> None:
     async with pooled(cluster, jobs.die, attempts=2) as pool:

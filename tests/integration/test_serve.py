@@ -247,6 +247,7 @@ async def test_letters_of_one_group(stage: Stage) -> None:
         ("ack", None, (0, 0, 0, 0)),
         ("nack", {"delay": 3600}, (0, 1, 0, 0)),
         ("release", None, (1, 0, 0, 0)),
+        ("release", {"delay": 3600}, (0, 1, 0, 0)),
         ("bury", None, (0, 0, 0, 1)),
     ],
 )

@@ -89,16 +89,16 @@ def test_the_order_grows_past_the_greatest_that_is_known(server: OneServer, foll
     assert follower.claim().ids == ["a2"]
 
 
-@pytest.mark.parametrize("verb", ["nack", "release"])
+@pytest.mark.parametrize("verb", ["nack", "release", "snooze"])
 def test_a_failing_item_holds_its_group(server: OneServer, verb: str) -> None:
     """Rule 5: the first item waits, and so do those behind it."""
     push(server, "a1", "a2")
     push(server, "b1", group="b")
     claimed = server.claim(count=2)
-    server.settle(claimed.decided["a1"].settle(verb, LATER if verb == "nack" else 0, "why"))
+    server.settle(claimed.decided["a1"].settle(verb, 0 if verb == "release" else LATER, "why"))
     contents = server.contents()
     assert contents.faults == []
-    if verb == "nack":
+    if verb != "release":
         assert server.claim("bob", count=9).ids == []
         assert server.contents().faults == []
         told = server.statistics()
@@ -114,6 +114,18 @@ def test_a_failing_item_holds_its_group(server: OneServer, verb: str) -> None:
 
 def peeked(server: OneServer) -> list[str]:
     return [id.decode() for id, _ in server.ask(calls.Peek(server.queue, "ready", 9, only_of("a"))).places]
+
+
+def test_an_item_that_is_put_off_holds_its_group_also_after_a_failure_that_did_not(server: OneServer) -> None:
+    push(server, "a1", "a2")
+    server.settle(server.claim().only.settle("pass", 0, "why"))
+    again = server.claim()
+    assert again.ids == ["a1"]
+    server.settle(again.only.settle("snooze", LATER))
+    assert server.claim("bob").ids == []
+    assert server.contents().faults == []
+    hasten(server, "a1")
+    assert server.claim("bob").ids == ["a1"]
 
 
 def test_a_policy_may_let_the_group_go_on(server: OneServer) -> None:

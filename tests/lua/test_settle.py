@@ -71,6 +71,24 @@ def test_released_item_stands_where_it_stood(server: OneServer) -> None:
     assert server.claim("bob").ids == ["a", "b"]
 
 
+def test_an_item_that_is_put_off_counts_nothing_and_waits(server: OneServer) -> None:
+    claim = held(server)
+    settled = server.settle(claim.settle("snooze", 60_000, "unused"))
+    record = settled.decided["a"].record
+    assert (record.state, record.attempts, record.failures) == (State.QUEUED, 0, 0)
+    assert server.claim("bob").ids == []
+    assert server.contents().faults == []
+    assert server.settle(claim.settle("snooze", 60_000)).outcomes == [1], "repeated, it is known as done"
+    assert server.settle(claim.settle("ack")).outcomes == [0]
+
+
+def test_what_has_failed_before_keeps_its_failures_when_it_is_put_off(server: OneServer) -> None:
+    claim = held(server)
+    server.settle(claim.settle("nack", 0, "why"))
+    record = server.settle(server.claim("bob").only.settle("snooze", 1)).decided["a"].record
+    assert (record.attempts, record.failures) == (1, 1)
+
+
 HOUR_US = 3_600_000_000
 
 

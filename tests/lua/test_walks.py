@@ -35,6 +35,7 @@ SETTLED = {
     "ack": State.GONE,
     "nack": State.QUEUED,
     "release": State.QUEUED,
+    "snooze": State.QUEUED,
     "bury": State.DEAD,
     "extend": State.CLAIMED,
 }
@@ -376,7 +377,9 @@ class Walk:
         letters = self.in_state(State.DEAD)
         for claim in self.random.choices(self.claims, k=self.random.randint(1, 4)):
             verb = self.random.choice(list(SETTLED))
-            ms = {"nack": self.random.choice([0, LONG_MS]), "extend": LONG_MS, "release": 1}.get(verb, 0)
+            ms = {"nack": self.random.choice([0, LONG_MS]), "extend": LONG_MS, "release": 1, "snooze": LONG_MS}.get(
+                verb, 0
+            )
             calls.append(claim.settle(verb, ms, "why"))
             expected.append(self.expect(claim, verb, ms))
         buried = self.in_state(State.DEAD) - letters
@@ -400,8 +403,9 @@ class Walk:
         item.failures += verb in ("nack", "bury")
         if verb == "nack":
             item.delayed = ms > 0
-        elif verb == "release":
+        elif verb in ("release", "snooze"):
             item.attempts -= 1
+            item.delayed = item.delayed or verb == "snooze"
         return 1
 
     def fence(self) -> str:

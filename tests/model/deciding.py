@@ -461,7 +461,15 @@ def read_how(how: str | bytes) -> tuple[str, tuple[int, bytes] | None]:
     return verb.decode(), (int(ttl_ms), text)
 
 
-_BECAME = {"ack": GONE, "nack": WAITING, "release": WAITING, "bury": DEAD, "extend": CLAIMED, "save": CLAIMED}
+_BECAME = {
+    "ack": GONE,
+    "nack": WAITING,
+    "release": WAITING,
+    "snooze": WAITING,
+    "bury": DEAD,
+    "extend": CLAIMED,
+    "save": CLAIMED,
+}
 
 
 def _settle(draft: Draft, run: range, row: int, verb: str) -> None:
@@ -474,6 +482,10 @@ def _settle(draft: Draft, run: range, row: int, verb: str) -> None:
         case "release":
             draft.count_attempts(run, -1)
             draft.requeue(run)
+        case "snooze":
+            draft.count_attempts(run, -1)
+            for position in run:
+                draft.queue_by_itself(position, draft.failures(position))
         case "bury":
             draft.bury(run, failed=True)
         case _:

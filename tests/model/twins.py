@@ -360,7 +360,8 @@ class Load:
             extends = f"extend {self._lease(token)} "
             result = b"ack %d %d" % (LONG_MS, rng.randint(0, 9))
             save = b"save 0 %d 0 state %d" % (rng.randint(1, 3), rng.randint(0, 9))
-            how = rng.choice(["ack", result, result, "nack 0 ", "release 0 ", "bury 0 ", extends, save, save])
+            later = rng.choice(["release 0 ", "snooze 0 "])
+            how = rng.choice(["ack", result, result, "nack 0 ", later, "bury 0 ", extends, save, save])
             if in_turn and how == extends and owner_of(token) == SHORT:
                 how = "ack"
             settlements.append((id, calls.runs(some), named, token, how))

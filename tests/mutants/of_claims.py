@@ -63,6 +63,23 @@ MUTANTS: tuple[Mutant, ...] = (
         Suite("tests/lua/test_settle.py"),
     ),
     Mutant(
+        "snooze-counts-as-a-delivery",
+        LUA + "_settling.lua",
+        "snooze = {became = '[QR]', settle = function(r, from, to, _, ms)\n      count_attempts(r, from, to, -1)\n",
+        "snooze = {became = '[QR]', settle = function(r, from, to, _, ms)\n",
+        "an item that is put off counts neither a failure nor a delivery",
+        Suite("tests/lua/test_settle.py"),
+    ),
+    Mutant(
+        "snooze-lets-the-group-go-on",
+        LUA + "_settling.lua",
+        "        queue_again(r, position, now_us + ms * 1000, failures)\n      end\n"
+        "      if places.is_ordered(r) then r.order = math.abs(r.order) end\n",
+        "        queue_again(r, position, now_us + ms * 1000, failures)\n      end\n",
+        "an item that is put off holds its ordered group, also where an earlier failure did not",
+        Suite("tests/lua/test_ordered.py"),
+    ),
+    Mutant(
         "fence-refuses-nobody",
         LUA + "fence.lua",
         "fence_owner(owner)\n",

@@ -49,6 +49,9 @@ class SlowIssuer:
     def after_failure(self, record: ItemRecord, delay: float | None, reason: str) -> Again | str:
         return reason
 
+    def after_snooze(self, record: ItemRecord, delay: float) -> Again | str:
+        return Again(delay)
+
 
 def claimed(issuer: SlowIssuer, seconds: float) -> Claim[str]:
     packed = pack(Bundle(Version(1, 2), State.CLAIMED.value, rows_of=[1], rows=[Row("ann", 1)]))

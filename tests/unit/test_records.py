@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.every import every
-from zkrq.consuming.lease import LETS_GO_ON, Verb
+from zkrq.consuming.lease import LETS_GO_ON, SNOOZES, Verb
 from zkrq.protocol.records import (
     BUNDLE_MAX,
     FIELDS_FORMAT,
@@ -303,7 +303,7 @@ def test_settling_moves_as_the_script_does() -> None:
 
 
 def test_claims_know_the_verbs_of_the_script() -> None:
-    assert {LETS_GO_ON, *map(str, Verb)} == settle_verbs().keys()
+    assert {LETS_GO_ON, SNOOZES, *map(str, Verb)} == settle_verbs().keys()
 
 
 @pytest.mark.parametrize("script", ["clear", "fence"])

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from tests.every import every
 from zkrq.base.errors import ConfigError
-from zkrq.base.retry import Again, Backoff, GiveUp, Reject, Retry, RetryLater, constant, exponential, linear
+from zkrq.base.retry import Again, Backoff, GiveUp, Reject, Retry, RetryLater, Snooze, constant, exponential, linear
 
 failures = st.integers(1, 2**32)
 chances = st.floats(0, 1, exclude_max=True)
@@ -92,8 +92,10 @@ def test_bad_jitter_is_refused(jitter: float) -> None:
 # -- the policy ----------------------------------------------------------------------------------------------------
 
 
-def after(retry: Retry, attempts: int, failures: int = 1, delay: float | None = None) -> Again | GiveUp:
-    return retry.after(attempts=attempts, failures=failures, delay=delay, chance=0.5, reason="it burnt")
+def after(
+    retry: Retry, attempts: int, failures: int = 1, delay: float | None = None, age: float = 0.0
+) -> Again | GiveUp:
+    return retry.after(attempts=attempts, failures=failures, delay=delay, chance=0.5, reason="it burnt", age=age)
 
 
 def test_again_as_the_backoff_says() -> None:
@@ -154,3 +156,27 @@ def test_retry_later_checks_its_delay() -> None:
 
 def test_reject_carries_its_reason() -> None:
     assert (Reject("no such user").reason, str(Reject())) == ("no such user", "rejected")
+
+
+def test_an_item_that_is_too_old_is_given_up_when_it_fails_or_is_put_off() -> None:
+    retry = Retry(max_age=timedelta(minutes=1), backoff=constant(3))
+    assert retry.max_age == 60
+    assert after(retry, attempts=1, age=59.0) == Again(1), "its last delivery is at that age"
+    assert after(retry, attempts=1, age=10.0) == Again(3)
+    assert after(retry, attempts=1, age=60.0) == GiveUp("failed at an age of 60 s, of 60: it burnt")
+    assert retry.after_snooze(age=10.0, delay=5) == Again(5)
+    assert retry.after_snooze(age=10.0, delay=500) == Again(50)
+    assert retry.after_snooze(age=61.0, delay=5) == GiveUp("put off at an age of 61 s, of 60")
+    assert Retry().after_snooze(age=10**9, delay=5) == Again(5), "without it, however often and however late"
+
+
+@pytest.mark.parametrize("age", [0, -1, float("nan"), "x"])
+def test_an_age_must_be_a_duration(age: object) -> None:
+    with pytest.raises(ConfigError, match="max_age"):
+        Retry(max_age=cast("float", age))
+
+
+@pytest.mark.parametrize("delay", [-1, float("nan"), "x"])
+def test_an_item_is_put_off_for_a_duration(delay: object) -> None:
+    with pytest.raises(ConfigError, match="delay"):
+        Snooze(cast("float", delay))

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from tests import odd
 from tests.every import every
 from zkrq.base.errors import FRAMES_MAX, MESSAGE_MAX, reason_of, split
-from zkrq.base.retry import Failed, Reject, RetryLater, interrupts, judge
+from zkrq.base.retry import Failed, Reject, RetryLater, Snooze, interrupts, judge
 
 seeds = st.integers(0, 2**32)
 
@@ -50,6 +50,9 @@ def test_any_wish_is_one(seed: int) -> None:
         (group(RetryLater(5, "slow"), RetryLater(60, "full")), Failed("slow; full", delay=60, is_wish=True)),
         (group(RetryLater(), RetryLater(2)), Failed("RetryLater", delay=2, is_wish=True)),
         (group(RetryLater(), RetryLater()), Failed("RetryLater", is_wish=True)),
+        (Snooze(30), Failed("Snooze", delay=30, is_wish=True, is_snooze=True)),
+        (group(Snooze(5), group(Snooze(60))), Failed("Snooze", delay=60, is_wish=True, is_snooze=True)),
+        (group(Snooze(5), RetryLater(2, "slow")), Failed("Snooze: put off for 5 s; RetryLater: slow")),
         (group(RetryLater(2, "slow"), Reject("bad")), Failed("RetryLater: slow; Reject: bad")),
         (group(ValueError("a"), group(KeyError("b"))), Failed("ValueError: a; KeyError: 'b'")),
         (odd.Textless(), Failed("Textless: (it has no text: its __str__ raised RuntimeError)")),

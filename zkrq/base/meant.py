@@ -50,7 +50,7 @@ OPTIONS: Mapping[str, str] = {
 """Options in arq, Celery, RQ, SAQ, redis-py and kazoo -> the option that does the same here."""
 
 HOMES: dict[str, Collection[str]] = {
-    "zkrq.Retry": ("backoff", "holds_group", "max_attempts"),
+    "zkrq.Retry": ("backoff", "holds_group", "max_age", "max_attempts"),
     "zkrq.Worker": ("concurrency", "grace", "pool"),
     "Worker.add()": ("batch", "time_limit", "weight", "within"),
     "zkrq.Processes": ("kill_after", "max_items", "max_memory", "preload", "slots"),

@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import math
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import timedelta
-from typing import Any
+from typing import Any, cast
 
 from zkrq.base.checks import Duration, check_duration
 from zkrq.base.errors import ConfigError, leaves_of, message_of, reason_of, text_of
@@ -41,6 +42,19 @@ class RetryLater(Exception):
         super().__init__(self.reason or "retry later")
 
 
+class Snooze(Exception):
+    """Raised by a handler to have the item delivered again after ``delay`` seconds, because it is too early for it.
+
+    It counts neither as a failure nor as a delivery, however often; ``Retry(max_age=...)`` bounds it.  In an ordered
+    group the item holds its group meanwhile.  ``async with claim`` handles this exception and does not raise it
+    further.
+    """
+
+    def __init__(self, delay: Duration) -> None:
+        self.delay = check_duration("delay", delay)
+        super().__init__(f"put off for {self.delay:g} s")
+
+
 class Reject(Exception):
     """Raised by a handler if the item can never be done; it goes to the dead letters with the reason.
 
@@ -65,26 +79,30 @@ class Failed:
     """What an exception says about an item: its delivery has failed.
 
     ``delay``: seconds until the next one, None: as the policy says.  ``is_final``: it can never be done.  ``is_wish``:
-    the handler said what is to become of it, so the exception is not raised further.
+    the handler said what is to become of it, so the exception is not raised further.  ``is_snooze``: it has not failed,
+    and comes again after ``delay``.
     """
 
     reason: str
     delay: float | None = None
     is_final: bool = False
     is_wish: bool = False
+    is_snooze: bool = False
 
 
 def judge(error: BaseException) -> Failed:
     """Return what an exception that ends the work on an item says about it.
 
     A group whose leaves are all of one verdict, as ``asyncio.TaskGroup`` raises them, is that verdict: of several
-    ``RetryLater`` the longest delay.
+    ``RetryLater`` or of several ``Snooze`` the longest delay.
     """
     leaves = leaves_of(error)
     if all(isinstance(leaf, Reject) for leaf in leaves):
         return Failed(_reasons(leaves, "rejected"), is_final=True, is_wish=True)
     if all(isinstance(leaf, RetryLater) for leaf in leaves):
         return Failed(_reasons(leaves, "RetryLater"), delay=_longest(leaves), is_wish=True)
+    if all(isinstance(leaf, Snooze) for leaf in leaves):
+        return Failed("Snooze", delay=_longest(leaves), is_wish=True, is_snooze=True)
     return Failed(reason_of(error))
 
 
@@ -220,25 +238,48 @@ class Retry:
 
     ``per_step``: whether what a handler saves (``claim.save``, ``claim.step``) begins the count of deliveries and
     failures anew, so that ``max_attempts`` and ``backoff`` are for each step of the work.
+
+    ``max_age``: seconds since the push (None: no limit) after which an item that fails, or is put off (``Snooze``),
+    becomes a dead letter.  Its last delivery is then, whatever delay is asked for.  A consumer that dies is counted by
+    ``max_attempts`` alone.
     """
 
     max_attempts: int | None = 20
     backoff: Backoff = field(default_factory=lambda: exponential(1.0, maximum=300.0))
     holds_group: bool = True
     per_step: bool = False
+    max_age: Duration | None = None
 
     def __post_init__(self) -> None:
+        if self.max_age is not None:
+            object.__setattr__(self, "max_age", check_duration("max_age", self.max_age, positive=True))
         if self.max_attempts is not None and self.max_attempts < 1:
             raise ConfigError(f"max_attempts is {self.max_attempts}, must be at least 1, or None for no limit")
         _check_backoff(self.backoff)
 
-    def after(self, *, attempts: int, failures: int, delay: float | None, chance: float, reason: str) -> Again | GiveUp:
+    def after(
+        self, *, attempts: int, failures: int, delay: float | None, chance: float, reason: str, age: float = 0.0
+    ) -> Again | GiveUp:
         """Decide about an item that failed in delivery number ``attempts``, and has failed ``failures`` times in total.
 
-        ``delay``: seconds that the handler asked for, None to leave it to the policy.
+        ``delay``: seconds that the handler asked for, None to leave it to the policy.  ``age``: seconds since the push.
         """
+        left = self._left(age)
+        if left <= 0:
+            return GiveUp(f"failed at an age of {age:.0f} s, of {self.max_age:g}: {reason}")
         if self.max_attempts is not None and attempts >= self.max_attempts:
             return GiveUp(f"failed in delivery {attempts} of {self.max_attempts}: {reason}")
         if delay is None:
             delay = check_duration("the result of the backoff", self.backoff(failures, chance))
-        return Again(delay)
+        return Again(min(delay, left))
+
+    def after_snooze(self, *, age: float, delay: float) -> Again | GiveUp:
+        """Decide about an item that did not fail, and is to come again after ``delay`` seconds."""
+        left = self._left(age)
+        if left <= 0:
+            return GiveUp(f"put off at an age of {age:.0f} s, of {self.max_age:g}")
+        return Again(min(delay, left))
+
+    def _left(self, age: float) -> float:
+        """Return the seconds until an item of this age is too old."""
+        return math.inf if self.max_age is None else cast("float", self.max_age) - age

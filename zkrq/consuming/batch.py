@@ -136,12 +136,15 @@ class Batch(Sequence[Claim[T]]):
         text = check_text("reason", reason or "nack")
         return await self._settle_each(lambda lease: lease.fail(wanted, text))
 
-    async def release(self) -> list[Claim[T]]:
+    async def release(self, delay: Duration | None = None) -> list[Claim[T]]:
         """Return the items of all claims that are not settled to the queue, uncounted; return those that were lost.
 
-        Raises as ``ack`` does.
+        ``delay``: seconds until they are delivered again, each as with ``Claim.release``.  Raises as ``ack`` does.
         """
-        return await self._settle_each(lambda lease: lease.settle(Verb.RELEASE))
+        if delay is None:
+            return await self._settle_each(lambda lease: lease.settle(Verb.RELEASE))
+        wanted = check_duration("delay", delay)
+        return await self._settle_each(lambda lease: lease.put_off(wanted))
 
     async def _settle_each(self, settle: Callable[[Lease], Awaitable[None]]) -> list[Claim[T]]:
         """Settle all claims that are not settled; return those that were lost.  Raises the first other error."""

@@ -179,12 +179,17 @@ class Claim(Generic[T]):
         wanted = None if delay is None else check_duration("delay", delay)
         await self._lease.fail(wanted, check_text("reason", reason or "nack"))
 
-    async def release(self) -> None:
-        """Return the item to its place in the queue.  This counts neither as a failure nor as a delivery.
+    async def release(self, delay: Duration | None = None) -> None:
+        """Return the item to its place in the queue, or with ``delay``, deliver it again after as many seconds.  This
+        counts neither as a failure nor as a delivery.
 
-        Raises as ``ack`` does.
+        With a delay an item that has reached ``Retry(max_age=...)`` becomes a dead letter, and one that is the first of
+        an ordered group holds its group until it is delivered again.  Raises as ``ack`` does.
         """
-        await self._lease.settle(Verb.RELEASE)
+        if delay is None:
+            await self._lease.settle(Verb.RELEASE)
+        else:
+            await self._lease.put_off(check_duration("delay", delay))
 
     async def bury(self, reason: str) -> None:
         """Move the item to the dead letters.  Raises as ``ack`` does."""

@@ -33,6 +33,10 @@ LETS_GO_ON = "pass"
 """What a nack is to the servers if the group of the item goes on meanwhile (``Retry(holds_group=False)``)."""
 
 
+SNOOZES = "snooze"
+"""What a release with a delay is to the servers."""
+
+
 class EncodedResult(bytes):
     """A result that is encoded already, by the process in which the handler ran."""
 
@@ -173,6 +177,10 @@ class Issuer(Protocol):
         """Apply the retry policy: return a delay, or the reason to bury."""
         ...
 
+    def after_snooze(self, record: ItemRecord, delay: float) -> Again | str:
+        """Apply what the retry policy says of an item that did not fail, and comes again after ``delay`` seconds."""
+        ...
+
 
 class Grant:
     """Hold what the claims of one bundle by one request have in common."""
@@ -263,7 +271,7 @@ class Lease(ref[object]):
     timer: asyncio.TimerHandle | None
     """Timer that fires at the deadline while an extension is in flight."""
     retry_in: float
-    """Seconds until the item is delivered again.  Set only when it fails and is not given up, to save memory."""
+    """Seconds until the item is delivered again.  Set only when it fails or is put off, to save memory."""
     result: bytes
     """Encoded result that its ack is to leave.  Set only if there is one, to save memory."""
     settled: Verb | None
@@ -420,10 +428,24 @@ class Lease(ref[object]):
         else:
             await self.settle(Verb.BURY, 0, decided)
 
+    async def put_off(self, delay: float) -> None:
+        """Release the item for ``delay`` seconds, or bury it if the retry policy says that it is too old.
+
+        Raises as ``settle`` does.
+        """
+        decided = self.issuer.after_snooze(self.record, delay)
+        if isinstance(decided, Again):
+            self.retry_in = decided.delay
+            await self.settle(Verb.RELEASE, round(decided.delay * 1000))
+        else:
+            await self.settle(Verb.BURY, 0, decided)
+
     async def fail_as(self, failed: Failed) -> None:
         """Settle the item as its handler's exception says.  Raises as ``settle`` does."""
         if failed.is_final:
             await self.settle(Verb.BURY, 0, failed.reason)
+        elif failed.is_snooze:
+            await self.put_off(failed.delay or 0.0)
         else:
             await self.fail(failed.delay, failed.reason)
 

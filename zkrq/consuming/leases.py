@@ -13,6 +13,7 @@ from functools import partial
 from itertools import repeat
 from typing import TYPE_CHECKING, Final, TypeAlias
 
+from zkrq.base import clock
 from zkrq.base.checks import check_feature
 from zkrq.base.errors import REASON_MAX, ConfigError, OutcomeUnknown, ZkrqError, message_of, own
 from zkrq.base.events import ClaimsLost, DeadLettersDropped
@@ -21,7 +22,7 @@ from zkrq.base.loop import running_loop
 from zkrq.base.retry import Again, Retry
 from zkrq.consuming.core.lease import EXTENDED, HOLDING, LeaseState
 from zkrq.consuming.core.pace import CLAIM_MAX
-from zkrq.consuming.lease import EXTENSION_REFUSED, LETS_GO_ON, Grant, Lease, Refused, Verb
+from zkrq.consuming.lease import EXTENSION_REFUSED, LETS_GO_ON, SNOOZES, Grant, Lease, Refused, Verb
 from zkrq.consuming.reporting import Reporter
 from zkrq.protocol.calls import Settle, Settlement, SettleReply, Turn, TurnReply, runs
 from zkrq.protocol.levels import Feature
@@ -211,9 +212,14 @@ class Leases:
             ttl_ms = ms or (self._results.ttl_ms if self._results else 0)
             how = _ack_of(lease, ttl_ms) if ttl_ms else _ACK
         else:
-            how = f"{LETS_GO_ON if verb is Verb.NACK and not self._retry.holds_group else verb} {ms} {text}"
+            how = f"{self._in_words_of_servers(verb, ms)} {ms} {text}"
         parts = ((lease.grant, (lease.position,)),)
         return self._batcher.add((parts, how, 1, 0 if verb is Verb.EXTEND else 1), CALL_BYTES + len(how))
+
+    def _in_words_of_servers(self, verb: Verb, ms: int) -> str:
+        if verb is Verb.NACK and not self._retry.holds_group:
+            return LETS_GO_ON
+        return SNOOZES if verb is Verb.RELEASE and ms > 0 else verb
 
     def check_saves(self) -> None:
         """Raise ``ConfigError`` at a level that lacks saved states."""
@@ -272,6 +278,7 @@ class Leases:
             Retry.after,
             attempts=record.attempts,
             failures=record.failures + 1,
+            age=_age_of(record),
             delay=delay,
             chance=random.random(),  # noqa: S311
             reason=reason,
@@ -284,6 +291,11 @@ class Leases:
             text = "the backoff of queue %s failed, the usual one is used in its place: %s"
             self._log.error(text, self.queue, message_of(error))
             decided = after(replace(self._retry, backoff=Retry().backoff))
+        return decided if isinstance(decided, Again) else decided.reason
+
+    def after_snooze(self, record: ItemRecord, delay: float) -> Again | str:
+        """Apply what the retry policy says of an item that is put off; see ``lease.Issuer``."""
+        decided = self._retry.after_snooze(age=_age_of(record), delay=delay)
         return decided if isinstance(decided, Again) else decided.reason
 
     def lose_all(self, owner: str, reason: str) -> None:
@@ -419,7 +431,7 @@ class Leases:
                 outcomes["done"] += items - len(result)
                 outcomes["lost"] += len(result)
         for verb, (waits, outcomes) in by_verb.items():
-            self.observers.tell_settled(self.queue, Verb.NACK if verb == LETS_GO_ON else Verb(verb), waits, +outcomes)
+            self.observers.tell_settled(self.queue, _OF_SERVERS.get(verb) or Verb(verb), waits, +outcomes)
 
     def check_invariants(self) -> None:
         """Assert what holds between any two callbacks.
@@ -525,13 +537,18 @@ def _lost(
         found[grant, how] = dict.fromkeys(positions, in_doubt)
         record = now.get(grant.bundle.encode())
         if in_doubt and verb != Verb.BURY and positions and record:
-            bundle, failed = unpack(record), verb != Verb.RELEASE
+            bundle, failed = unpack(record), verb not in (Verb.RELEASE, SNOOZES)
             found[grant, how] = {
                 position: True
                 for position in positions
                 if not was_put_back(grant.record_of(position), bundle.item(position), failed=failed)
             }
     return found
+
+
+def _age_of(record: ItemRecord) -> float:
+    """Return the seconds since the push, by the clocks of its producer and of this process."""
+    return clock.now_ms() / 1000 - record.pushed_at_ms / 1000
 
 
 def _verb_of(how: How) -> str:
@@ -544,6 +561,9 @@ def _ack_of(lease: Lease, ttl_ms: int) -> bytes:
 
 
 _ACK = Verb.ACK.value
+
+_OF_SERVERS = {LETS_GO_ON: Verb.NACK, SNOOZES: Verb.RELEASE}
+"""Verbs that only servers know, as observers are told them."""
 
 _NONE: Refused = {}
 

@@ -222,6 +222,12 @@ NACK = _on_claim(
 RELEASE = _on_claim(
     "release",
     "Return the item to its place in the queue. This counts neither as a failure nor as a delivery.",
+    Parameter(
+        "delay",
+        Seconds(),
+        "Seconds until the item is delivered again. In an ordered group it holds its group until then.",
+        "none, it is ready again immediately",
+    ),
 )
 
 BURY = _on_claim(

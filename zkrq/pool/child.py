@@ -336,6 +336,7 @@ class _Child:
             kinds=[f"{each.__module__}.{each.__qualname__}"[:200] for each in type(error).__mro__[:20]],
             wish=failed.is_wish,
             final=failed.is_final,
+            snooze=failed.is_snooze,
             delay=failed.delay,
             memory=resident_bytes() if self._measures else 0,
         )

@@ -136,6 +136,10 @@ class ChildIssuer:
         """Leave the policy to the parent."""
         return Again(AS_POLICY if delay is None else delay)
 
+    def after_snooze(self, record: ItemRecord, delay: float) -> Again:
+        """Leave the policy to the parent."""
+        return Again(delay)
+
 
 class PooledClaim(Claim[Any]):
     """A claim in a child."""

@@ -11,7 +11,7 @@ from zkrq.base import saved
 from zkrq.base.checks import check_lease
 from zkrq.base.codecs import codec_of_item
 from zkrq.base.errors import MESSAGE_MAX, ConfigError, HandlerError, PayloadTooLarge
-from zkrq.base.retry import Reject, RetryLater
+from zkrq.base.retry import Reject, RetryLater, Snooze
 from zkrq.consuming.claims import Claim, UndecodedClaim, lease_of
 from zkrq.consuming.lease import EncodedResult, Lease, Verb
 from zkrq.pool.frames import UP_MAX, Told
@@ -39,6 +39,8 @@ async def settle_as_told(claim: Claim[Any], told: Told) -> None:
         return
     if verb is Verb.NACK:
         await lease.fail(None if ms < 0 else ms / 1000, text or "nack")
+    elif verb is Verb.RELEASE and ms > 0:
+        await lease.put_off(ms / 1000)
     elif verb is Verb.EXTEND:
         lease.check_held()
         await lease.extend(check_lease("seconds", ms / 1000))
@@ -71,6 +73,8 @@ def error_of(told: Told, handler: PooledHandler, claim: Claim[Any]) -> Exception
         _log.error(text, claim.id, handler.queue, what, extra={"item": claim.id, "queue": handler.queue})
         return Reject(f"cannot be decoded as {handler.codec.name}: {what}")
     reason = told.text("reason")
+    if told.flag("wish") and told.flag("snooze"):
+        return Snooze(told.seconds("delay") or 0.0)
     if told.flag("wish"):
         return Reject(reason) if told.flag("final") else RetryLater(told.seconds("delay"), reason)
     kinds = told.values.get("kinds")

@@ -77,6 +77,7 @@ MOVES: Mapping[State, Mapping[str, State]] = {
         "nack": State.QUEUED,
         "pass": State.QUEUED,
         "release": State.QUEUED,
+        "snooze": State.QUEUED,
         "extend": State.CLAIMED,
         "save": State.CLAIMED,
         "bury": State.DEAD,

@@ -14,7 +14,7 @@ from zkrq.base.codecs import JSON
 from zkrq.base.errors import ClaimLost, Closed, CodecError, OutcomeUnknown, PayloadTooLarge, Receipt, ZkrqError
 from zkrq.base.limits import check_result
 from zkrq.client.changing import change_settings, named_in
-from zkrq.operations.claims import ACK, BURY, CLAIM, EXTEND, NACK, PROGRESS, SAVE
+from zkrq.operations.claims import ACK, BURY, CLAIM, EXTEND, NACK, PROGRESS, RELEASE, SAVE
 from zkrq.operations.items import ENDED
 from zkrq.operations.push import RECEIPT
 from zkrq.operations.queues import CONSUMER, FIGURES, GROUPS_FOUND, SHARD
@@ -177,8 +177,8 @@ class Api:
         await self._holding.nack(claim, **_values(NACK, body))
         return JSONResponse({"settled": "nack"})
 
-    async def release(self, claim: str) -> Response:
-        await self._holding.release(claim)
+    async def release(self, claim: str, body: Body | None) -> Response:
+        await self._holding.release(claim, **_values(RELEASE, body))
         return JSONResponse({"settled": "release"})
 
     async def bury(self, claim: str, body: Body | None) -> Response:

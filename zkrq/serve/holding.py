@@ -152,9 +152,9 @@ class Holding:
         """Nack a claim; see ``ack``."""
         await self._settle(token, Verb.NACK, lambda claim: claim.nack(delay, reason))
 
-    async def release(self, token: str) -> None:
+    async def release(self, token: str, delay: Duration | None = None) -> None:
         """Hand an item back; see ``ack``."""
-        await self._settle(token, Verb.RELEASE, lambda claim: claim.release())
+        await self._settle(token, Verb.RELEASE, lambda claim: claim.release(delay))
 
     async def bury(self, token: str, reason: str) -> None:
         """Move an item to the dead letters; see ``ack``."""

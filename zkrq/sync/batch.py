@@ -89,12 +89,12 @@ class Batch(Sequence[Claim[T]]):
         """Nack all claims that are not settled; return those that were lost.  Raises as ``ack`` does."""
         return self._shown(self._opened.call(lambda: self._batch.nack(delay, reason)))
 
-    def release(self) -> list[Claim[T]]:
+    def release(self, delay: Duration | None = None) -> list[Claim[T]]:
         """Return the items of all claims that are not settled to the queue, uncounted; return those that were lost.
 
-        Raises as ``ack`` does.
+        ``delay``: as of ``zkrq.Batch.release``.  Raises as ``ack`` does.
         """
-        return self._shown(self._opened.call(self._batch.release))
+        return self._shown(self._opened.call(lambda: self._batch.release(delay)))
 
     # -- context manager -----------------------------------------------------------------------------------------------
 

@@ -259,6 +259,8 @@ class Delivery:
         consequence = _CONSEQUENCES[outcome.ending]
         if outcome.ending is Ending.RETRIED:
             consequence += f" in {getattr(lease_of(claim), 'retry_in', 0.0):.1f} s"
+        elif outcome.ending is Ending.RELEASED and hasattr(lease_of(claim), "retry_in"):
+            consequence += f" for {lease_of(claim).retry_in:.1f} s"
         if self._has_failed(error):
             text = "%s failed in %s at attempt %d, %s"
             if isinstance(error, HandlerError):  # how it came here tells nothing: its note has the handler's traceback

@@ -65,6 +65,15 @@ do
       count_attempts(r, from, to, -1)
       requeue(r, from, to)
     end},
+    -- Later, and not counted; it holds its group meanwhile, because it is first in it and has not been done.
+    snooze = {became = '[QR]', settle = function(r, from, to, _, ms)
+      count_attempts(r, from, to, -1)
+      for position = from, to do
+        local _, failures = own_of(r, position)
+        queue_again(r, position, now_us + ms * 1000, failures)
+      end
+      if places.is_ordered(r) then r.order = math.abs(r.order) end
+    end},
     bury = {became = 'D', settle = function(r, from, to, _, _, text) bury(r, from, to, text, nil, 1) end},
     extend = {became = 'C', settle = extend},
     save = {became = 'C', settle = save, is_late = is_late},

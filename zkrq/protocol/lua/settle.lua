@@ -2,8 +2,8 @@
 -- purpose: settle claimed items.  Verbs: ack (gone; with ms and text, text is the result and kept for ms, or for as long as the
 -- settings of the queue say), nack (queued again after ms, one failure more), pass
 -- (the same, and the group that it is first in does not wait for it), release (queued
--- again in its place; the holder is alive and the item did not fail, so the delivery does not count), bury (dead
--- letter, text is the reason), extend (the deadline moves to ms from now), save (the same unless ms is 0, and text is kept:
+-- again in its place; the holder is alive and the item did not fail, so the delivery does not count), snooze (queued again
+-- after ms; like release, it does not count), bury (dead letter, text is the reason), extend (the deadline moves to ms from now), save (the same unless ms is 0, and text is kept:
 -- number of the save within the claim, 1 if the attempts begin anew, otherwise 0, and the state that each later delivery is
 -- given; one of a lesser number than the last one is late, and changes nothing).
 -- A claim is identified by its token, and by a version no newer than the record's.  A verb repeated with the same token
