@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from typing import cast
 
 import pytest
 
@@ -394,3 +395,35 @@ def test_what_is_set_aside_as_damaged_takes_its_state_along(server: OneServer) -
     kept = server.command("HGET", server.key("aside"), "a")
     assert isinstance(kept, bytes)
     assert b"state" in kept
+
+
+# -- what others wrote -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("text", ["1 0 " + "s" * (32 * KIB + 1), "1 0", "x 0 state", "1 2 state", ""], ids=range(5))
+def test_a_save_that_no_client_sends_is_refused(server: OneServer, text: str) -> None:
+    claim = held(server)
+    save(server, claim, "s" * 32 * KIB)
+    assert server.settle(claim.settle("save", 60_000, text)).outcomes == [0]
+    assert stored(server) == {"a": "s" * 32 * KIB}
+    assert server.settle(claim.settle("ack")).outcomes == [1]
+
+
+@pytest.mark.parametrize("length", [0, 7, 32 * KIB + 9, 65_536, 1 << 20])
+def test_a_text_that_no_client_has_saved_is_given_to_nobody(server: OneServer, other: OneServer, length: int) -> None:
+    """It would not fit into the length that stands before it, and replies could not be read."""
+    claim = held(server)
+    decided = save(server, claim, "state")
+    server.settle(claim.settle("release"))
+    (entry,) = cast("list[bytes]", server.command("HKEYS", server.key("notes")))
+    server.command("HSET", server.key("notes"), entry, b"\xff" * length)
+    assert calls.read_saved(server.read("a")["a"].notes).get(0, b"") == b""
+    assert copy(server, other) == 1
+    claimed = server.claim("bob")
+    assert claimed.ids == ["a"]
+    assert set(given(claimed).values()) <= {""}
+    again = save(server, claimed.only, "from the beginning")
+    apply(other, again)
+    assert stored(server) == stored(other) == {"a": "from the beginning"}
+    apply(other, decided)
+    assert stored(other) == {"a": "from the beginning"}

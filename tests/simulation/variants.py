@@ -322,9 +322,7 @@ def what_a_claim_gives_is_not_saved_again() -> AbstractContextManager[object]:
 
 def saves_are_not_numbered() -> AbstractContextManager[object]:
     """One that is executed late changes nothing."""
-    return _rewritten(
-        {"return tonumber(string.match(text, '^%d+')) < (tails.save_of(r, position) or 0)": "return false"}
-    )
+    return _rewritten({"return beside.read_save(text) < (tails.save_of(r, position) or 0)": "return false"})
 
 
 def a_level_keeps_the_epoch() -> AbstractContextManager[object]:

@@ -14,6 +14,7 @@ local beside = {} -- one name for all
 do
   local SAVED = 128 -- added to a position
   local VERSION, VERSION_BYTES = '<I4I4', 8
+  local STATE_MAX = 32768 -- bytes of a state; a text beyond it is of no client, would not fit into a reply, and is left alone
 
   -- Return the name of a saved state beside its record.
   function beside.entry(r, position)
@@ -25,10 +26,23 @@ do
     return text and string.sub(text, VERSION_BYTES + 1)
   end
 
+  -- Read what settle.lua is told to save: number of the save within the claim, 1 if the attempts begin anew, and where the
+  -- state begins; nil if that is too long.
+  function beside.read_save(text)
+    local number_of_save, anew, at = string.match(text, '^(%d+) ([01]) ()')
+    if number_of_save and #text - at < STATE_MAX then return tonumber(number_of_save), anew == '1', at end
+  end
+
+  -- Return the bytes of the state of an item that is kept here, 0 without one.
+  local function bytes_of(r, position)
+    local bytes = redis.call('HSTRLEN', notes, beside.entry(r, position))
+    return bytes <= VERSION_BYTES + STATE_MAX and bytes or 0
+  end
+
   -- Return the bytes of the states of a run.
   function beside.saved_bytes(r, from, to)
     local bytes = 0
-    for _, position in ipairs(tails.saved_in(r, from, to)) do bytes = bytes + redis.call('HSTRLEN', notes, beside.entry(r, position)) end
+    for _, position in ipairs(tails.saved_in(r, from, to)) do bytes = bytes + bytes_of(r, position) end
     return bytes
   end
 
@@ -36,7 +50,7 @@ do
   function beside.recall_saved(r, from, to)
     for _, position in ipairs(tails.saved_in(r, from, to)) do
       r.saved = r.saved or {}
-      r.saved[position] = r.saved[position] or redis.call('HGET', notes, beside.entry(r, position)) or nil
+      if not r.saved[position] and bytes_of(r, position) > 0 then r.saved[position] = redis.call('HGET', notes, beside.entry(r, position)) end
     end
   end
 
@@ -58,7 +72,7 @@ do
   function beside.is_later(r, position, text)
     if #text < VERSION_BYTES then return false end
     local held = redis.call('HGET', notes, beside.entry(r, position))
-    if not held or #held < VERSION_BYTES then return true end
+    if not held or #held < VERSION_BYTES or #held > VERSION_BYTES + STATE_MAX then return true end
     local epoch_held, n_held = struct.unpack(VERSION, held)
     local epoch_of, n_of = struct.unpack(VERSION, text)
     return newer({epoch = epoch_of, n = n_of}, {epoch = epoch_held, n = n_held})
@@ -81,7 +95,7 @@ do
       position, text, at = struct.unpack('<BHc0', texts, at)
       if position >= 1 and position <= r.size then
         note(r, position, text)
-      elseif position > SAVED and position <= SAVED + r.size then
+      elseif position > SAVED and position <= SAVED + r.size and #text <= VERSION_BYTES + STATE_MAX then
         r.saved = r.saved or {}
         r.saved[position - SAVED] = text
       end

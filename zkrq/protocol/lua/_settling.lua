@@ -30,20 +30,21 @@ do
 
   -- Tell whether a save is late: a first try may be executed after its repetition, and after the saves that followed that.
   local function is_late(r, position, text)
-    return tonumber(string.match(text, '^%d+')) < (tails.save_of(r, position) or 0)
+    return beside.read_save(text) < (tails.save_of(r, position) or 0)
   end
 
   -- Save the state of items, and extend their lease unless ms is 0.  text: number of the save within the claim, 1 if the
   -- attempts begin anew, state.
   local function save(r, from, to, row, ms, text)
-    local number_of_save, anew, state = string.match(text, '^(%d+) ([01]) (.*)$')
+    local number_of_save, anew, at = beside.read_save(text)
+    local state = string.sub(text, at)
     if ms > 0 then extend(r, from, to, row, ms) end
     for position = from, to do
-      tails.set_save(r, position, tonumber(number_of_save))
+      tails.set_save(r, position, number_of_save)
       beside.save(r, position, state)
       local moment = own_of(r, position)
-      if anew == '1' then count_attempts(r, position, position, 1 - attempts_at(r, position)) end
-      if anew == '1' and moment then set_own(r, position, moment, 0) end
+      if anew then count_attempts(r, position, position, 1 - attempts_at(r, position)) end
+      if anew and moment then set_own(r, position, moment, 0) end
     end
   end
 
@@ -125,6 +126,7 @@ do
       local verb, r, lost = VERBS[name or how], open(bundle, held[i]), {}
       local named_epoch, named_n = struct.unpack('<I4I4', version)
       if r and newer({epoch = named_epoch, n = named_n}, r) then token = '' end
+      if name == 'save' and not beside.read_save(text) then token = '' end -- of no client: nothing of it is written
       for at = 1, #items, 2 do
         local from, to = string.byte(items, at) + 1, string.byte(items, at + 1) + 1
         if not r or to > r.size then

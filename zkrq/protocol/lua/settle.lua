@@ -5,7 +5,8 @@
 -- again in its place; the holder is alive and the item did not fail, so the delivery does not count), snooze (queued again
 -- after ms; like release, it does not count), bury (dead letter, text is the reason), extend (the deadline moves to ms from now), save (the same unless ms is 0, and text is kept:
 -- number of the save within the claim, 1 if the attempts begin anew, otherwise 0, and the state that each later delivery is
--- given; one of a lesser number than the last one is late, and changes nothing).
+-- given, of at most 32 KiB, otherwise it is answered as lost; one of a lesser number than the last one is late, and changes
+-- nothing).
 -- A claim is identified by its token, and by a version no newer than the record's.  A verb repeated with the same token
 -- is answered as done, and decided again under the present epoch.
 -- KEYS: server records payloads ready scheduled members groups claimed holdings dead recent tombstones keys expiring notes lead waiting
