@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from base64 import b64encode
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from datetime import timedelta
@@ -126,6 +127,69 @@ async def test_a_copy_is_like_its_letter(source: Raw, target: Raw) -> None:
     assert (claim.attempts, claim.id, claim.group) == (1, id_of_moved(source.name, letter), "large")
 
 
+async def save(queue: zkrq.Queue[Any]) -> zkrq.Claim[Any]:
+    """Do a part of the work on the next item."""
+    claim = await take(queue)
+    await claim.save({"page": 12})
+    await claim.step("charge", lambda: "paid")
+    return claim
+
+
+def fail() -> None:
+    raise AssertionError("it is done")
+
+
+async def test_a_copy_is_given_what_was_saved_of_its_letter(source: Raw, target: Raw) -> None:
+    """By each delivery, until it saves something else; also by a copy of the copy."""
+    await source.push(b"x", headers={"campaign": "spring"})
+    await (await save(source)).bury("bad")
+    assert await move(source, target) == 1
+    claim = await take(target)
+    assert (claim.saved, await claim.step("charge", fail)) == ({"page": 12}, "paid")
+    assert (claim.item, claim.headers) == (b"x", {"campaign": "spring"})
+    await claim.nack(0)
+    item = await target.get(claim.id)
+    assert item
+    assert (item.saved, item.steps, item.headers) == ({"page": 12}, {"charge": "paid"}, {"campaign": "spring"})
+    again = await take(target)
+    assert again.saved == {"page": 12}
+    await again.save({"page": 13})
+    await again.bury("bad")
+    assert await move(target, source) == 1
+    last = await take(source)
+    assert (last.saved, await last.step("charge", fail)) == ({"page": 13}, "paid")
+    await last.ack()
+
+
+async def test_what_was_saved_is_moved_and_stays_encrypted(cluster: zkrq.Cluster, name: str) -> None:
+    """It names the queue that it comes from, which has to be accepted, as for items."""
+    typed = pytest.importorskip("zkrq.typed")
+    pytest.importorskip("cryptography")
+    keys = [typed.new_key()]
+    source = cluster.queue(name, codec=zkrq.RAW, saved=typed.Encrypted(zkrq.JSON, keys))
+    await source.push(b"x", id="mine")
+    await (await save(source)).bury("bad")
+    copies = [imported(line, "line") for line in await lines_of(source)]
+
+    async def given(ending: str, accepts: list[str]) -> tuple[zkrq.Claim[bytes], zkrq.Item[bytes]]:
+        codec = typed.Encrypted(zkrq.JSON, keys, accept_from=accepts)
+        target = cluster.queue(name + ending, codec=zkrq.RAW, saved=codec)
+        await push_copies(target, copies)
+        claim, item = await take(target), await target.get("mine")
+        assert item
+        return claim, item
+
+    claim, item = await given("-fixed", [name])
+    assert claim.saved == item.saved == {"page": 12}
+    assert item.steps == {"charge": "paid"}
+    await claim.ack()
+    claim, item = await given("-strict", [])
+    assert (item.saved, item.steps) == (None, {"charge": None})
+    with pytest.raises(zkrq.CodecError, match="somebody copied it here"):
+        _ = claim.saved
+    await claim.ack()
+
+
 async def test_a_letter_whose_key_is_taken_stays(source: Raw, target: Raw) -> None:
     await source.push(b"x", key="user-42")
     await (await take(source)).bury("bad")
@@ -165,6 +229,28 @@ async def test_an_imported_item_is_in_its_group(source: Raw, target: Raw) -> Non
     await source.push(b"y")
     await push_copies(target, [imported(line, "line") for line in await lines_of(source)])
     assert {item.payload: item.group async for item in target.scan()} == {b"x": "large", b"y": None}
+
+
+async def test_an_imported_item_is_given_what_was_saved(source: Raw, target: Raw) -> None:
+    await source.push_many([b"x", b"y"])
+    saved = await save(source)
+    await saved.release()
+    lines = await lines_of(source)
+    assert [b'"saved"' in line for line in lines].count(True) == 1, "the others can be read by former releases"
+    told, _ = await push_copies(target, [imported(line, "line") for line in lines])
+    assert told == {"pushed": 2}
+    claims = {claim.item: claim for claim in [await take(target), await take(target)]}
+    assert [claims[item].saved for item in (saved.item, *{b"x", b"y"} - {saved.item})] == [{"page": 12}, None]
+    assert await claims[saved.item].step("charge", fail) == "paid"
+
+
+@pytest.mark.parametrize(
+    "bad", ["-", 7, "", "AAAA", "/w==", b64encode(b"\1\0\x80\0" + b"s" * 32768).decode()], ids=range(6)
+)
+async def test_an_import_refuses_what_nobody_has_saved(bad: object) -> None:
+    line = json.dumps({"item": 1, "saved": bad}).encode()
+    with pytest.raises(zkrq.ConfigError, match="line 3 is not a line of `zkrq export`"):
+        imported(line, "line 3")
 
 
 async def test_an_import_that_is_repeated_makes_no_doubles(source: Raw, target: Raw) -> None:

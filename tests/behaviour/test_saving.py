@@ -234,6 +234,66 @@ async def test_states_may_be_encrypted(own_cluster: zkrq.Cluster, name: str) -> 
     assert (again.saved, await again.step("known", _fail)) == ("a secret", "another")
 
 
+# -- what is seen of an item -----------------------------------------------------------------------------------------
+
+
+async def test_what_is_saved_is_seen_wherever_an_item_is(queue: zkrq.Queue[Any]) -> None:
+    await queue.push("a", key="user-42", headers={"by": "ann"})
+    assert await _seen(queue) == (None, {}, None)
+    claim = await take(queue)
+    await claim.save({"page": 12})
+    await claim.step("charge", lambda: "paid")
+    (id,), known = [claim.id], ({"page": 12}, {"charge": "paid"})
+    assert (await _seen(queue, id))[:2] == known
+    await claim.bury("why")
+    found = [
+        await queue.get(id),
+        *await queue.dead_letters(),
+        *[item async for item in queue.scan()],
+        *[item async for item in queue.find(key="user-42")],
+        *(await queue.find_page(header=("by", "ann"))).items,
+    ]
+    assert [(item.saved, item.steps) for item in found if item] == [known] * 5
+    assert await queue.redrive([id]) == 1
+    assert (await _seen(queue, id))[:2] == known
+
+
+async def _seen(queue: zkrq.Queue[Any], id: str = "") -> tuple[Any, Any, bytes | None]:
+    item = await queue.get(id) if id else (await queue.peek(1))[0]
+    assert item
+    return item.saved, item.steps, item.saved_bytes
+
+
+class ReadsOnlyOne:
+    """A codec that cannot read everything it writes."""
+
+    name = "reads only 1"
+
+    def encode(self, item: Any) -> bytes:
+        return zkrq.JSON.encode(item)
+
+    def decode(self, data: bytes) -> Any:
+        return {b"1": 1}[data]
+
+
+async def test_what_cannot_be_decoded_is_seen_as_bytes(own_cluster: zkrq.Cluster, name: str) -> None:
+    queue = own_cluster.queue(name, saved=ReadsOnlyOne())
+    await queue.push("a")
+    claim = await take(queue)
+    await claim.save("two")
+    async with claim.step("one") as step:
+        step.value = 1
+    async with claim.step("two") as step:
+        step.value = 2
+    saved, steps, text = await _seen(queue, claim.id)
+    assert (saved, steps) == (None, {"one": 1, "two": None})
+    assert text is not None
+    assert b'"two"' in text
+    with pytest.raises(zkrq.CodecError):
+        _ = claim.saved
+    await claim.ack()
+
+
 # -- bad input -----------------------------------------------------------------------------------------------------
 
 

@@ -61,6 +61,28 @@ async def test_export_and_import(shell: Shell, servers: local.Servers) -> None:
         assert (told["pushed"], told["there"]) == (1, 4)
 
 
+async def test_what_was_saved_is_moved_exported_and_shown(shell: Shell, servers: local.Servers) -> None:
+    async with over_zookeeper(servers, shell.environment["ZKRQ_NAMESPACE"]) as cluster:
+        orders, fixed, copies = (cluster.queue(name) for name in ("orders", "orders-fixed", "copies"))
+        await orders.push("order", id="order-7")
+        claim = await take(orders)
+        await claim.save({"page": 12})
+        await claim.step("charge", lambda: "paid")
+        await claim.bury("bad")
+        code, out, _ = await shell.run("get", "orders", "order-7")
+        assert (code, out.splitlines()[1:]) == (0, ['  saved: {"page": 12}', '  step charge: "paid"'])
+        (item,) = await shell.value("get", "orders", "order-7")
+        assert (item["saved"], item["steps"]) == ({"page": 12}, {"charge": "paid"})
+        _, exported, _ = await shell.run("export", "orders")
+        assert (await shell.run("import", "copies", "--dead", stdin=exported))[0] == 0
+        assert (await shell.run("move", "dead", "orders", "orders-fixed"))[0] == 0
+        for queue in (fixed, copies):
+            claim = await take(queue)
+            assert claim.saved == {"page": 12}
+            assert await claim.step("charge", lambda: "again") == "paid"
+            await claim.ack()
+
+
 async def test_an_import_keeps_the_order_of_each_group(shell: Shell, servers: local.Servers) -> None:
     """The program does not say that the queue keeps one.  An export is not sorted."""
     async with over_zookeeper(servers, shell.environment["ZKRQ_NAMESPACE"]) as cluster:

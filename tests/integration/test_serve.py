@@ -432,4 +432,6 @@ async def test_what_is_saved_over_http_is_given_to_the_next_claim(stage: Stage) 
     await refused(await stage.http.post(f"{path}/save", {"state": 1}), 410, "ClaimLost")
     again = await stage.claim()
     assert again["saved"] == {"page": 12}
+    item = (await stage.http.get(f"/queues/{stage.name}/items/{again['id']}")).json()
+    assert (item["saved"], item["steps"]) == ({"page": 12}, {})
     await stage.http.post(f"/claims/{again['claim']}/ack")

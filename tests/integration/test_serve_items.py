@@ -91,9 +91,13 @@ async def test_an_item_tells_all_that_is_known(stage: Stage) -> None:
         r"worker <1> zkrq [\d.]+ on .*, here since .* Session .* told .* a/b\?c",
         await page(stage, f"/consumers/{owner[1]}"),
     )
+    assert "Saved" not in text
+    await claim.save("half of it")
+    await claim.step("<charge>", lambda: "paid")
     await claim.nack(reason="no answer", delay=3600)
     text = await page(stage, "/queues/told/item?id=a%2Fb%3Fc")
-    for told in ("scheduled in told", "The last failure: no answer", "1 of these failed"):
+    saved = "given to each further delivery; steps done: <charge>."
+    for told in ("scheduled in told", "The last failure: no answer", "1 of these failed", "Saved: 33 bytes", saved):
         assert told in text
     await page(stage, "/queues/told/item?id=unheard-of", 404)
     await page(stage, "/queues/told/item?id=%20", 404)

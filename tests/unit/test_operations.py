@@ -184,7 +184,7 @@ def test_a_word_that_is_none_is_refused(kind: Any, word: str) -> None:
 
 
 def test_what_a_result_is_in_python_is_in_the_table() -> None:
-    assert set(ITEM.names) == {each.name for each in fields(Item)} - {"payload"}, "which is its content"
+    assert set(ITEM.names) == {each.name for each in fields(Item)} - {"payload", "saved_bytes"}, "which are contents"
     assert ENDED.names == tuple(each.name for each in fields(EndedItem))
     assert set(CONSUMER.names) == set(Consumer._fields)
     assert GROUP_FIGURES.names == Group._fields

@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import struct
 
-from zkrq.protocol.payloads import join, payload_at, split, split_payload, with_headers
+import pytest
+
+from zkrq.base.checks import MAX_HEADERS, check_headers
+from zkrq.base.saved import SAVED_BYTES
+from zkrq.protocol.payloads import DamagedPayloads, join, payload_at, split, split_payload, split_saved, with_headers
 
 DROPPED = 1 << 31
 
@@ -42,3 +46,22 @@ def test_headers_go_before_the_item() -> None:
     headers = {"trace": "1", "name": "\xe4"}
     assert split_payload(with_headers(b"item", headers)) == (b"item", headers)
     assert split_payload(with_headers(b"item", {})) == (b"item", {})
+
+
+@pytest.mark.parametrize("headers", [{}, {"trace": "1"}, {"": ""}], ids=str)
+@pytest.mark.parametrize("saved", [None, b"", b"\0\xff" * 16384], ids=["nothing", "empty", "32 KiB"])
+def test_what_was_saved_before_the_push_goes_with_the_payload(headers: dict[str, str], saved: bytes | None) -> None:
+    payload = with_headers(b"item", headers, saved)
+    assert split_saved(payload) == (b"item", headers, saved)
+    assert split_payload(payload) == (b"item", headers)
+
+
+def test_the_largest_headers_leave_room_for_what_was_saved() -> None:
+    headers = {"name": "x" * (MAX_HEADERS - 8)}
+    assert split_saved(with_headers(b"item", check_headers(headers), b"s" * SAVED_BYTES))[2] == b"s" * SAVED_BYTES
+
+
+@pytest.mark.parametrize("damaged", [b"", b"\1", b"\4\0\1\0x\0"], ids=repr)
+def test_headers_that_cannot_be_read_are_an_error(damaged: bytes) -> None:
+    with pytest.raises(DamagedPayloads):
+        split_saved(damaged)

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from zkrq.base.errors import CodecError, PayloadTooLarge
-from zkrq.base.saved import SAVED_BYTES, Saved, decode
+from zkrq.base.saved import SAVED_BYTES, Saved, decode, shown
 
 values = st.binary(max_size=300)
 names = st.text(min_size=1, max_size=30)
@@ -34,3 +34,15 @@ def test_the_bound_is_of_all_together() -> None:
     assert (caught.value.size, caught.value.limit) == (SAVED_BYTES + 1, SAVED_BYTES)
     with pytest.raises(PayloadTooLarge, match="the value of step 'one' has 40000 bytes"):
         Saved(None, {"one": b"x" * 40_000}).encode()
+
+
+def test_what_is_nested_too_deeply_for_json_is_not_shown() -> None:
+    deep: object = 1
+    for _ in range(50):
+        deep = {"in": [deep]}
+    assert shown(deep) is None
+    assert shown({"in": [{"x": (1, 2)}]}) == {"in": [{"x": (1, 2)}]}
+    many: object = 1
+    for _ in range(50):
+        many = [many, many]
+    assert shown(many) is None, "a value of any codec may have one part in many places"

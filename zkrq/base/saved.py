@@ -7,9 +7,9 @@ length of its value (2 bytes) and the value.  The state has an empty name.
 from __future__ import annotations
 
 import struct
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from types import MappingProxyType
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 from zkrq.base.errors import CodecError, PayloadTooLarge
 
@@ -53,6 +53,25 @@ def decode(text: bytes) -> Saved:
     if at != len(text):
         raise CodecError("what is saved of the item is damaged")
     return Saved(values.pop("", None), values)
+
+
+def shown(value: object) -> object:
+    """Return what was saved as programs show it to people: as it is, None if it is nested too deeply, or too
+    large, for JSON."""
+    inner = [value]
+    for _ in range(100):  # lists and dicts within one another
+        inner = [each for one in inner for each in _within(one)]
+        if not inner:
+            return value
+        if len(inner) > SAVED_BYTES:
+            break
+    return None
+
+
+def _within(value: object) -> Iterable[object]:
+    if isinstance(value, Mapping):
+        return cast("Mapping[object, object]", value).values()
+    return cast("list[object]", value) if isinstance(value, list) else ()
 
 
 def _entry(name: str, value: bytes) -> bytes:

@@ -2,7 +2,7 @@
 
 A copy has an id from which it is known when it is made again, so neither a move nor an import makes doubles.  An item
 that is exported keeps its id if its producer chose it.  An id that zkrq made carries the time of the push, and servers
-refuse it as late afterwards, so the id of the copy is made of it.
+refuse it as late afterwards, so the id of the copy is made of it.  What handlers have saved of an item goes with it.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from zkrq.base import clock
 from zkrq.base.codecs import JSON
 from zkrq.base.errors import CodecError, ConfigError
 from zkrq.base.ids import MARK, id_of_copy
+from zkrq.base.saved import SAVED_BYTES, decode
 from zkrq.client.changing import from_value
 from zkrq.operations.items import ITEM
 from zkrq.operations.settings import STORED
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
     from zkrq.base.limits import QueueSettings
     from zkrq.client.items import Item
 
-_PUSHED = ("id", "item", "base64", "state", "key", "group", "headers", "priority", "due_at", "expires_at")
+_PUSHED = ("id", "item", "base64", "state", "key", "group", "headers", "priority", "due_at", "expires_at", "saved")
 _TOLD = ("pushed_at", "order", "attempts", "failures", "reason", "died_at")
 """What a line says of an item that its copy does not keep."""
 
@@ -49,6 +50,9 @@ def exported(item: Item[bytes]) -> dict[str, Any]:
         "due_at": due_at and due_at.isoformat(),
         "expires_at": expires_at and expires_at.isoformat(),
     }
+    del told["saved"]  # as the servers keep it; without any, the line is one that former releases import
+    if item.saved_bytes is not None:
+        told["saved"] = b64encode(item.saved_bytes).decode()
     return {name: told[name] for name in (*_PUSHED, *_TOLD) if name in told}
 
 
@@ -71,7 +75,8 @@ class Copy(NamedTuple):
     """An item to push.  ``due_at`` None: immediately, ``expires_at`` None: never; ``options``: the others of a push.
 
     ``order``: by which items of a group follow one another: in milliseconds since 1970 their place, where they kept an
-    order, else the moment of their push; then the numbers in their id, if zkrq made it.
+    order, else the moment of their push; then the numbers in their id, if zkrq made it.  ``saved``: all that was saved
+    of the item, None: nothing.
     """
 
     payload: bytes
@@ -81,6 +86,7 @@ class Copy(NamedTuple):
     expires_at: datetime | None
     options: dict[str, Any]
     order: tuple[float, ...] = ()
+    saved: bytes | None = None
 
     @property
     def is_over(self) -> bool:
@@ -140,7 +146,9 @@ def imported(text: bytes, where: str) -> Copy:
             order = pushed_at.timestamp() * 1000
         state = str(fields.get("state", "ready"))
         numbers = (int(part, 16) for part in re.findall("[0-9a-f]+", _number_part(id)))
-        return Copy(payload, _id_of_import(id), state, due_at, expires_at, options, (float(order or 0), *numbers))
+        place = float(order or 0), *numbers
+        saved = _saved(fields.get("saved"))
+        return Copy(payload, _id_of_import(id), state, due_at, expires_at, options, place, saved)
     except (ValueError, TypeError, RecursionError, CodecError) as error:
         raise ConfigError(f"{where} is not a line of `zkrq export`: {error}") from error
 
@@ -168,6 +176,17 @@ def _id_of_import(id: Any) -> str | None:
     if isinstance(id, str) and id.startswith(MARK):
         return id_of_copy("imported", id)
     return id
+
+
+def _saved(text: Any) -> bytes | None:
+    """Read what was saved.  Raises ``ValueError``, ``TypeError``, ``CodecError``."""
+    if text is None:
+        return None
+    found = b64decode(text, validate=True)
+    if len(found) > SAVED_BYTES:
+        raise ValueError(f"{len(found)} bytes were saved of the item, at most {SAVED_BYTES} are kept")
+    decode(found)
+    return found
 
 
 def _moment(text: Any) -> datetime | None:

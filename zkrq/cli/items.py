@@ -10,6 +10,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from zkrq.base.errors import ConfigError, Unavailable
+from zkrq.base.saved import shown
 from zkrq.cli.command import Command, Line, Lines, count, look_at, open_cluster
 from zkrq.cli.flags import Flag, Takes
 from zkrq.client.results import reading
@@ -39,7 +40,11 @@ async def _get(args: Namespace) -> Lines:
         waits = await _waits(queue, item)
         names = await describe_owners(cluster, [item])
     line = item_line(item, names)
-    yield Line(line.text + "".join(f"\n  waits: {reason}" for reason in waits), {**line.value, "waits": waits})
+    more = [f"waits: {reason}" for reason in waits]
+    if item.saved is not None:
+        more.append(f"saved: {json.dumps(shown(item.saved))}")
+    more += [f"step {name}: {json.dumps(shown(value))}" for name, value in item.steps.items()]
+    yield Line("\n  ".join((line.text, *more)), {**line.value, "waits": waits})
 
 
 LOOKED_AT = 500

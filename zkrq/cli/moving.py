@@ -12,7 +12,7 @@ import sys
 from argparse import Namespace
 from collections import Counter
 from collections.abc import AsyncGenerator, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, Unpack
 
 from zkrq.base.errors import ConfigError, QueueFull, Receipt, ZkrqError
 from zkrq.base.limits import QueueSettings
@@ -24,10 +24,12 @@ from zkrq.cli.forms import raw_queue
 from zkrq.cli.progress import progress
 from zkrq.cli.stdin import stdin_lines
 from zkrq.client.changing import differing, write_settings
+from zkrq.client.queue import push_encoded
 
 if TYPE_CHECKING:
     from zkrq.client.items import Item
     from zkrq.client.queue import Queue
+    from zkrq.operations.push import PushOptions
 
 AT_ONCE = 100
 """Items that are pushed together."""
@@ -46,10 +48,10 @@ class Moved(NamedTuple):
 async def move_letters(source: Queue[bytes], target: Queue[bytes], **conditions: Any) -> AsyncGenerator[Moved]:
     """Move the dead letters that meet the conditions (see ``Queue.find``); yield what was done with each page of them.
 
-    Payload, headers, key, group and priority are kept; a copy is ready immediately, and starts with no attempts.  A
-    letter stays if another item in the other queue has its key.  If this fails or is cancelled, a letter is in its
-    queue, in the other one, or in both; moving again moves the rest, and removes those that are in both.  Raises what
-    ``push`` and ``discard`` do.
+    Payload, headers, key, group, priority and what was saved are kept; a copy is ready immediately, and starts with no
+    attempts.  A letter stays if another item in the other queue has its key.  If this fails or is cancelled, a letter
+    is in its queue, in the other one, or in both; moving again moves the rest, and removes those that are in both.
+    Raises what ``push`` and ``discard`` do.
     """
     after: str | None = None
     while True:
@@ -75,14 +77,23 @@ async def move_letters(source: Queue[bytes], target: Queue[bytes], **conditions:
 
 
 async def _copy(queue: str, letter: Item[bytes], target: Queue[bytes]) -> Receipt:
-    return await target.push(
+    return await _push(
+        target,
         letter.payload,
+        letter.saved_bytes,
         id=id_of_moved(queue, letter),
         key=letter.key,
         group=letter.group,
         priority=letter.priority,
         headers=letter.headers,
     )
+
+
+async def _push(queue: Queue[bytes], payload: bytes, saved: bytes | None, **options: Unpack[PushOptions]) -> Receipt:
+    """Push a copy, with what was saved of the item."""
+    if saved is None:
+        return await queue.push(payload, **options)
+    return await push_encoded(queue, payload, saved=saved, **options)
 
 
 async def _move_dead(args: Namespace) -> Lines:
@@ -140,7 +151,10 @@ async def _export(args: Namespace) -> Lines:
 
 async def push_copies(queue: Queue[bytes], copies: Sequence[Copy]) -> tuple[Counter[str], ZkrqError | None]:
     """Push copies together; return what became of them, and the first error."""
-    pushes = (queue.push(copy.payload, id=copy.id, at=copy.due_at, ttl=copy.ttl, **copy.options) for copy in copies)
+    pushes = (
+        _push(queue, copy.payload, copy.saved, id=copy.id, at=copy.due_at, ttl=copy.ttl, **copy.options)
+        for copy in copies
+    )
     outcomes = await asyncio.gather(*pushes, return_exceptions=True)
     told, failure = Counter[str](), None
     for outcome in outcomes:

@@ -195,7 +195,7 @@ class Finding(Inspection[T]):
         found = [
             Match(copied.id.decode(), item)
             for copied in reading.copied
-            for item in items_of(copied, self._codec, reading.wanted.get(copied.id))
+            for item in items_of(copied, self._codecs, reading.wanted.get(copied.id))
             if conditions.hold(item)
         ]
         rest = [Part.of(bundle.decode(), reading.wanted.get(bundle)) for bundle in reading.beyond]

@@ -16,7 +16,7 @@ from zkrq.base.limits import HISTORY_MAX, DeadLetters, Groups, History, Limits, 
 from zkrq.base.tasks import together
 from zkrq.client.groups import LargestGroups, add_groups, read_groups
 from zkrq.client.history import read_history
-from zkrq.client.items import EndedItem, Item, ItemState, items_of
+from zkrq.client.items import Codecs, EndedItem, Item, ItemState, items_of
 from zkrq.client.reports import read_all_progress, read_progress
 from zkrq.client.throughput import NO_THROUGHPUT, Throughput
 from zkrq.operations.states import STATE
@@ -123,7 +123,7 @@ class Inspection(Generic[T]):
         self.cluster = parts.context.cluster
         """Name of the namespace."""
         self._parts = parts
-        self._codec = parts.codec
+        self._codecs = Codecs(parts.codec, parts.context.saved_codec)
         self._everywhere = parts.everywhere
 
     @property
@@ -179,7 +179,7 @@ class Inspection(Generic[T]):
         """Look up an item on one shard."""
         places = calls.stored_at(id)
         for copied in (await replicas.ask(calls.Read(self.name, list(places)))).items:
-            for item in items_of(copied, self._codec, [places[copied.id.decode()]]):
+            for item in items_of(copied, self._codecs, [places[copied.id.decode()]]):
                 if item.id == id:
                     return await self._with_progress(item, replicas) if item.state == "claimed" else item
         return None
@@ -209,7 +209,7 @@ class Inspection(Generic[T]):
         wanted: dict[bytes, list[int]] = {}
         for bundle, position in places:
             wanted.setdefault(bundle, []).append(position)
-        known = {item.id: item for copied in found for item in items_of(copied, self._codec, wanted[copied.id])}
+        known = {item.id: item for copied in found for item in items_of(copied, self._codecs, wanted[copied.id])}
         if state == "claimed" and known:
             reports = await read_all_progress(self.name, list(known), replicas)
             known = {id: replace(item, progress=reports.get(id)) for id, item in known.items()}
@@ -268,7 +268,7 @@ class Inspection(Generic[T]):
         async for (_, found, beyond, _), _ in replicas.pages(calls.Page(self.name, calls.START, SCAN_PAGE)):
             while True:
                 for copied in found:
-                    for item in items_of(copied, self._codec):
+                    for item in items_of(copied, self._codecs):
                         yield item
                 if not beyond:
                     break

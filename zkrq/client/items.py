@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import datetime
-from typing import TYPE_CHECKING, Generic, Literal, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Literal, NamedTuple, TypeVar
 
-from zkrq.base import clock
+from zkrq.base import clock, saved
 from zkrq.base.codecs import codec_of_item
+from zkrq.base.errors import CodecError
 from zkrq.base.errors import split as split_reason
-from zkrq.protocol.calls import Copied, EndedRow, item_id, read_notes
-from zkrq.protocol.payloads import split, split_payload
+from zkrq.base.saved import Saved
+from zkrq.protocol.calls import Copied, EndedRow, item_id, read_notes, read_saved
+from zkrq.protocol.payloads import split, split_saved
 from zkrq.protocol.records import NEVER_US, ItemRecord, State, unpack
 
 if TYPE_CHECKING:
@@ -36,6 +38,8 @@ class Item(Generic[T]):
     holder of a claimed item has reported, of ``get`` and ``peek`` only; None: nothing.  ``held_for``: seconds since the
     claim of a claimed item began, however often it was extended; None for others.  ``order``: its place among the items
     of its group, greater for a later one; None unless the group keeps the order of its pushes.
+    ``saved``: what handlers have saved of it, as ``Claim.saved``, and ``steps``: the values of the steps that are done,
+    by name; each None if it cannot be decoded.  ``saved_bytes``: all of that as servers keep it, None: nothing.
     """
 
     id: str
@@ -58,6 +62,9 @@ class Item(Generic[T]):
     progress: WorkProgress | None = None
     held_for: float | None = None
     order: float | None = None
+    saved: Any = None
+    steps: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    saved_bytes: bytes | None = None
 
 
 EndState = Literal["done", "dead", "cancelled", "expired"]
@@ -99,7 +106,14 @@ class FoundPage(NamedTuple, Generic[T]):
     restarted: bool
 
 
-def items_of(copied: Copied, codec: Codec[T], positions: Sequence[int] | None = None) -> Iterator[Item[T]]:
+class Codecs(NamedTuple, Generic[T]):
+    """What encodes the items of a queue, and what is saved of them."""
+
+    items: Codec[T]
+    saved: Codec[Any]
+
+
+def items_of(copied: Copied, codecs: Codecs[T], positions: Sequence[int] | None = None) -> Iterator[Item[T]]:
     """Describe items of a bundle that was read (``positions`` None: all), except those that were removed, or whose push
     has not arrived yet, or that cannot be read."""
     if copied.payload is None:
@@ -110,7 +124,7 @@ def items_of(copied: Copied, codec: Codec[T], positions: Sequence[int] | None = 
         return
     if bundle.states == State.PAUSED.value:
         return
-    notes, since = read_notes(copied.notes), float(copied.since)
+    notes, states, since = read_notes(copied.notes), read_saved(copied.notes), float(copied.since)
     for position in range(len(bundle.states)) if positions is None else positions:
         payload = payloads[position] if position < len(payloads) else None
         if position >= len(bundle.states):
@@ -121,19 +135,24 @@ def items_of(copied: Copied, codec: Codec[T], positions: Sequence[int] | None = 
         if payload is not None and record.state is not State.GONE:
             id = copied.id.decode() if bundle.is_alone else item_id(copied.id.decode(), position)
             claimed_us = bundle.claimed_us(position) if record.state is State.CLAIMED else None
-            item = _item(id, record, notes.get(position, ""), since, payload, codec)
+            item = _item(id, record, notes.get(position, ""), states.get(position), since, payload, codecs)
             yield item if claimed_us is None else replace(item, held_for=max(0.0, -(claimed_us + since) / 1_000_000))
 
 
-def _item(id: str, record: ItemRecord, note: str, since: float, payload: bytes, codec: Codec[T]) -> Item[T]:
-    content, headers = _split(payload)
+def _item(
+    id: str, record: ItemRecord, note: str, state_bytes: bytes | None, since: float, payload: bytes, codecs: Codecs[T]
+) -> Item[T]:
+    content, headers, begun = _split(payload)
+    saved_bytes = begun if state_bytes is None else state_bytes
+    known = Saved() if saved_bytes is None else _saved(saved_bytes)
+    saved_codec = codec_of_item(codecs.saved, id)
     moment_us = record.deadline_us if record.state is State.CLAIMED else record.due_us
     left = (moment_us + since) / 1_000_000
     state = _state(record, left)
     reason, traceback = split_reason(note)
     return Item(
         id=id,
-        item=_decoded(content, codec_of_item(codec, id)),
+        item=_decoded(content, codec_of_item(codecs.items, id)),
         payload=content,
         state=state,
         priority=record.priority,
@@ -150,14 +169,24 @@ def _item(id: str, record: ItemRecord, note: str, since: float, payload: bytes, 
         headers=headers,
         group=record.group or None,
         order=record.order or None,
+        saved=None if known.state is None else _decoded(known.state, saved_codec),
+        steps={name: _decoded(value, saved_codec) for name, value in known.steps.items()},
+        saved_bytes=saved_bytes,
     )
 
 
-def _split(payload: bytes) -> tuple[bytes, Mapping[str, str]]:
+def _split(payload: bytes) -> tuple[bytes, Mapping[str, str], bytes | None]:
     try:
-        return split_payload(payload)
+        return split_saved(payload)
     except ValueError:
-        return payload, {}
+        return payload, {}, None
+
+
+def _saved(text: bytes) -> Saved:
+    try:
+        return saved.decode(text)
+    except CodecError:  # its bytes are shown instead
+        return Saved()
 
 
 def _decoded(payload: bytes, codec: Codec[T]) -> T | None:

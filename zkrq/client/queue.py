@@ -17,6 +17,7 @@ from zkrq.consuming.deliveries import Batches, Deliveries
 from zkrq.consuming.flow import KEEP, Flow, FlowName, Policy, name_of_flow
 from zkrq.consuming.lease import Verb
 from zkrq.producing.options import read_options
+from zkrq.protocol.levels import Feature
 from zkrq.working.worker import work
 
 if TYPE_CHECKING:
@@ -300,11 +301,19 @@ def encode_with(queue: Queue[T], item: T) -> bytes:
     return parts_of(queue).pusher.encode(item)
 
 
-async def push_encoded(queue: Queue[Any], payload: bytes, **options: Unpack[PushOptions]) -> Receipt:
-    """Push an item that is encoded already, whatever codec this process has for the queue; otherwise as ``push``."""
+async def push_encoded(
+    queue: Queue[Any], payload: bytes, *, saved: bytes | None = None, **options: Unpack[PushOptions]
+) -> Receipt:
+    """Push an item that is encoded already, whatever codec this process has for the queue; otherwise as ``push``.
+
+    ``saved``: all that was saved of the item before, as ``Item.saved_bytes`` has it, None: nothing.  Its deliveries are
+    given that.  Raises ``ConfigError`` if there is some at a level that lacks saved states.
+    """
     parts = parts_of(queue)
     parts.context.own_loop.check()
+    if saved is not None:
+        parts.everywhere.shards.placement.check(Feature.SAVES)
     if parts.context.declaration and not parts.context.declaration.is_done:
         await parts.context.declaration.done()
-    _, pushed = parts.pusher.begin(None, options.get("id"), read_options(**options), payload)
+    _, pushed = parts.pusher.begin(None, options.get("id"), read_options(**options), payload, saved)
     return await pushed

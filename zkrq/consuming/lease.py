@@ -185,10 +185,12 @@ class Issuer(Protocol):
 class Grant:
     """Hold what the claims of one bundle by one request have in common."""
 
-    __slots__ = ("_unpacked", "bundle", "is_large", "issuer", "notes", "owner", "packed", "request")
+    __slots__ = ("_begun", "_unpacked", "bundle", "is_large", "issuer", "notes", "owner", "packed", "request")
 
     notes: bytes
     """Texts beside the record.  Set only if it has fields, to save memory."""
+    _begun: dict[int, bytes]
+    """What was saved of items before they were pushed, by position.  Set only if there is some."""
 
     def __init__(self, issuer: Issuer, bundle: str, packed: bytes, owner: str, request: str) -> None:
         self.issuer = issuer
@@ -214,7 +216,14 @@ class Grant:
 
     def saved_at(self, position: int) -> bytes | None:
         """Return what was saved of an item when it was claimed, None: nothing."""
-        return read_saved(getattr(self, "notes", b"")).get(position)
+        saved = read_saved(getattr(self, "notes", b"")).get(position)
+        return getattr(self, "_begun", {}).get(position) if saved is None else saved
+
+    def note_begun(self, position: int, saved: bytes) -> None:
+        """Note what was saved of an item before it was pushed: its payload has it."""
+        if not hasattr(self, "_begun"):
+            self._begun = {}
+        self._begun[position] = saved
 
     def begin_attempts(self, position: int) -> None:
         """Note that this is the first delivery of an item since it was saved, which has not failed since."""

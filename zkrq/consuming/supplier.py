@@ -32,7 +32,7 @@ from zkrq.consuming.core.supply import IS_DUE, JOINED, LATE_SECONDS, WAITING, Ac
 from zkrq.consuming.lease import Grant
 from zkrq.consuming.requests import Answered, Request
 from zkrq.protocol import calls
-from zkrq.protocol.payloads import NO_HEADERS, split, split_payload
+from zkrq.protocol.payloads import NO_HEADERS, split, split_saved
 from zkrq.protocol.records import FIELDS_FORMAT, State, clock_of
 
 if TYPE_CHECKING:
@@ -433,7 +433,9 @@ class Supplier(Generic[T]):
                 # An item that cannot be decoded must not stop those behind it, nor come back forever.
                 try:
                     if not payload.startswith(NO_HEADERS):
-                        content, headers = split_payload(payload)
+                        content, headers, saved = split_saved(payload)
+                        if saved is not None:
+                            grant.note_begun(position, saved)
                     if not decodes:
                         claims.append(UndecodedClaim(content, codec, grant, position, deadline_at, headers))
                         continue

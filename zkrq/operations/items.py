@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from zkrq.base.checks import MAX_CURSOR, MAX_ID, check_id
 from zkrq.base.errors import REASON_MAX
+from zkrq.base.saved import shown
 from zkrq.operations.claims import OF_ITEM, WAIT_MAX
-from zkrq.operations.kinds import Choice, Content, Count, Flag, Header, Many, Moment, Number, Seconds, Text
+from zkrq.operations.kinds import Choice, Content, Count, Flag, Header, Many, Moment, Number, Seconds, Text, Value
 from zkrq.operations.operation import Excludes, Failure, Field, Operation, Parameter, Record
 from zkrq.operations.push import GROUP, KEY
 from zkrq.operations.states import STATE
@@ -56,6 +57,19 @@ ITEM = Record(
             Number(),
             "Its place among the items of its group, greater for a later one; null unless the group keeps its order.",
             nullable=True,
+        ),
+        Field(
+            "saved",
+            Value(),
+            "What handlers have saved of the work on it; null: nothing, or nothing that can be read.",
+            source=lambda item: shown(item.saved),
+            nullable=True,
+        ),
+        Field(
+            "steps",
+            Value(),
+            "Values of its steps that are done, by their names; each null if it cannot be read.",
+            source=lambda item: {name: shown(value) for name, value in item.steps.items()},
         ),
     ),
 )

@@ -102,15 +102,23 @@ class Pusher(Generic[T]):
     # -- one item a call -----------------------------------------------------------------------------------------------
 
     def begin(
-        self, item: T, id: str | None, options: Options, encoded: bytes | None = None
+        self,
+        item: T,
+        id: str | None,
+        options: Options,
+        encoded: bytes | None = None,
+        saved: bytes | None = None,
     ) -> tuple[Push, asyncio.Future[Receipt]]:
         """Send one item; return the push and the future of its receipt.  Avoids creating a coroutine per item.
 
-        ``encoded``: the item as it is stored, instead of ``item``.
+        ``encoded``: the item as it is stored, instead of ``item``; ``saved``: with what was saved of it before.
         """
         if self._groups is not None:
             options = options.among(self._groups)
-        payload = self._encode(item, options.headers, id) if encoded is None else with_headers(encoded, options.headers)
+        if encoded is None:
+            payload = self._encode(item, options.headers, id)
+        else:
+            payload = with_headers(encoded, options.headers, saved)
         if id is None:
             call = Push("", 0, payload, options)
         else:

@@ -4,6 +4,11 @@ A table (four bytes each) says where the first payload begins and where each end
 missing.  Then follow, for each, the length of its headers (two bytes), the headers, and the encoded item.  Servers cut
 this string without reading the rest, and what they cut out has the same form, with a table that counts from the
 beginning of the whole; ``lua/_payloads.lua`` does so.
+
+Headers are texts, each with its length: name, value, name, value ...  One without a partner at their end is what was
+saved of the item before it was pushed, as of one that was moved: the payload has it, so that every server does when the
+push returns, and each delivery is given it until something else is saved.  Releases that know of no such thing fail to
+read the payload.
 """
 
 from __future__ import annotations
@@ -26,37 +31,50 @@ _CUT = 1 << 31
 _SIZE_MAX = 255  # items in a bundle, as far as a record can say
 
 
-def with_headers(item: bytes, headers: Mapping[str, str]) -> bytes:
-    """Return an encoded item with its headers, as one payload."""
-    if not headers:
+def with_headers(item: bytes, headers: Mapping[str, str], saved: bytes | None = None) -> bytes:
+    """Return an encoded item with its headers, as one payload; ``saved``: what was saved of it before."""
+    if not headers and saved is None:
         return NO_HEADERS + item
     texts: list[bytes] = []
     for name, text in headers.items():
         for part in (name.encode(), text.encode()):
             texts += (_LENGTH.pack(len(part)), part)
+    if saved is not None:
+        texts += (_LENGTH.pack(len(saved)), saved)
     packed = b"".join(texts)
     return b"".join((_LENGTH.pack(len(packed)), packed, item))
 
 
 def split_payload(payload: bytes) -> tuple[bytes, Mapping[str, str]]:
     """Return the encoded item of a payload, and its headers.  Raises ``DamagedPayloads``."""
+    content, headers, _ = split_saved(payload)
+    return content, headers
+
+
+def split_saved(payload: bytes) -> tuple[bytes, Mapping[str, str], bytes | None]:
+    """Return the encoded item of a payload, its headers, and what was saved of it before it was pushed, None: nothing.
+
+    Raises ``DamagedPayloads``.
+    """
     try:
         return _split_payload(payload)
-    except (ValueError, struct.error) as error:
+    except struct.error as error:
         raise DamagedPayloads(f"a payload whose headers cannot be read: {error}") from error
 
 
-def _split_payload(payload: bytes) -> tuple[bytes, Mapping[str, str]]:
+def _split_payload(payload: bytes) -> tuple[bytes, Mapping[str, str], bytes | None]:
     (length,) = _LENGTH.unpack_from(payload)
     if not length:
-        return payload[2:], {}
-    texts: list[str] = []
+        return payload[2:], {}, None
+    texts: list[bytes] = []
     at = 2
     while at < 2 + length:
         (size,) = _LENGTH.unpack_from(payload, at)
-        texts.append(payload[at + 2 : at + 2 + size].decode(errors="replace"))
+        texts.append(payload[at + 2 : at + 2 + size])
         at += 2 + size
-    return payload[2 + length :], dict(zip(texts[::2], texts[1::2], strict=True))
+    saved = texts.pop() if len(texts) % 2 else None
+    named = [text.decode(errors="replace") for text in texts]
+    return payload[2 + length :], dict(zip(named[::2], named[1::2], strict=True)), saved
 
 
 @cache
