@@ -154,7 +154,10 @@ async def test_a_copy_is_given_what_was_saved_of_its_letter(source: Raw, target:
     again = await take(target)
     assert again.saved == {"page": 12}
     await again.save({"page": 13})
-    await again.bury("bad")
+    await again.nack(0)
+    third = await take(target)
+    assert third.saved == {"page": 13}
+    await third.bury("bad")
     assert await move(target, source) == 1
     last = await take(source)
     assert (last.saved, await last.step("charge", fail)) == ({"page": 13}, "paid")

@@ -13,6 +13,7 @@ from tests.behaviour.conftest import PassTime
 from tests.behaviour.helpers import FEW_ATTEMPTS, Outcomes, working
 from tests.harness import HANG, take, until
 from zkrq.client.inner import client_of
+from zkrq.client.queue import push_encoded
 from zkrq.consuming.claims import lease_of
 
 pytestmark = pytest.mark.anyio
@@ -382,8 +383,11 @@ async def test_nothing_is_saved_at_a_level_that_lacks_it(
     with pytest.raises(zkrq.ConfigError, match=told):
         async with claim.step("as early"):
             pass
+    with pytest.raises(zkrq.ConfigError, match=told):
+        await push_encoded(queue, b'"a copy"', saved=b"\1")
     await claim.nack(0)
     assert (await take(queue)).saved is None
+    assert await queue.size() == (0, 0, 1, 0)
 
 
 async def test_what_another_codec_has_saved_is_an_error_and_no_other_item_suffers(

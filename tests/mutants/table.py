@@ -9,6 +9,7 @@ from tests.mutants import (
     of_limits,
     of_pushes,
     of_replication,
+    of_saves,
     of_scripts,
     of_shards,
     of_views,
@@ -25,4 +26,5 @@ MUTANTS: tuple[Mutant, ...] = (
     *of_replication.MUTANTS,
     *of_access.MUTANTS,
     *of_flows.MUTANTS,
+    *of_saves.MUTANTS,
 )
