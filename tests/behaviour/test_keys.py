@@ -187,6 +187,15 @@ async def test_a_debounced_item_comes_after_its_own_delay(queue: zkrq.Queue[Any]
     assert await items_of(queue) == [2]
 
 
+async def test_a_debounced_item_comes_at_its_end(queue: zkrq.Queue[Any], pass_time: PassTime) -> None:
+    """Also where every push has its delay begin anew."""
+    for number in range(4):
+        await queue.push(number, key="k", replace=True, delay=2.0, at_latest=2.5)
+        if number < 3:
+            await pass_time(1.0)
+    assert await items_of(queue) == [3]
+
+
 async def test_a_claimed_item_goes_on_beside_the_one_that_replaces(queue: zkrq.Queue[Any]) -> None:
     first = await queue.push("old", key="k")
     claim = await take(queue)

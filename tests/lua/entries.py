@@ -22,6 +22,7 @@ from zkrq.protocol.records import (
     in_order,
     pack,
     unpack,
+    with_end,
     with_fields,
 )
 
@@ -97,6 +98,7 @@ class Put(NamedTuple):
     group: str | None = None
     ordered: bool = False
     fields: Mapping[str, bytes] = MappingProxyType({})
+    at_latest_ms: int = 0
 
     @property
     def call(self) -> calls.Put:
@@ -113,6 +115,8 @@ class Put(NamedTuple):
             group=self.group,
         )
         record = with_fields(record, self.fields)
+        if self.at_latest_ms:
+            record = with_end(record, self.at_latest_ms)
         if self.ordered:
             record = in_order(record)
         return calls.Put(self.id, above(record, self.above_n), joined(self.payload))

@@ -9,7 +9,7 @@ import pytest
 from tests.lua.entries import WINDOW_MS, Applied, Decided, Put, packed_item
 from tests.lua.one_server import OneServer, put_and_claim
 from tests.lua.pushing import LONG_MS, keyed, push_one
-from zkrq.protocol.records import State, Version
+from zkrq.protocol.records import REPLACED, State, Version
 
 
 def replace(server: OneServer, put: Put, **options: int) -> tuple[str, dict[str, Decided]]:
@@ -44,6 +44,65 @@ def test_an_item_is_due_when_the_replaced_one_was_unless_it_is_delayed(server: O
     assert server.contents().homes("d") == {"ready"}
     replace(server, keyed("e", "delayed", delay_ms=LONG_MS))
     assert server.contents().homes("e") == {"scheduled"}
+
+
+SECOND_US = 1_000_000
+
+
+def wait_us(decided: Decided) -> float:
+    """How long an item waits from the decision about it."""
+    return decided.bundle.due_us - decided.bundle.clock_us
+
+
+def end_us(decided: Decided) -> float:
+    """When an item is due at the latest."""
+    (end,) = [row.deadline_us for row in decided.bundle.rows if row.owner.startswith(REPLACED)]
+    return end
+
+
+def test_an_item_that_is_replaced_with_a_delay_keeps_its_end(server: OneServer) -> None:
+    _, decided = server.push(keyed("a", delay_ms=5_000, at_latest_ms=60_000))
+    assert wait_us(decided["a"]) == 5 * SECOND_US
+    assert end_us(decided["a"]) == decided["a"].bundle.clock_us + 60 * SECOND_US
+    hasten_end(server, "a", 40)  # the first push was that long ago
+    outcome, decided = replace(server, keyed("b", delay_ms=5_000, at_latest_ms=60_000))
+    assert outcome == "+a"
+    assert wait_us(decided["b"]) == 5 * SECOND_US
+    outcome, decided = replace(server, keyed("c", delay_ms=50_000))
+    assert outcome == "+b", "also without an end of its own"
+    assert decided["c"].bundle.due_us == end_us(decided["c"])
+    assert 0 < wait_us(decided["c"]) <= 20 * SECOND_US
+    hasten_end(server, "c", 30)
+    outcome, decided = replace(server, keyed("d", delay_ms=5_000, at_latest_ms=60_000))
+    assert (outcome, decided.keys()) == ("+c", {"c", "d"})
+    assert server.contents().homes("d") == {"ready"}
+    assert replace(server, keyed("d", delay_ms=5_000, at_latest_ms=60_000))[0] == "Kc"
+    assert server.claim().only.id == "d"
+    outcome, decided = replace(server, keyed("e", delay_ms=5_000, at_latest_ms=60_000))
+    assert outcome == "+", "what is claimed has no end for it"
+    assert wait_us(decided["e"]) == 5 * SECOND_US
+    assert server.contents().faults == []
+
+
+def test_an_end_is_kept_over_a_claim_that_failed_and_by_another_primary(server: OneServer) -> None:
+    decided = server.push(keyed("a", at_latest_ms=60_000))[1]["a"]
+    for _ in range(3):  # more requests than an item of its own keeps rows for
+        decided = server.settle(server.claim().only.settle("nack 0 ")).decided["a"]
+    epoch = server.epoch
+    server.reset()
+    server.epoch = epoch + 1
+    server.apply(decided.apply(b"A"), payloads=True)
+    _, told = replace(server, keyed("b", delay_ms=90_000, at_latest_ms=90_000))
+    assert 0 < wait_us(told["b"]) <= 60 * SECOND_US
+    assert told["b"].bundle.due_us == end_us(told["b"])
+
+
+def hasten_end(server: OneServer, id: str, seconds: int) -> None:
+    """Have an item be pushed earlier, as far as its end goes."""
+    server.change(id, lambda bundle: bundle._replace(rows=[
+        row._replace(deadline_us=row.deadline_us - seconds * SECOND_US) if row.owner.startswith(REPLACED) else row
+        for row in bundle.rows
+    ]))  # fmt: skip
 
 
 def test_a_repeated_push_names_what_it_replaced_whatever_became_of_it(server: OneServer) -> None:

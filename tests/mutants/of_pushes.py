@@ -15,6 +15,22 @@ MUTANTS: tuple[Mutant, ...] = (
         Suite("tests/lua/test_push_plain.py"),
     ),
     Mutant(
+        "a-debounced-item-has-no-end",
+        LUA + "push_decided.lua",
+        "if own_end then r.due = math.min(r.due, own_end.us - now_us) end",
+        "",
+        "what takes the place of an item is due at its end, however long its own delay is",
+        Suite("tests/lua/test_replacing.py"),
+    ),
+    Mutant(
+        "the-later-end-counts",
+        LUA + "push_decided.lua",
+        "not (own_end and own_end.us <= end_us)",
+        "not own_end",
+        "the end of the first push counts, not that of the one in its place",
+        Suite("tests/lua/test_replacing.py"),
+    ),
+    Mutant(
         "calls-for-one-queue-are-combined",
         "zkrq/replication/command.py",
         " or self.must_precede(call)",

@@ -136,6 +136,7 @@ async def test_what_a_row_keeps_are_options_of_a_push(engine: sa.Engine, cluster
         "id": "own",
         "key": "k",
         "replace": True,
+        "at_latest": 7200,
         "group": "tenant",
         "at": clock.now() + timedelta(hours=1),
         "priority": 7,

@@ -62,6 +62,9 @@ def test_what_says_no_more_than_its_absence_is_left_out() -> None:
         ({"ttl": 5, "delay": 5}, "not longer than the delay of 5 s"),
         ({"replace": True}, "replace=True needs a key: key='user-42'"),
         ({"key_window": 5.0}, "key_window needs a key: key='user-42'"),
+        ({"at_latest": 5.0, "key": "k"}, "at_latest needs a replace: replace=True"),
+        ({"at_latest": 5.0, "key": "k", "replace": True, "delay": 6}, "at_latest is 5 s, less than the delay of 6 s"),
+        ({"at_latest": 0.0, "key": "k", "replace": True}, "at_latest is 0"),
         ({"key_window": 5.0, "key": "k", "replace": True}, "exclude each other"),
         ({"id": "zkrq-x"}, "only ids that zkrq makes"),
         ({"priority": 10}, "at most 9"),
@@ -173,7 +176,7 @@ def test_a_label_that_cannot_be_read_is_refused(label: str, told: object, text: 
 
 
 def test_the_parameters_that_need_another_are_known() -> None:
-    assert PUSH.needing("key") == {"replace", "key_window"}
+    assert PUSH.needing("key") == {"replace", "key_window", "at_latest"}
     assert PUSH.needing("group") == frozenset()
 
 

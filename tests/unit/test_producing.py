@@ -44,13 +44,20 @@ def refused(**given: Any) -> str:
 
 def test_plain_push_has_none() -> None:
     assert options() == Options()
-    every: dict[str, Any] = {"replace": False, "key_window": None, "headers": None, "group": None}
+    every: dict[str, Any] = {"replace": False, "key_window": None, "at_latest": None, "headers": None, "group": None}
     assert read_options(delay=None, at=None, priority=0, key=None, ttl=None, **every) is PLAIN, "by what it is"
 
 
 def test_options_are_in_the_units_of_the_wire() -> None:
     assert options(delay=1.5, priority=9, key="k", ttl=2) == Options(9, 1500, "k", 2000.0)
     assert options(delay=timedelta(minutes=1), ttl=timedelta(hours=1)) == Options(0, 60_000, "", 3_600_000.0)
+
+
+def test_an_end_is_never_none_at_all() -> None:
+    """0 milliseconds would be no end."""
+    given: dict[str, Any] = {"key": "k", "replace": True}
+    assert read_options(at_latest=60, **given).at_latest_ms == 60_000
+    assert read_options(at_latest=0.001, **given).at_latest_ms == 1
 
 
 def test_moment_is_a_delay() -> None:

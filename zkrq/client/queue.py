@@ -63,6 +63,7 @@ class Queue(Administration[T]):
         key_window: Duration | None = None,
         delay: Duration | None = None,
         at: datetime | None = None,
+        at_latest: Duration | None = None,
         priority: int = 0,
         ttl: Duration | None = None,
         headers: Headers | None = None,
@@ -76,9 +77,11 @@ class Queue(Administration[T]):
         None: no limit; see ``DeadLetters``.  ``key``: while another item with this key is queued, scheduled or claimed,
         nothing is pushed and the receipt is a ``duplicate`` that names the other item; None: no such check.
         ``replace``: the item replaces queued and scheduled items with its key, which the receipt names as ``replaced``;
-        it keeps their place in the queue unless it has a ``delay``.  A claimed item with its key is not replaced, and
-        both are delivered.  ``key_window``: seconds, 1 to 30 days, for which pushes with the same key and a window push
-        nothing either, whatever becomes of this item; None: the key is free once the item is done or dead.  It excludes
+        it keeps their place in the queue unless it has a ``delay``.  ``at_latest``: seconds from the first push of
+        those that replace one another after which the item is due, whatever delay the later ones have; None: no end.
+        A claimed item with its key is not replaced, and both are delivered.  ``key_window``: seconds, 1 to 30 days,
+        for which pushes with the same key and a window push nothing either, whatever becomes of this item; None: the
+        key is free once the item is done or dead.  It excludes
         ``replace``.  ``id`` makes a push repeatable: pushed several times within 300 seconds under one id,
         the item exists once, and at most one receipt says that it is ``new``.  The receipt is ``done`` if the item was
         already removed; 600 seconds after its removal, the id can be used for a new item.  ``headers``: short texts
@@ -108,6 +111,7 @@ class Queue(Administration[T]):
                 key_window=key_window,
                 delay=delay,
                 at=at,
+                at_latest=at_latest,
                 priority=priority,
                 ttl=ttl,
                 headers=headers,

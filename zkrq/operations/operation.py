@@ -91,7 +91,7 @@ class Needs(Rule):
 
     name: str
     other: str
-    example: str
+    example: str | bool
 
     def check(self, given: Mapping[str, Any], wording: Wording = PYTHON) -> None:
         if self.other not in given:
@@ -218,8 +218,9 @@ class Section:
                 rule.check(values, wording)
 
     def needing(self, name: str) -> frozenset[str]:
-        """Return the names of the parameters that mean nothing without this one."""
-        return frozenset(each.name for each in self.rules if isinstance(each, Needs) and each.other == name)
+        """Return the names of the parameters that mean nothing without this one, or without one of them."""
+        direct = [each.name for each in self.rules if isinstance(each, Needs) and each.other == name]
+        return frozenset(direct).union(*map(self.needing, direct))
 
     def without(self, names: Collection[str]) -> tuple[Parameter, ...]:
         """Return the parameters but these."""

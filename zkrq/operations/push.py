@@ -46,6 +46,7 @@ class PushOptions(RepeatedOptions, total=False):
     replace: bool
     delay: Duration | None
     at: datetime | None
+    at_latest: Duration | None
 
 
 def once(key: str, seconds: float) -> PushOptions:
@@ -97,6 +98,19 @@ class _OutlivesItsDelay(Rule):
             raise ConfigError(f"{ttl}, not longer than the delay of {wait:g} s: never delivered")
 
 
+@dataclass(frozen=True, slots=True)
+class _EndsAfterItsDelay(Rule):
+    """An end before the delay would be the delay."""
+
+    name: str = "at_latest"
+
+    def check(self, given: Mapping[str, Any], wording: Wording = PYTHON) -> None:
+        wait = wait_of(given)
+        if given["at_latest"] < wait:
+            end = f"{wording.name('at_latest')} is {given['at_latest']:g} s"
+            raise ConfigError(f"{end}, less than the delay of {wait:g} s: give at least as much")
+
+
 RECEIPT = Record(
     "Receipt",
     "What a push did.",
@@ -135,6 +149,8 @@ RULES: tuple[Rule, ...] = (
     _IsNear(),
     _OutlivesItsDelay(),
     Needs("replace", "key", "user-42"),
+    Needs("at_latest", "replace", True),
+    _EndsAfterItsDelay(),
     Needs("key_window", "key", "user-42"),
     Excludes(
         "key_window",
@@ -183,6 +199,13 @@ PUSH = Operation(
         ),
         Parameter("delay", Seconds(), "Seconds until the item may first be delivered.", "0"),
         Parameter("at", Moment(), "When the item may first be delivered, with a time zone; excludes `delay`."),
+        Parameter(
+            "at_latest",
+            Seconds(0.001, 30 * 86400.0),
+            "With `replace`: seconds from the first push after which the item is due at the latest, however often and "
+            "with which delay it is replaced.",
+            "no end",
+        ),
         Parameter(
             "priority",
             Count(PRIORITIES.start, PRIORITIES.stop - 1),

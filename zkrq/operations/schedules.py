@@ -68,6 +68,7 @@ LEFT_OUT: Mapping[str, str] = {
     "id": "each moment has its own",
     "delay": "the moments say when",
     "at": "the moments say when",
+    "at_latest": "the moments say when",
     "replace": "several processes push, so an older moment could take the place of a newer one",
 }
 """Options of a push that pushes of a schedule do not have, and why."""

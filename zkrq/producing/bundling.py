@@ -14,7 +14,7 @@ from zkrq.producing.options import PLAIN, Options
 from zkrq.producing.receipts import BundleIds
 from zkrq.protocol.calls import Put
 from zkrq.protocol.payloads import join
-from zkrq.protocol.records import BUNDLE_MAX, fresh, in_order, with_fields
+from zkrq.protocol.records import BUNDLE_MAX, fresh, in_order, with_end, with_fields
 from zkrq.replication.batching import MAX_BATCH, MAX_BATCH_BYTES
 
 PUT_BYTES = 60
@@ -147,8 +147,10 @@ def _together(bundle: str, made_ms: int, payloads: Sequence[bytes], options: Opt
 
 
 def _alone(id: str, made_ms: int, payload: bytes, options: Options) -> Put:
-    priority, delay_ms, key, ttl_ms, _, group, _, ordered, flow, _ = options
+    priority, delay_ms, key, ttl_ms, _, group, _, ordered, flow, _, at_latest_ms = options
     record = fresh(priority, made_ms, delay_ms=delay_ms, key=key, ttl_ms=ttl_ms, group=group)
+    if at_latest_ms:
+        record = with_end(record, at_latest_ms)
     if ordered:
         record = in_order(record)
     if flow:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from types import MappingProxyType
 from typing import TYPE_CHECKING, NamedTuple, Unpack
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
 class Options(NamedTuple):
     """Options of a push, checked, in the units of the wire; ``ttl_ms`` 0: no limit.  ``of_key``: what it does about
     other items with its key; ``ordered``: into a group that keeps the order.  ``flow``: as records name it, the flow of
-    which the item is a member, or for whose end it is held (``is_held``); empty: none."""
+    which the item is a member, or for whose end it is held (``is_held``); empty: none.  ``at_latest_ms`` 0: no end."""
 
     priority: int = 0
     delay_ms: int = 0
@@ -31,6 +32,7 @@ class Options(NamedTuple):
     ordered: bool = False
     flow: bytes = b""
     is_held: bool = False
+    at_latest_ms: int = 0
 
     @property
     def is_plain(self) -> bool:
@@ -84,4 +86,5 @@ def read_options(**given: Unpack[PushOptions]) -> Options:
         values.get("headers", {}),
         values.get("group"),
         OfKey(values.get("replace", False), round(values.get("key_window", 0.0) * 1000)),
+        at_latest_ms=math.ceil(values.get("at_latest", 0.0) * 1000),
     )

@@ -471,6 +471,16 @@ def with_fields(record: bytes, fields: Mapping[str, bytes]) -> bytes:
     return pack(unpack(record)._replace(fields=fields)) if fields else record
 
 
+REPLACED = "="
+"""How the owner of the row begins that names the items in whose place one was pushed (``lua/push_decided.lua``)."""
+
+
+def with_end(record: bytes, at_latest_ms: int) -> bytes:
+    """Make the record of the same push, which is due after as many milliseconds at the latest, also what takes its
+    place."""
+    return pack(unpack(record)._replace(rows=[Row(REPLACED, 0, at_latest_ms, at_latest_ms * 1000.0)]))
+
+
 _MARKED_AT = 9
 
 _QUEUED_ALONE = _queued(1)

@@ -7,7 +7,8 @@
 -- unchanged.  A tombstone does not count if it has expired, or only says that a push was refused, or if the queue was
 -- deleted between the removal of the item and this push: the item begins a new life, above every tombstone of the
 -- former one.
--- record: of this item alone; its n is at least that of every tombstone of this id that a server has named.
+-- record: of this item alone; its n is at least that of every tombstone of this id that a server has named.  A row that names
+-- nothing replaced says when the item is due at the latest, also one that takes its place (end_of).
 -- One that another shard has adopted meanwhile counts as there.
 -- replacing: 1 if each takes the place of the queued items with its key; claimed ones are left alone.  Both are one
 -- decision, so no crash loses the old item without the new one.
@@ -38,12 +39,33 @@ local function queued_with(key)
   return found
 end
 
--- Remove items in whose place another one is put; return their ids.  Unless that one has a delay of its own, it keeps the
--- earliest of their moments: an item that is replaced again and again would never be due otherwise.
-local function replace(rivals, bundle, r)
+-- An item that is replaced again and again, each time with a delay, would never be due.  So it may have an end: the moment of
+-- the first push and so many milliseconds.  The row that names what it has replaced has both, in the places of deadline and lease;
+-- such a row is kept for good, and its moment is converted as any.  Return both; nil, nil without an end.
+local function end_of(r)
+  for row = 1, #r.rows / ROW_BYTES do
+    local owner, seq, at_latest_ms, moment = row_at(r, row)
+    if seq == 0 and at_latest_ms > 0 and string.sub(owner, 1, 1) == REPLACED then return moment + r.shift, at_latest_ms end
+  end
+end
+
+-- Take the end from a record as its producer sends it, and return it.
+local function take_end(r)
+  if r.rows == '' then return nil end
+  local end_us, at_latest_ms = end_of(r)
+  r.rows, r.row_owners, r.named = '', {}, string.char(NONE)
+  return end_us and {us = end_us, ms = at_latest_ms}
+end
+
+-- Remove items in whose place another one is put; return their ids, and its end: the first of theirs and its own.  Unless that one
+-- has a delay of its own, it keeps the earliest of their moments: an item that is replaced again and again would never be due
+-- otherwise.
+local function replace(rivals, bundle, r, own_end)
   local ids, has_delay = {}, r.due > 0
   for i, rival in ipairs(rivals) do
     local due_us = (own_of(rival, 1) or rival.due) + rival.shift
+    local end_us, at_latest_ms = end_of(rival)
+    if end_us and not (own_end and own_end.us <= end_us) then own_end = {us = end_us, ms = at_latest_ms} end
     if not has_delay then
       r.due = math.min(r.due, due_us - now_us)
       if r.group and r.group == rival.group then
@@ -54,7 +76,8 @@ local function replace(rivals, bundle, r)
     remove(rival, 1, 1, row_of_call(rival, 'Q' .. bundle))
     ids[i] = rival.bundle
   end
-  return table.concat(ids, '\1')
+  if own_end then r.due = math.min(r.due, own_end.us - now_us) end
+  return table.concat(ids, '\1'), own_end
 end
 
 -- Put an item behind all others of ordered groups.  The order is decided, because producers' clocks, arrivals on followers and
@@ -66,9 +89,11 @@ local function set_order(r)
 end
 
 -- Have an item name those in whose place it was put, for as long as it is known: whoever pushes it again must have their
--- removal told to every server, whatever has become of the item meanwhile.
-local function name_replaced(r, ids)
-  set(r, 1, 1, string.byte(r.states), row_of_call(r, REPLACED .. ids))
+-- removal told to every server, whatever has become of the item meanwhile.  own_end: of the item, nil without one.
+local function name_replaced(r, ids, own_end)
+  local row = row_of_call(r, REPLACED .. ids)
+  if own_end then set_row(r, row, own_end.ms, own_end.us) end
+  set(r, 1, 1, string.byte(r.states), row)
 end
 
 -- Return the ids of the items in whose place one was put, and tell of their removal.  A primary that has the item from a
@@ -224,6 +249,7 @@ local function operation(again, queue, put_window_ms, replacing, key_window_ms, 
     local before, r = open(bundle), read_record(packed, now_us)
     if order.damaged[bundle] then return 'K' end -- it was there before; what has become of it is known once it is mended (mend.lua)
     local state = before and position <= before.size and string.byte(before.states, position)
+    local own_end = take_end(r)
     note_size(payload, 1)
     local key = (tails.read(r.tail))
     local function refuse(why)
@@ -280,7 +306,8 @@ local function operation(again, queue, put_window_ms, replacing, key_window_ms, 
     if first then return refuse((former_state and former_state ~= GONE and '=' or 'W') .. first) end
     local rivals = replacing == '1' and queued_with(key) or {}
     if most and size >= most + #rivals then return refuse('F') end
-    local named = replace(rivals, bundle, r)
+    local named
+    named, own_end = replace(rivals, bundle, r, own_end)
     if places.is_ordered(r) and r.order == 0 then set_order(r) end
     r = enter(bundle, position, bundle == id, before, r, QUEUED)
     if bundle ~= id then
@@ -294,7 +321,7 @@ local function operation(again, queue, put_window_ms, replacing, key_window_ms, 
     end
     take_key(r)
     if window_ms > 0 then begin_window(key, id, r.pushed_at, window_ms) end
-    if named ~= '' then name_replaced(r, named) end
+    if named ~= '' or own_end then name_replaced(r, named, own_end) end
     size = size + 1 - #rivals
     return '+' .. named
   end
