@@ -32,6 +32,9 @@ LINES = (
         "cli/push.py", "are for one item; ITEM - may read several", "push jobs - --id a", "push jobs 1 --id a", "1\n2\n"
     ),
     Refused("cli/asking.py", "give --yes", "clear jobs", "clear jobs --yes"),
+    Refused(
+        "cli/removing.py", "advance needs either ids, or at least one of", "advance jobs", "advance jobs --key none"
+    ),
     Refused("cli/removing.py", "cancel needs either ids, or at least one of", "cancel jobs", "cancel jobs --key none"),
     Refused(
         "cli/removing.py",

@@ -237,6 +237,39 @@ async def test_dead_letters_are_listed_redriven_and_discarded(queue: zkrq.Queue[
     assert await queue.size() == (0, 0, 0, 0)
 
 
+async def test_what_waits_is_advanced_by_id(queue: zkrq.Queue[Any]) -> None:
+    later = (await queue.push("later", delay=3600)).id
+    await queue.push("hard")
+    claim = await take(queue)
+    await claim.nack(delay=3600, reason="no answer")
+    ready = (await queue.push("ready")).id
+    assert await queue.size() == (1, 2, 0, 0)
+    assert await queue.advance([later, claim.id, ready, "nobody"]) == 2
+    assert await queue.size() == (3, 0, 0, 0)
+    assert await queue.advance([later, claim.id, ready]) == 0, "they are ready by now"
+    again = {each.item: each for each in await queue.pop_many(3, timeout=0)}
+    assert (again["hard"].attempts, again["hard"].failures) == (2, 1)
+    assert (again["later"].attempts, again["later"].failures) == (1, 0)
+
+
+async def test_what_waits_is_advanced_by_conditions(queue: zkrq.Queue[Any]) -> None:
+    for campaign in ("spring", "autumn"):
+        for number in range(3):
+            await queue.push(f"{campaign} {number}", delay=3600, headers={"campaign": campaign})
+    await queue.push("at once", headers={"campaign": "spring"})
+    assert await queue.advance(header=("campaign", "spring")) == 3
+    items = {item.item async for item in queue.scan("ready")}
+    assert items == {"spring 0", "spring 1", "spring 2", "at once"}
+    assert await queue.advance(error="no answer") == 0
+    with pytest.raises(zkrq.ConfigError, match="needs ids="):
+        await queue.advance()
+    with pytest.raises(zkrq.ConfigError, match="either ids or conditions"):
+        await queue.advance(["a"], key="k")
+    with pytest.raises(zkrq.ConfigError, match="list of ids"):
+        await queue.advance("a")
+    assert (await queue.size()).scheduled == 3
+
+
 async def test_redrive_everything_at_a_rate(queue: zkrq.Queue[Any], pass_time: PassTime) -> None:
     await bury(queue, 30)
     redriving = asyncio.create_task(queue.redrive(rate=100))

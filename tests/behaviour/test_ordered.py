@@ -93,6 +93,18 @@ async def test_an_item_that_is_put_off_holds_its_group(cluster: zkrq.Cluster, na
     assert seen == ["early", "early", "early", "good", "better"]
 
 
+async def test_an_item_that_is_advanced_keeps_its_place(cluster: zkrq.Cluster, name: str) -> None:
+    queue = cluster.queue(name, groups=zkrq.Groups(ordered=True), retry=zkrq.Retry(backoff=zkrq.constant(3600)))
+    ids = [receipt.id for receipt in await queue.push_many(["a", "b", "c"], group="g")]
+    await (await first(queue)).nack()
+    assert await queue.advance(ids[1:]) == 0, "they wait for the first one, not for a moment"
+    assert await queue.advance(group="g") == 1
+    for wanted in "abc":
+        claim = await first(queue)
+        assert claim.item == wanted
+        await claim.ack()
+
+
 async def test_a_policy_may_let_the_group_go_on(cluster: zkrq.Cluster, name: str) -> None:
     policy = zkrq.Retry(backoff=zkrq.constant(60), holds_group=False)
     queue = cluster.queue(name, groups=zkrq.Groups(ordered=True), retry=policy)

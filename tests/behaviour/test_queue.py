@@ -215,18 +215,18 @@ async def test_what_is_put_off_counts_nothing_until_it_is_too_old(
     assert (await take(queue)).attempts == 1
 
 
-@pytest.mark.parametrize("how", ["put off", "failed"])
+@pytest.mark.parametrize("how", ["deferred", "failed"])
 async def test_what_is_too_old_is_a_dead_letter_when_it_fails_or_is_put_off(
     cluster: zkrq.Cluster, name: str, pass_time: PassTime, how: str
 ) -> None:
     queue = cluster.queue(name, retry=zkrq.Retry(max_attempts=None, max_age=0.2))
     await queue.push("x")
     claim = await take(queue)
-    await (claim.release(delay=3600) if how == "put off" else claim.nack(delay=3600))
+    await (claim.release(delay=3600) if how == "deferred" else claim.nack(delay=3600))
     assert await queue.size() == (0, 1, 0, 0), "as long as it is young enough"
     await pass_time(0.2)
     async with await take(queue):  # its last delivery, an hour before the one that was asked for
-        raise zkrq.Snooze(0.1) if how == "put off" else zkrq.RetryLater(0.1)
+        raise zkrq.Snooze(0.1) if how == "deferred" else zkrq.RetryLater(0.1)
     (letter,) = await queue.peek(state="dead")
     assert str(letter.reason).startswith(f"{how} at an age of ")
 

@@ -287,12 +287,17 @@ async def test_schedules(shell: Shell, servers: local.Servers) -> None:
     paused = 'jobs  nightly  every 3600 s; paused; item {"kind": "daily"}\n'
     assert await shell.run("schedules", "pause", "jobs", "nightly") == (0, paused, "")
     assert await shell.run("schedules", "list") == (0, paused, "")
+    (pushed,) = await shell.value("schedules", "run-now", "jobs", "nightly")
+    assert (pushed["new"], pushed["duplicate"]) == (True, False)
     (value,) = await shell.value("schedules", "change", "jobs", "nightly", "--when", "0.2", "--item", "7")
     assert (value["when"], value["item"], value["paused"]) == (0.2, 7, True)
     async with (
         over_zookeeper(servers, shell.environment["ZKRQ_NAMESPACE"]) as cluster,
         shell.start("schedules", "run", prepared=False) as running,
     ):
+        by_hand = await take(cluster.queue("jobs"))
+        assert (by_hand.id, by_hand.item) == (pushed["id"], {"kind": "daily"})
+        await by_hand.ack()
         await shell.value("schedules", "resume", "jobs", "nightly")
         assert (await take(cluster.queue("jobs"))).item == 7
 
@@ -412,6 +417,21 @@ async def test_dead_letters_by_reason(shell: Shell, servers: local.Servers) -> N
         assert await shell.value("dead", "discard", "jobs", "--error", "nothing") == [{"removed": 0}]
         assert (await shell.run("dead", "discard", "jobs", "x", "--error", "bad"))[0] == 2
         assert (await queue.size()) == (3, 0, 0, 8)
+
+
+async def test_what_waits_is_advanced(shell: Shell, servers: local.Servers) -> None:
+    async with over_zookeeper(servers, shell.environment["ZKRQ_NAMESPACE"]) as cluster:
+        queue = cluster.queue("jobs")
+        ids = [(await queue.push(number, delay=3600, group=f"g{number % 2}")).id for number in range(5)]
+        assert await shell.value("advance", "jobs", ids[0], "nobody") == [{"advanced": 1}]
+        code, out, err = await shell.run("advance", "jobs", "--group", "g1")
+        assert (code, out) == (2, "")
+        assert "to have 2 items of queue 'jobs'" in err
+        assert await shell.value("advance", "jobs", "--group", "g1", "--yes") == [{"advanced": 2}]
+        for wrong in ("advance", "jobs"), ("advance", "jobs", "x", "--key", "y"):
+            code, _, err = await shell.run(*wrong)
+            assert (code, "either ids, or at least one" in err) == (2, True)
+        assert await queue.size() == (3, 2, 0, 0)
 
 
 async def test_what_an_item_waits_for(shell: Shell, servers: local.Servers) -> None:

@@ -91,6 +91,28 @@ async def test_paused_it_pushes_nothing_and_resumed_only_what_comes(pair: Pair, 
         assert (made_at_ms(claim.id) or 0) > resumed.since.timestamp() * 1000, "no moment of the pause"
 
 
+async def test_it_is_run_now_and_its_moments_stay(pair: Pair, cluster: Cluster) -> None:
+    queue, schedules = cluster.queue("reports"), cluster.schedules()
+    await schedules.add(queue, "nightly", 86_400, "report", priority=3, headers={"by": "hand"})
+    paused = await schedules.pause(queue, "nightly")
+    receipts = [await schedules.run_now("reports", "nightly") for _ in range(2)]
+    for receipt in receipts:
+        claim = await take(queue)
+        assert (claim.id, claim.item, claim.priority) == (receipt.id, "report", 3)
+        assert claim.headers == {"by": "hand"}
+        await claim.ack()
+    assert await schedules.get(queue, "nightly") == paused
+    with pytest.raises(zkrq.ConfigError, match="is not stored; nothing was pushed"):
+        await schedules.run_now("reports", "daily")
+    store = cluster._client.schedule_store  # pyright: ignore[reportPrivateUsage]
+    async with cluster.every(86_400, queue, lambda moment: "made", name="made"):
+        await until(lambda: any(key.name == "made" for key in store.known.entries))
+        with pytest.raises(zkrq.ConfigError, match="code makes its item"):
+            await schedules.run_now("reports", "made")
+        await schedules.change(queue, "made", item="given")
+        assert (await schedules.run_now("reports", "made")).new
+
+
 async def test_changed_it_pushes_what_it_says_now(pair: Pair, cluster: Cluster) -> None:
     queue, schedules = cluster.queue("reports"), cluster.schedules()
     async with pair.client() as other, other.schedules().run():

@@ -77,6 +77,7 @@ async def test_every_reply_has_exactly_the_fields_of_the_table(http: Serving) ->
     await ask(http, "ack_many", {"claims": [many["claim"], following["claim"]]})
     for name in ("get", "result"):
         await ask(http, name, id=first["id"] if name == "result" else claims[1]["id"], **queue)
+    await ask(http, "advance", {"ids": [first["id"]]}, **queue)
     for name in ("dead_letters", "history", "redrive", "pause", "resume"):
         await ask(http, name, **queue)
     await ask(http, "cancel", id=claims[1]["id"], **queue)

@@ -249,6 +249,21 @@ async def test_actions_work_without_scripts(stage: Stage) -> None:
     assert (await stage.cluster.queue("others").size()).ready == 1
 
 
+async def test_an_item_that_waits_is_run_now(stage: Stage) -> None:
+    queue = stage.cluster.queue("waiting")
+    id = (await queue.push(1, delay=3600)).id
+    assert 'action="/queues/waiting/advance"' in (await stage.http.client.get(f"/queues/waiting/item?id={id}")).text
+    reply = await stage.http.client.post("/queues/waiting/advance", data={"id": id})
+    assert (reply.status_code, reply.headers["location"]) == (
+        303,
+        f"/queues/waiting/item?id={id}&done=advance&count=1&asked=1",
+    )
+    assert "1 item of waiting ready" in (await stage.http.client.get(reply.headers["location"])).text
+    assert (await queue.size()).ready == 1
+    assert 'action="/queues/waiting/advance"' not in (await stage.http.client.get(f"/queues/waiting/item?id={id}")).text
+    assert (await stage.http.client.post("/queues/waiting/advance")).status_code == 400
+
+
 async def test_without_scripts_the_server_asks_before_letters_go(stage: Stage) -> None:
     queue = stage.cluster.queue("asked")
     ids = [await stage.bury("asked", number, "broken") for number in range(3)]

@@ -276,6 +276,8 @@ async def test_schedules(stage: Stage) -> None:
     assert (changed["paused"], changed["base64"], changed["priority"]) == (True, "/wA=", 0)
     assert (changed["group"], changed["headers"]) == ("a", {"b": "c"})
     assert [each["name"] for each in (await client.get("/v1/schedules")).json()["schedules"]] == ["every night"]
+    assert (await client.post(f"{path}/run-now")).json()["new"]
+    assert (await stage.http.claim(stage.name))["group"] == "a", "paused as it is"
     assert not (await client.post(f"{path}/resume")).json()["paused"]
     assert (await stage.http.claim(stage.name))["base64"] == "/wA=", "this server pushes what is due"
     assert (await client.get(path)).json()["when"] == 0.2
@@ -317,6 +319,9 @@ async def test_the_page_of_schedules(stage: Stage) -> None:
         entry = await stage.cluster.schedules().get(stage.name, "<night>")
         assert entry is not None
         assert entry.paused == paused
+    reply = await client.post("/schedules/run-now", data=fields, follow_redirects=True)
+    assert "The item of &lt;night&gt; is pushed" in reply.text
+    assert (await stage.queue.size()).ready == 1
     asked = await client.post("/schedules/remove", data=fields)
     assert "Remove this schedule" in asked.text
     assert await stage.cluster.schedules().get(stage.name, "<night>")
@@ -331,6 +336,20 @@ async def test_a_queue_is_paused_and_resumed(stage: Stage) -> None:
     for verb, paused in (("pause", True), ("resume", False)):
         assert (await stage.http.post(f"/queues/{stage.name}/{verb}")).json() == {"paused": paused}
         assert (await stage.http.client.get(f"/v1/queues/{stage.name}")).json()["paused"] == paused
+
+
+async def test_what_waits_is_advanced(stage: Stage) -> None:
+    queue = stage.cluster.queue(stage.name)
+    named = (await queue.push(1, delay=3600)).id
+    for campaign in ("spring", "autumn"):
+        await queue.push(campaign, delay=3600, headers={"campaign": campaign})
+    path = f"/queues/{stage.name}/advance"
+    assert (await stage.http.post(path, {"ids": [named, "nobody"]})).json() == {"advanced": 1}
+    assert (await stage.http.post(path, {"header": "campaign=spring"})).json() == {"advanced": 1}
+    wrong: list[dict[str, Any]] = [{}, {"ids": []}, {"ids": ["a"], "key": "b"}, {"header": "campaign"}]
+    for body in wrong:
+        assert (await stage.http.post(path, body)).status_code == 400
+    assert await queue.size() == (2, 1, 0, 0)
 
 
 async def test_dead_letters_are_listed_and_queued_again(stage: Stage) -> None:

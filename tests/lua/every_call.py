@@ -58,6 +58,7 @@ CALLS: dict[str, AnyCall] = {
         calls.Queues(),
         calls.Read("q", ["id"]),
         calls.Redrive("q", 0, 0, "", ["id"]),
+        calls.Advance("q", "", ["id"]),
         calls.RepairLines("q"),
         calls.Retire("q", "ann"),
         calls.Room(),

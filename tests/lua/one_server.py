@@ -344,6 +344,10 @@ class OneServer(Connection):
     def redrive(self, *ids: str, **options: Argument) -> dict[str, Decided]:
         return read_decided(self._ask(calls.Redrive(self.queue, 0, 0, "", ids), options).records.flat)
 
+    def advance(self, *ids: str, call: str = "", epoch: int | None = None) -> dict[str, Decided]:
+        options: dict[str, Argument] = {} if epoch is None else {"epoch": epoch}
+        return read_decided(self._ask(calls.Advance(self.queue, call, ids), options).records.flat)
+
     def forward(self, *applied: Applied, clock: int | None = None, window_ms: int = 10_000) -> dict[str, Decided]:
         now = self.now_us() if clock is None else clock
         rows = [each.row for each in applied]

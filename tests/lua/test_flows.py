@@ -217,6 +217,13 @@ def test_what_follows_is_held_until_the_flow_is_done(begun: OneServer) -> None:
     assert begun.contents().faults == []
 
 
+def test_what_is_held_is_not_advanced(begun: OneServer) -> None:
+    push_decided(begun, following(begun, "then"))
+    assert begun.advance("then") == {}
+    assert begun.claim().handed == {}
+    assert begun.contents().faults == []
+
+
 def test_what_follows_is_dropped_when_the_flow_is_cancelled(begun: OneServer) -> None:
     push_decided(begun, following(begun, "then"))
     steer(begun, "seal")

@@ -41,7 +41,7 @@ CHANNELS = ("c1", "c2", "c3")
 FIRST_US = 1_750_000_000_000_000
 WINDOW_MS = 300_000
 
-OF_ITEMS = {"push_decided", "cancel", "redrive", "adopt", "admit"}
+OF_ITEMS = {"push_decided", "cancel", "redrive", "advance", "adopt", "admit"}
 """Scripts that take ids of items; others take those of bundles."""
 
 STATES = "QQRCCDXF"

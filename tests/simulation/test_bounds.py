@@ -356,6 +356,11 @@ CALLS: dict[str, dict[str, Callable[[Large], object]]] = {
         "named": lambda s: s.redrive(*named("dead")),
         "of bundles": lambda s: s.redrive(*bundled("dead")),
     },
+    "advance": {
+        "": lambda s: s.advance(*named("later")),
+        "of bundles": lambda s: s.advance(*bundled("later")),
+        "in vain": lambda s: s.advance(*named("ready")),
+    },
     "repair_lines": {how: asking(calls.RepairLines("grouped", how.encode())) for how in ("0", "m")},
     "results": {
         state: asking(calls.Results("q", "channel", [*named(state), *bundled(state)]))

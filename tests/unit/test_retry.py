@@ -166,7 +166,7 @@ def test_an_item_that_is_too_old_is_given_up_when_it_fails_or_is_put_off() -> No
     assert after(retry, attempts=1, age=60.0) == GiveUp("failed at an age of 60 s, of 60: it burnt")
     assert retry.after_snooze(age=10.0, delay=5) == Again(5)
     assert retry.after_snooze(age=10.0, delay=500) == Again(50)
-    assert retry.after_snooze(age=61.0, delay=5) == GiveUp("put off at an age of 61 s, of 60")
+    assert retry.after_snooze(age=61.0, delay=5) == GiveUp("deferred at an age of 61 s, of 60")
     assert Retry().after_snooze(age=10**9, delay=5) == Again(5), "without it, however often and however late"
 
 

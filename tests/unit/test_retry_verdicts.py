@@ -52,7 +52,7 @@ def test_any_wish_is_one(seed: int) -> None:
         (group(RetryLater(), RetryLater()), Failed("RetryLater", is_wish=True)),
         (Snooze(30), Failed("Snooze", delay=30, is_wish=True, is_snooze=True)),
         (group(Snooze(5), group(Snooze(60))), Failed("Snooze", delay=60, is_wish=True, is_snooze=True)),
-        (group(Snooze(5), RetryLater(2, "slow")), Failed("Snooze: put off for 5 s; RetryLater: slow")),
+        (group(Snooze(5), RetryLater(2, "slow")), Failed("Snooze: deferred for 5 s; RetryLater: slow")),
         (group(RetryLater(2, "slow"), Reject("bad")), Failed("RetryLater: slow; Reject: bad")),
         (group(ValueError("a"), group(KeyError("b"))), Failed("ValueError: a; KeyError: 'b'")),
         (odd.Textless(), Failed("Textless: (it has no text: its __str__ raised RuntimeError)")),

@@ -52,7 +52,7 @@ class Snooze(Exception):
 
     def __init__(self, delay: Duration) -> None:
         self.delay = check_duration("delay", delay)
-        super().__init__(f"put off for {self.delay:g} s")
+        super().__init__(f"deferred for {self.delay:g} s")
 
 
 class Reject(Exception):
@@ -277,7 +277,7 @@ class Retry:
         """Decide about an item that did not fail, and is to come again after ``delay`` seconds."""
         left = self._left(age)
         if left <= 0:
-            return GiveUp(f"put off at an age of {age:.0f} s, of {self.max_age:g}")
+            return GiveUp(f"deferred at an age of {age:.0f} s, of {self.max_age:g}")
         return Again(min(delay, left))
 
     def _left(self, age: float) -> float:

@@ -1,4 +1,4 @@
-"""Define the commands that remove items, or queue dead letters again: cancel, clear, delete, dead discard, redrive."""
+"""Define the commands that remove items, or have them delivered again or now: cancel, clear, delete, dead, advance."""
 
 from __future__ import annotations
 
@@ -75,6 +75,20 @@ async def _cancel(args: Namespace) -> Lines:
     yield Line(text, {"cancelled": cancelled, "claimed": claimed})
 
 
+async def _advance(args: Namespace) -> Lines:
+    if bool(args.id) == bool(args.given):
+        raise ConfigError("advance needs either ids, or at least one of --key, --header, --error and --group")
+    async with open_cluster(args) as cluster:
+        queue = cluster.queue(args.queue)
+        states = dict.fromkeys(args.id, "") if args.id else await found_ids(queue, **args.given, state="scheduled")
+        if states and not args.id:
+            await confirm(args, f"have {counted(states)} of queue {args.queue!r} in {cluster.namespace!r} ready now")
+        async with follow("ready", _counter(queue, "scheduled")):
+            advanced = await queue.advance([*states])
+    more = "" if args.id else may_be_more(states)
+    yield Line(f"{count(advanced, 'item')} ready{more}", {"advanced": advanced})
+
+
 async def _cancel_all(queue: Queue[Any], ids: list[str]) -> tuple[int, int]:
     """Cancel items; return how many there were, and how many of them were claimed."""
     cancelled = claimed = 0
@@ -137,6 +151,14 @@ COMMANDS = (
         (YES,),
         {"id?...": "ids of the items; default: those that the flags find"},
         takes=conditions("state", "key", "header", "error", "group"),
+    ),
+    Command(
+        "advance",
+        "have scheduled items, and those that wait for their next attempt, be ready immediately",
+        _advance,
+        (YES,),
+        {"id?...": "ids of the items; default: those that the flags find"},
+        takes=conditions("key", "header", "error", "group"),
     ),
     Command("clear", "remove every item that is not claimed", _clear, (YES,), takes=conditions("group")),
     Command("delete", "remove a queue: every item in any state, and all that is stored of it", _delete, (YES,), QUEUE),

@@ -14,6 +14,7 @@ import anyio
 from zkrq.cli.command import Command, Line, Lines, look_at, open_cluster
 from zkrq.cli.flags import QUEUE, Flag, Takes
 from zkrq.cli.forms import CODEC, form_of, raw_queue
+from zkrq.operations.push import RECEIPT
 from zkrq.operations.schedules import PUT_SCHEDULE, SCHEDULE, WHEN
 from zkrq.process.program import run_until_signal
 
@@ -86,6 +87,12 @@ async def _resume(args: Namespace) -> Lines:
         yield _line(await cluster.schedules().resume(args.queue, args.name))
 
 
+async def _run_now(args: Namespace) -> Lines:
+    async with open_cluster(args) as cluster:
+        receipt = await cluster.schedules().run_now(args.queue, args.name)
+    yield Line(f"{receipt.id}{'  duplicate' if receipt.duplicate else ''}", RECEIPT.tell(receipt))
+
+
 async def _remove(args: Namespace) -> Lines:
     async with open_cluster(args) as cluster:
         schedules = cluster.schedules()
@@ -150,6 +157,7 @@ COMMANDS = (
     ),
     Command("schedules pause", "push nothing more for a schedule until it is resumed", _pause, arguments=_NAMED),
     Command("schedules resume", "push again for a schedule, at moments that come", _resume, arguments=_NAMED),
+    Command("schedules run-now", "push the item of a schedule now, once more", _run_now, arguments=_NAMED),
     Command("schedules remove", "remove a schedule; items that it has pushed stay", _remove, arguments=_NAMED),
     Command(
         "schedules run",

@@ -13,6 +13,7 @@ from zkrq.base import clock
 from zkrq.base.checks import check_group, check_id, check_rate
 from zkrq.base.errors import Changes, ConfigError, OutcomeUnknown
 from zkrq.base.limits import DeadLetters, ResultTtl, Size
+from zkrq.client.conditions import Conditions
 from zkrq.client.declaring import read_shared
 from zkrq.client.finding import Finding
 from zkrq.client.inspection import Groups, History, Limits
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 CHANGED_AT_ONCE = 150
-"""Items that one call clears, cancels, discards or redrives: some milliseconds of a server's time."""
+"""Items that one call clears, cancels, discards, redrives or advances: some milliseconds of a server's time."""
 
 DELETE_ROUNDS = 10
 """Times that ``delete`` begins again because items were pushed, or changed their state, meanwhile."""
@@ -348,6 +349,38 @@ class Administration(Finding[T]):
             passed_over += 0 if decided.reply.executed_before else max(0, count - now)
             if rate is not None:
                 await asyncio.sleep(count / rate)
+
+    async def advance(
+        self,
+        ids: Sequence[str] | None = None,
+        *,
+        key: str | None = None,
+        header: tuple[str, str] | None = None,
+        error: str | None = None,
+        group: str | None = None,
+    ) -> int:
+        """Have scheduled items, and those that wait for their next attempt, be ready immediately; return how many.
+
+        Those with these ids, or those that meet all given conditions (see ``find``) as they are found.  Their attempts
+        and failures stay, and so does their place in an ordered group.  Ids of other items are skipped, and so is what
+        is held for the end of a flow.  If the call fails or is cancelled, the rest waits on: advance again.
+        Raises ``ConfigError``; ``Unavailable``: nothing happened; ``OutcomeUnknown``: some may be ready.
+        """
+        conditions = Conditions(key, header, error, "scheduled", group)
+        if ids is None and conditions == Conditions(state="scheduled"):
+            raise ConfigError("advance needs ids=, or one of key=, header=, error= and group=")
+        if ids is None:
+            found = self.find(key=key, header=header, error=error, group=group, state="scheduled")
+            ids = [item.id async for item in found]
+        elif conditions != Conditions(state="scheduled"):
+            raise ConfigError("advance takes either ids or conditions")
+        return await self._in_turn(ids, self._advance)
+
+    async def _advance(self, replicas: Replicas, ids: Sequence[str] | None, changes: Changes) -> None:
+        for _, some in _pages(ids, CHANGED_AT_ONCE, 0):
+            call = _new_call()
+            decided = await replicas.decide(calls.Advance(self.name, call, some))
+            changes.made += len(decided.reply.ids) + _done(decided, call, REQUEUED)
 
 
 def _done(decided: Decided[Any], token: str, states: str) -> int:

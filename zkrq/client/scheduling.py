@@ -13,12 +13,14 @@ from zkrq.base.checks import Duration, check_id, check_name
 from zkrq.base.clock import now
 from zkrq.base.errors import ConfigError
 from zkrq.base.tasks import wait_set
-from zkrq.client.queue import Queue, encode_with
+from zkrq.client.queue import Queue, encode_with, push_encoded
 from zkrq.client.timetable import Key, ScheduleOptions, StoredSchedule, Timetable, checked, divided, with_progress
 
 if TYPE_CHECKING:
+    from zkrq.base.errors import Receipt
     from zkrq.client.client import Client
     from zkrq.client.schedules import Recurring
+    from zkrq.operations.push import PushOptions
 
 T = TypeVar("T")
 
@@ -151,6 +153,19 @@ class StoredSchedules:
         """Push again for a schedule, at the moments that come from now on."""
         key, at = self._key(queue, name), now()
         return await self._change(key, lambda table: table.resumed(key, at))
+
+    async def run_now(self, queue: Named | str, name: str) -> Receipt:
+        """Push the item of a schedule now, with its options, whether it is paused or not; its moments stay as they are.
+
+        Raises as ``push``; ``ConfigError`` also if code makes the item, which only a program that has that code can.
+        """
+        key = self._key(queue, name)
+        entry = (await self._client.schedule_store.read()).entries.get(key)
+        if entry is None:
+            raise ConfigError(f"{key} is not stored; nothing was pushed")
+        if entry.payload is None:
+            raise ConfigError(f"{key}: code makes its item: give it one by change()")
+        return await push_encoded(self._open_queue(key.queue), entry.payload, **cast("PushOptions", entry.options))
 
     async def remove(self, queue: Named | str, name: str) -> None:
         """Remove a schedule.  Items that were pushed stay."""

@@ -231,6 +231,28 @@ DEAD_LETTERS = Operation(
     subject="manage",
 )
 
+_CONDITIONS = tuple(FIND.by_name[name] for name in ("key", "header", "error", "group"))
+
+ADVANCE = Operation(
+    "advance",
+    "Have items that are scheduled, or wait for their next attempt, be ready immediately: those named, or those of "
+    "which all that is given holds.",
+    (
+        Parameter("ids", Many(ID.kind, LETTERS_MAX, 1), "Ids of items; others are skipped.", "those that are found"),
+        *_CONDITIONS,
+    ),
+    tuple(Excludes("ids", each.name) for each in _CONDITIONS),
+    Record(
+        "Advanced",
+        "Items are ready.",
+        (Field("advanced", Count(), "How many. In an ordered group they stay behind those before them."),),
+    ),
+    "POST",
+    "/queues/{queue}/advance",
+    command="advance",
+    subject="manage",
+)
+
 REDRIVE = Operation(
     "redrive",
     "Queue dead letters again, with no attempts: those named, those of a group, or all.",

@@ -108,7 +108,7 @@ class _EndsAfterItsDelay(Rule):
         wait = wait_of(given)
         if given["at_latest"] < wait:
             end = f"{wording.name('at_latest')} is {given['at_latest']:g} s"
-            raise ConfigError(f"{end}, less than the delay of {wait:g} s: give at least as much")
+            raise ConfigError(f"{end}, less than the delay of {wait:g} s")
 
 
 RECEIPT = Record(

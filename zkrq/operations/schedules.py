@@ -10,7 +10,7 @@ from zkrq.base.checks import MAX_ID, Duration, check_duration, check_id
 from zkrq.base.errors import ConfigError
 from zkrq.operations.kinds import Choice, Content, Count, Flag, Kind, Many, Moment, Seconds, Text
 from zkrq.operations.operation import PYTHON, Failure, Field, Operation, Parameter, Record, Rule, Section, Wording
-from zkrq.operations.push import LIFE, PUSH, WINDOW
+from zkrq.operations.push import LIFE, PUSH, RECEIPT, WINDOW
 from zkrq.protocol.clocks import PUT_WINDOW
 from zkrq.protocol.recurring import MISSED
 
@@ -199,6 +199,18 @@ PAUSE_SCHEDULE = _on_schedule("pause", "Push nothing more for a schedule, until 
 
 RESUME_SCHEDULE = _on_schedule("resume", "Push again for a schedule, at the moments that come.")
 
+RUN_SCHEDULE_NOW = Operation(
+    "run_schedule_now",
+    "Push the item of a schedule now, also while it is paused; its moments stay as they are.",
+    result=RECEIPT,
+    failures=(UNKNOWN,),
+    method="POST",
+    path="/queues/{queue}/schedules/{name}/run-now",
+    repeatable=False,
+    command="schedules run-now",
+    subject="schedules",
+)
+
 REMOVE_SCHEDULE = Operation(
     "remove_schedule",
     "Remove a schedule, if there is one. What it has pushed stays.",
@@ -211,6 +223,14 @@ REMOVE_SCHEDULE = Operation(
 
 SCHEDULES: Mapping[str, Operation] = {
     each.name: each
-    for each in (LIST_SCHEDULES, GET_SCHEDULE, PUT_SCHEDULE, PAUSE_SCHEDULE, RESUME_SCHEDULE, REMOVE_SCHEDULE)
+    for each in (
+        LIST_SCHEDULES,
+        GET_SCHEDULE,
+        PUT_SCHEDULE,
+        PAUSE_SCHEDULE,
+        RESUME_SCHEDULE,
+        RUN_SCHEDULE_NOW,
+        REMOVE_SCHEDULE,
+    )
 }
 """The operations on schedules, by name."""

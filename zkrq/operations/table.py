@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from zkrq.operations.claims import ACK, ACK_MANY, BURY, CLAIM, CLAIM_PLACE, EXTEND, NACK, PROGRESS, RELEASE, SAVE
-from zkrq.operations.items import CANCEL, DEAD_LETTERS, FIND, GET, HISTORY, REDRIVE, RESULT
+from zkrq.operations.items import ADVANCE, CANCEL, DEAD_LETTERS, FIND, GET, HISTORY, REDRIVE, RESULT
 from zkrq.operations.push import PUSH, PUSH_MANY
 from zkrq.operations.queues import CONSUMERS, GROUPS, PAUSE, QUEUE_PLACE, QUEUE_STATISTICS, RESUME, STATISTICS
 from zkrq.operations.schedules import NAME, SCHEDULES
@@ -44,6 +44,7 @@ OPERATIONS: Mapping[str, Operation] = {
         CANCEL,
         DEAD_LETTERS,
         REDRIVE,
+        ADVANCE,
         *SCHEDULES.values(),
     )
 }

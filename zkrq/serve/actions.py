@@ -51,6 +51,7 @@ OUTCOMES: Mapping[str, str] = {
     "settings": "The settings of {queue} are changed, for all programs.",
     "redrive": "{letters} of {queue} queued again.",
     "discard": "{letters} of {queue} removed.",
+    "advance": "{items} of {queue} ready: no longer waiting for the moment.",
     "cancel": "The item is removed.",
     "signalled": "The item is removed, and the process that works on it is told to stop.",
     "cancelled": "{items} of {queue} removed; processes that worked on any are told to stop.",
@@ -144,6 +145,10 @@ async def _discard(queue: Queue[bytes], ids: Sequence[str] | None) -> Outcome:
     return Outcome("discard", done, done if ids is None else len(ids))
 
 
+async def _advance(queue: Queue[bytes], ids: Sequence[str] | None) -> Outcome:
+    return Outcome("advance", await queue.advance(ids or ()), len(ids or ()))
+
+
 async def _cancel(queue: Queue[bytes], ids: Sequence[str] | None) -> Outcome:
     if ids and len(ids) > 1:
         outcomes = await queue.cancel_many(ids)
@@ -160,6 +165,7 @@ ACTIONS: Mapping[str, Callable[[Queue[bytes], Sequence[str] | None], Awaitable[O
     "resume": _resume,
     "redrive": _redrive,
     "discard": _discard,
+    "advance": _advance,
     "cancel": _cancel,
 }
 """What the buttons do, by the last word of their path; the ids are those of the items, None: all dead letters."""

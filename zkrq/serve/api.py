@@ -24,7 +24,7 @@ from zkrq.operations.table import OPERATIONS
 from zkrq.serve.bodies import claimed, found, stored, told
 from zkrq.serve.calls import make_router
 from zkrq.serve.holding import Kept
-from zkrq.serve.problems import Busy, NoSuchItem, describe_error, headers_of, kind_of
+from zkrq.serve.problems import Busy, NoneNamed, NoSuchItem, describe_error, headers_of, kind_of
 from zkrq.serve.watching import takes_pushes
 
 if TYPE_CHECKING:
@@ -272,6 +272,12 @@ class Api:
     async def redrive(self, queue: str, body: Body | None) -> Response:
         wanted = body.given() if body else {}
         return JSONResponse({"redriven": await self._queues[queue].redrive(**wanted)})
+
+    async def advance(self, queue: str, body: Body | None) -> Response:
+        wanted = body.given() if body else {}
+        if not wanted:
+            raise NoneNamed
+        return JSONResponse({"advanced": await self._queues[queue].advance(**wanted)})
 
 
 def _values(operation: Operation, body: Body | None) -> dict[str, Any]:

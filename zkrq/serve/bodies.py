@@ -134,6 +134,8 @@ def _type_in_request(name: str, kind: kinds.Kind[Any]) -> Any:
             return body_of(section)
         case kinds.Moment():
             return Annotated[_bounded(datetime, kind), BeforeValidator(kind.read), _check(name, kind)]
+        case kinds.Header():
+            return Annotated[_bounded(str, kind), AfterValidator(kind.read), _check(name, kind)]
         case _:
             return Annotated[_bounded(_TYPES[type(kind)], kind), _check(name, kind)]
 

@@ -45,6 +45,10 @@ class NoSuchSchedule(ZkrqError):
     """The queue has no schedule of this name."""
 
 
+class NoneNamed(ZkrqError):
+    """nothing says which items are meant: ids, or a key, a header, an error or a group"""
+
+
 class BadSchedule(ZkrqError):
     """The schedule cannot be stored."""
 
@@ -87,6 +91,7 @@ KINDS: dict[type[ZkrqError], Kind] = {
     Busy: Kind("Busy", 503, "nothing", "retry later"),
     NoSuchItem: Kind("NoSuchItem", 404, "nothing", "nothing: there is no such item"),
     NoSuchSchedule: Kind("NoSuchSchedule", 404, "nothing", "nothing: there is no such schedule"),
+    NoneNamed: BAD_REQUEST,
     BadSchedule: Kind("BadSchedule", 400, "nothing", "fix the request"),
     Closed: Kind("Closed", 503, "nothing", "retry with another server, or later"),
     # Other arguments are checked before: what is left lies with the servers, or with this one's rights.

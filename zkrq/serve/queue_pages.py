@@ -266,7 +266,7 @@ class QueuePages:
         by_script = "hx-request" in request.headers
         try:
             form = await self._with_ids(queue, form)
-            if form.ids == () or (form.ids is None and verb == "cancel"):
+            if form.ids == () or (form.ids is None and verb in ("cancel", "advance")):
                 text = "No item was chosen, or none of the group is left."
                 return self._showing.message(400, "Nothing to do", text, _address(queue.name, verb, form))
             if not form.confirmed and (asked := await _ask(queue, verb, form)):

@@ -40,9 +40,14 @@ async def _resume(schedules: StoredSchedules, queue: str, name: str) -> None:
     await schedules.resume(queue, name)
 
 
+async def _run_now(schedules: StoredSchedules, queue: str, name: str) -> None:
+    await schedules.run_now(queue, name)
+
+
 ACTIONS: Mapping[str, Callable[[StoredSchedules, str, str], Awaitable[None]]] = {
     "pause": _pause,
     "resume": _resume,
+    "run-now": _run_now,
     "remove": _remove,
 }
 """What the buttons of the page do, by the last word of their path."""
@@ -50,6 +55,7 @@ ACTIONS: Mapping[str, Callable[[StoredSchedules, str, str], Awaitable[None]]] = 
 NOTICES: Mapping[str, str] = {
     "pause": "{} is paused: nothing is pushed until it is resumed.",
     "resume": "{} is resumed: it pushes again at its next moment.",
+    "run-now": "The item of {} is pushed; its moments stay as they are.",
     "remove": "{} is removed. What it has pushed stays.",
 }
 """What the page says after each."""

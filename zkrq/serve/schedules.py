@@ -9,6 +9,7 @@ from fastapi import Response
 from fastapi.responses import JSONResponse
 
 from zkrq.base.errors import ConfigError
+from zkrq.operations.push import RECEIPT
 from zkrq.operations.schedules import SCHEDULE, SCHEDULES
 from zkrq.serve.bodies import with_item
 from zkrq.serve.calls import make_router
@@ -67,6 +68,13 @@ class ScheduleApi:
     async def resume_schedule(self, queue: str, name: str) -> Response:
         await self._existing(queue, name)
         return _tell(await self._schedules.resume(queue, name))
+
+    async def run_schedule_now(self, queue: str, name: str) -> Response:
+        await self._existing(queue, name)
+        try:
+            return JSONResponse(RECEIPT.tell(await self._schedules.run_now(self._queues[queue], name)))
+        except ConfigError as error:
+            raise BadSchedule(str(error)) from error
 
     async def remove_schedule(self, queue: str, name: str) -> Response:
         found = await self._schedules.get(queue, name)

@@ -172,6 +172,7 @@ class Queue(Generic[T]):
     cancel_many = blocking(queue.Queue[T].cancel_many)
     discard = blocking(queue.Queue[T].discard)
     redrive = blocking(queue.Queue[T].redrive)
+    advance = blocking(queue.Queue[T].advance)
 
 
 class ResultReceipt(Receipt, Generic[R]):

@@ -72,4 +72,5 @@ class StoredSchedules:
 
     pause = blocking(scheduling.StoredSchedules.pause)
     resume = blocking(scheduling.StoredSchedules.resume)
+    run_now = blocking(scheduling.StoredSchedules.run_now)
     remove = blocking(scheduling.StoredSchedules.remove)

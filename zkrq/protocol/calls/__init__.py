@@ -10,6 +10,8 @@ from 0.
 """
 
 from zkrq.protocol.calls.administration import (
+    Advance,
+    AdvanceReply,
     Cancel,
     CancelReply,
     Clear,
@@ -141,6 +143,8 @@ __all__ = [
     "Adopt",
     "AdoptReply",
     "Adopted",
+    "Advance",
+    "AdvanceReply",
     "Affirm",
     "Apply",
     "ApplyNew",

@@ -1,4 +1,4 @@
-"""Let an operator decide: cancel, redrive, clear, pause, declare limits, delete."""
+"""Let an operator decide: cancel, redrive, advance, clear, pause, declare limits, delete."""
 
 from __future__ import annotations
 
@@ -49,6 +49,23 @@ class Redrive(Decision[RedriveReply]):
     queue: str
     skip: int
     count: int
+    call: str
+    items: Sequence[str] = ()
+
+
+class AdvanceReply(NamedTuple):
+    """``ids``: items that are ready by this call."""
+
+    ids: Sequence[bytes]
+    records: Records
+
+
+@dataclass(frozen=True, slots=True)
+class Advance(Decision[AdvanceReply]):
+    """Have those of ``items`` that wait for their moment, or for their next attempt, be ready immediately."""
+
+    script: ClassVar[str] = "advance"
+    queue: str
     call: str
     items: Sequence[str] = ()
 
