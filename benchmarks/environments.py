@@ -17,6 +17,8 @@ PATIENCE = 600
 POLICY = Path("/usr/sbin/policy-rc.d")
 """Program that Debian asks whether an installed service may be started."""
 
+NODE_PACKAGES = ("bullmq@6.7.0", "ioredis@6.0.0")
+
 
 def prepare(folder: Path, sheet: Sheet) -> dict[str, Path]:
     """Make what is missing; return the Python of each environment.  A failure is remarked, and nothing fails."""
@@ -66,6 +68,23 @@ def _environment(folder: Path, wanted: list[str], sheet: Sheet) -> Path:
         return python
     stamp.write_text(digest)
     return python
+
+
+def prepare_node(folder: Path, sheet: Sheet) -> Path | None:
+    """Install the peers that run in Node.js; return the folder of their packages, None if that is not possible."""
+    modules, stamp = folder / "node_modules", folder / "stamp"
+    wanted = " ".join(NODE_PACKAGES)
+    if stamp.exists() and stamp.read_text() == wanted:
+        return modules
+    folder.mkdir(parents=True, exist_ok=True)
+    print(f"bench: installing {wanted} into {folder}", flush=True)
+    try:
+        _run("npm", "install", "--prefix", str(folder), "--ignore-scripts", "--no-audit", "--no-fund", *NODE_PACKAGES)
+    except (OSError, subprocess.SubprocessError) as error:
+        sheet.remark(f"peers: {wanted} could not be installed: {_last_line(error)}")
+        return None
+    stamp.write_text(wanted)
+    return modules
 
 
 def _install_packages(sheet: Sheet) -> None:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import subprocess
 from asyncio.subprocess import Process
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -28,15 +29,30 @@ async def start(python: Path, module: str, orders: Mapping[str, object], *, grou
 
     Raises ``ProgramFailed``.
     """
+    return await spawn([str(python), "-m", module], orders, group=group)
+
+
+async def spawn(
+    command: Sequence[str],
+    orders: Mapping[str, object],
+    *,
+    group: int | None = None,
+    environment: Mapping[str, str] | None = None,
+) -> Process:
+    """Start any command that reads its orders in the same way; ``environment``: variables beside this process's.
+
+    Raises ``ProgramFailed``.
+    """
     try:
         return await asyncio.create_subprocess_exec(
-            *(str(python), "-m", module, json.dumps(orders)),
+            *(*command, json.dumps(orders)),
             cwd=ROOT,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             limit=LINE_MAX,
             process_group=group,
+            env={**os.environ, **(environment or {})},
         )
     except OSError:
         raise ProgramFailed("its environment is missing") from None
