@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import median
 
-from benchmarks import client_memory, contest, curve, fleet, growth, held, latency, limit, throughput
+from benchmarks import client_memory, contest, curve, fleet, flow_costs, growth, held, latency, limit, throughput
 from benchmarks.sheet import Sheet, Topic, figure
 
 
@@ -84,6 +84,7 @@ def bars(sheet: Sheet) -> Sequence[Bar]:
             tuple(sheet.values(client_memory.MEMORY, "1,000,000", "whole process")),
             unit="MiB",
         ),
+        *_flows(sheet),
     )
 
 
@@ -151,6 +152,42 @@ def _moderate(sheet: Sheet) -> Sequence[Bar]:
                 _ratio(sheet, steady, fleet.ZKRQ, fleet.NATS, column),
             )
             for what, wanted, column in spread
+        ),
+    ]
+
+
+def _flows(sheet: Sheet) -> Sequence[Bar]:
+    members = flow_costs.MEMBERS
+    return [
+        Bar(
+            "script calls of a flow, from its begin to its end, three servers, one queue",
+            19,
+            tuple(sheet.values(flow_costs.CALLS, "in all", "calls")),
+            unit="calls",
+        ),
+        Bar(
+            "from the last ack to what continues / a lone item from its push to its handler, p50",
+            3,
+            _ratio(sheet, flow_costs.CONTINUES, "from the ack's return", "a lone item", "p50"),
+        ),
+        Bar(
+            "memory of a member in the index, 100,000 members in bundles",
+            2,
+            tuple(sheet.values(flow_costs.INDEX, "100,000", "bytes")),
+            unit="bytes",
+        ),
+        *(
+            Bar(
+                f"{part} of a member / of a lone item, processor time",
+                1.1,
+                _ratio(sheet, members, "member", "lone", part),
+            )
+            for part in ("push", "claim and ack")
+        ),
+        Bar(
+            "a saved state of 100 bytes / an ack, p50",
+            1,
+            _ratio(sheet, flow_costs.SAVES, "save, 100 bytes", "ack", "p50"),
         ),
     ]
 
