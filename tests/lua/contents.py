@@ -9,7 +9,7 @@ from typing import NamedTuple
 from tests.lines import entries_in, entry_of, faults_of_groups, waiting_in_order
 from zkrq.protocol import calls
 from zkrq.protocol.flows import Kind
-from zkrq.protocol.records import HELD, MEMBER, NEVER_US, SAVED_FIELD, VERSION_BYTES, Bundle, ItemRecord, State
+from zkrq.protocol.records import HELD, MEMBER, NEVER_US, SAVED_FIELD, VERSION_BYTES, Bundle, ItemRecord, Opens, State
 
 FLOW = "\1flow "
 """Before the name of a flow, in the id of its record."""
@@ -207,7 +207,7 @@ def flow_entries(id: str, bundle: Bundle) -> Iterator[bytes]:
         yield _flow_entry(Kind.RUNS, id.removeprefix(FLOW), "")
     flow, held_for = (bundle.fields.get(kind, b"").decode() for kind in (MEMBER, HELD))
     if held_for and bundle.states == "R" and bundle.own[0].moment_us >= NEVER_US:
-        yield _flow_entry(Kind.HELD, held_for, id)
+        yield _flow_entry(Kind.HELD_FOR_FAILURE if held_for[0] == Opens.FAILURE else Kind.HELD, held_for[1:], id)
     if not flow:
         return
     if not {"Q", "R", "C"}.isdisjoint(bundle.states):

@@ -260,12 +260,14 @@ class Turned(NamedTuple):
 
 
 class Settled(NamedTuple):
-    """The reply of ``settle``; an outcome is 0 if a claim of it is lost, and ``lost`` has the positions of all."""
+    """The reply of ``settle``; an outcome is 0 if a claim of it is lost, and ``lost`` has the positions of all.
+    ``due``: flows about which something may be decided now."""
 
     outcomes: list[int]
     decided: dict[str, Decided]
     dropped_letters: int
     lost: list[list[int]]
+    due: list[str]
 
 
 class Copy(NamedTuple):

@@ -242,10 +242,9 @@ class OneServer(Connection):
 
     def settle(self, *claims: Settlement, trim: int = 1, **options: Argument) -> Settled:
         call = calls.Settle(self.queue, 0, 0, [claim.call for claim in claims], trim=bool(trim))
-        dropped, lost, records = self._ask(call, options)
-        return Settled(
-            [int(not positions) for positions in lost], read_decided(records.flat), dropped, [[*each] for each in lost]
-        )
+        dropped, lost, records, due = self._ask(call, options)
+        outcomes, decided = [int(not positions) for positions in lost], read_decided(records.flat)
+        return Settled(outcomes, decided, dropped, [[*each] for each in lost], [flow.decode() for flow in due])
 
     def results(
         self, *ids: str, waiter: str = "", **options: Argument

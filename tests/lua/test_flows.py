@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from typing import cast
+
 import pytest
 
 from tests.lua.entries import BUNDLE, Applied, Decided, read_decided
 from tests.lua.one_server import OneServer, wait_ms
 from zkrq.protocol import calls
-from zkrq.protocol.calls import item_id
-from zkrq.protocol.flows import CANCELLED, DONE, Stage
+from zkrq.protocol.calls import bundle_and_position, item_id
+from zkrq.protocol.flows import CANCELLED, DONE, FAILED, Stage
 from zkrq.protocol.payloads import join
-from zkrq.protocol.records import HELD, MEMBER, fresh, with_fields
+from zkrq.protocol.records import HELD, MEMBER, Opens, fresh, held_for, with_fields
 from zkrq.protocol.replies import Status
 
 FLOW = "import-7"
@@ -23,19 +25,28 @@ KEEP_MS = 60_000
 
 
 def steer(
-    server: OneServer, verb: str, *, flow: str = FLOW, stamp: int = 0, keep_ms: int = KEEP_MS, epoch: int | None = None
+    server: OneServer,
+    verb: str,
+    *,
+    flow: str = FLOW,
+    stamp: int = 0,
+    keep_ms: int = KEEP_MS,
+    policy: str = "",
+    deadline_ms: int = 0,
+    leg: str = "",
+    remaining: str = "",
 ) -> calls.SteerReply:
-    return server.ask(calls.Steer(server.queue, flow, verb, stamp, keep_ms), epoch=epoch)
+    return server.ask(calls.Steer(server.queue, flow, verb, stamp, keep_ms, policy, deadline_ms, leg, remaining))
 
 
-def stage(server: OneServer, verb: str, *, flow: str = FLOW, stamp: int = 0) -> Stage:
-    return Stage(steer(server, verb, flow=flow, stamp=stamp).now.decode())
+def stage(server: OneServer, verb: str, *, flow: str = FLOW, stamp: int = 0, remaining: str = "") -> Stage:
+    return Stage(steer(server, verb, flow=flow, stamp=stamp, remaining=remaining).now.decode())
 
 
 def left(server: OneServer, flow: str = FLOW) -> tuple[str, set[str]]:
     """Kinds of what is left, and bundles that hold the flow up."""
     reply = server.ask(calls.FlowMembers(server.queue, flow))
-    return reply.kinds.decode(), {id.decode() for id in reply.bundles}
+    return reply.kinds.decode(), {bundle_and_position(item.id.decode())[0] for item in reply.items}
 
 
 def member(server: OneServer, id: str, size: int = 0, *, flow: str = FLOW) -> calls.Put:
@@ -43,8 +54,10 @@ def member(server: OneServer, id: str, size: int = 0, *, flow: str = FLOW) -> ca
     return calls.Put(id, record, join([b"payload"] * (size or 1)))
 
 
-def following(server: OneServer, id: str, flow: str = FLOW) -> calls.Put:
-    return calls.Put(id, with_fields(fresh(0, server.now_ms()), {HELD: flow.encode()}), join([b"then"]))
+def following(server: OneServer, id: str, flow: str = FLOW, *, opens: Opens = Opens.THEN) -> calls.Put:
+    return calls.Put(
+        id, with_fields(fresh(0, server.now_ms()), {HELD: held_for(flow.encode(), opens)}), join([b"then"])
+    )
 
 
 def push_plain(server: OneServer, *puts: calls.Put) -> None:
@@ -303,3 +316,258 @@ def test_groups_are_not_taken_for_flows(begun: OneServer) -> None:
     begun.clear(10)
     assert left(begun) == ("M", {"a"})
     assert begun.contents().faults == []
+
+
+# -- several queues --------------------------------------------------------------------------------------------------
+
+
+def legs(reply: calls.SteerReply) -> list[str]:
+    return [leg.decode() for leg in reply.legs]
+
+
+def test_home_names_its_legs_each_once_and_their_joining_raises_the_stamp(begun: OneServer) -> None:
+    assert legs(steer(begun, "join", leg="reports")) == ["reports"]
+    steer(begun, "seal")
+    joined = steer(begun, "join", leg="prices")
+    assert (legs(joined), joined.stamp) == (["reports", "prices"], 2)
+    again = steer(begun, "join", leg="reports")
+    assert (legs(again), again.stamp) == (["reports", "prices"], 2)
+    assert stage(begun, "end", stamp=1) is Stage.SEALED
+    assert begun.contents().faults == []
+
+
+def test_a_flow_has_no_more_legs_than_that(begun: OneServer) -> None:
+    for number in range(33):
+        steer(begun, "join", leg=f"q{number}")
+    assert legs(steer(begun, "look")) == [f"q{number}" for number in range(32)]
+
+
+def test_what_came_to_life_in_a_leg_raises_the_stamp(begun: OneServer) -> None:
+    steer(begun, "seal")
+    assert steer(begun, "live").stamp == 1
+    assert stage(begun, "end") is Stage.SEALED
+    assert stage(begun, "end", stamp=1) is Stage.ENDED
+    assert steer(begun, "live").now == b"E"
+    assert steer(begun, "join", leg="late").now == b"E"
+
+
+def test_what_is_left_in_a_leg_holds_the_flow_up(begun: OneServer) -> None:
+    steer(begun, "join", leg="reports")
+    steer(begun, "seal")
+    for left_there in ("L", "D", "M"):
+        assert stage(begun, "end", stamp=1, remaining=left_there) is Stage.SEALED
+    ended = steer(begun, "end", stamp=1, remaining="DV,40,1,0")
+    assert (ended.now, ended.outcome) == (b"E", FAILED)
+
+
+def test_a_flow_with_legs_stays_due_until_all_have_opened(begun: OneServer) -> None:
+    steer(begun, "join", leg="reports")
+    steer(begun, "seal")
+    ended = steer(begun, "end", stamp=1, remaining=",40,0,2")
+    assert (ended.outcome, ended.is_closed, legs(ended)) == (DONE, False, ["reports"])
+    (row,) = begun.ask(calls.FlowPage(begun.queue)).rows
+    assert (row.name.decode(), row.stage, row.is_due) == (FLOW, b"E", 1)
+    assert open_held(begun)[0] == 0
+    assert legs(steer(begun, "look")) == ["reports"]
+    closed = steer(begun, "close")
+    assert (closed.outcome, closed.is_closed, legs(closed)) == (DONE, True, [])
+    assert begun.ask(calls.FlowPage(begun.queue)).rows == []
+    told = begun.ask(calls.FlowMembers(begun.queue, FLOW))
+    assert (told.stage, told.outcome, told.done, told.died, told.missed) == (b"E", DONE, 40, 0, 2)
+    assert begun.contents().faults == []
+
+
+def test_a_flow_is_not_closed_while_something_is_held(begun: OneServer) -> None:
+    push_decided(begun, following(begun, "then"))
+    steer(begun, "finish")
+    assert not steer(begun, "close").is_closed
+    open_held(begun)
+    assert steer(begun, "look").is_closed
+
+
+def test_a_leg_ends_as_home_says_and_opens_what_it_holds(server: OneServer) -> None:
+    steer(server, "begin", policy="l")
+    push_decided(server, following(server, "then"))
+    assert stage(server, "end") is Stage.OPEN
+    opened = server.ask(calls.OpenHeld(server.queue, FLOW, "done"))
+    assert opened.opened == 1
+    told = steer(server, "look")
+    assert (told.now, told.outcome, told.is_closed) == (b"E", DONE, True)
+    assert ack_all(server) == ["then"]
+    assert server.ask(calls.OpenHeld(server.queue, FLOW, "cancelled")).opened == 0
+    assert steer(server, "look").outcome == DONE
+    assert stage(server, "begin") is Stage.ENDED
+    assert stage(server, "again") is Stage.OPEN
+    assert server.contents().faults == []
+
+
+def test_a_leg_is_due_when_nothing_lives_there(server: OneServer) -> None:
+    steer(server, "begin", policy="l")
+    push_plain(server, member(server, "a"))
+    (row,) = server.ask(calls.FlowPage(server.queue)).rows
+    assert (row.kinds, row.is_due) == (b"L", 0)
+    assert server.settle(*server.claim().settle("ack")).due == [FLOW]
+
+
+# -- outcomes --------------------------------------------------------------------------------------------------------
+
+
+def test_a_settlement_tells_which_flows_are_due(begun: OneServer) -> None:
+    push_plain(begun, member(begun, "a"), member(begun, "b"), member(begun, "c"))
+    assert begun.settle(*begun.claim(count=1).settle("ack")).due == []
+    steer(begun, "seal")
+    assert begun.settle(*begun.claim(count=1).settle("ack")).due == []
+    assert begun.settle(*begun.claim(count=1).settle("nack")).due == []
+    assert begun.settle(*begun.claim(count=1).settle("bury", 0, "why")).due == [FLOW]
+
+
+def test_a_turn_tells_which_flows_are_due(begun: OneServer) -> None:
+    push_plain(begun, member(begun, "a"))
+    steer(begun, "seal")
+    (claim,) = begun.claim().settle("ack")
+    turn = calls.Turn(begun.queue, "ann", 9, 1, 1000, "", 0, "X", 0, 0, items=[claim.call])
+    assert begun.ask(turn).due == [FLOW.encode()]
+
+
+def test_a_queue_without_flows_gets_no_word_more(server: OneServer) -> None:
+    asked: list[calls.Settle] = []
+    for queue in ("one", "two"):
+        server.queue = queue
+        server.put("a")
+        asked.append(calls.Settle(queue, 0, 0, [each.call for each in server.claim().settle("ack")]))
+    one, two = cast("list[list[bytes]]", server.answers(*asked))
+    assert (len(one), len(two)) == (4, 4)
+
+
+@pytest.mark.parametrize(
+    ("outcome", "opened"), [("done", {"then", "always"}), ("failed", {"failure", "always"}), ("cancelled", set[str]())]
+)
+def test_what_was_held_is_opened_as_the_flow_has_ended(server: OneServer, outcome: str, opened: set[str]) -> None:
+    steer(server, "begin", policy="l")
+    puts = [following(server, opens.name.lower(), opens=opens) for opens in Opens]
+    push_decided(server, *puts)
+    assert left(server)[0] == "WV"
+    assert server.ask(calls.OpenHeld(server.queue, FLOW, outcome)).opened == 3
+    assert set(ack_all(server)) == opened
+    assert server.contents().faults == []
+
+
+def test_a_dead_letter_fails_the_flow_if_something_is_held_for_that(begun: OneServer) -> None:
+    push_decided(begun, following(begun, "undo", opens=Opens.FAILURE), following(begun, "then"))
+    push_plain(begun, member(begun, "a"))
+    steer(begun, "seal")
+    begun.settle(*begun.claim().settle("bury", 0, "why"))
+    ended = steer(begun, "end")
+    assert (ended.now, ended.outcome) == (b"E", FAILED)
+    assert open_held(begun)[0] == 2
+    assert ack_all(begun) == ["undo"]
+    assert begun.contents().faults == []
+
+
+def test_what_was_missed_may_be_as_good_as_acked(server: OneServer) -> None:
+    steer(server, "begin", policy="m")
+    push_plain(server, member(server, "a"))
+    steer(server, "seal")
+    server.cancel("a")
+    ended = steer(server, "end")
+    assert (ended.now, ended.outcome) == (b"E", DONE)
+
+
+def test_a_failing_flow_removes_queued_members_and_awaits_claimed_ones(begun: OneServer) -> None:
+    push_decided(begun, following(begun, "undo", opens=Opens.FAILURE))
+    push_plain(begun, member(begun, BUNDLE, 3), member(begun, "b"))
+    claimed = begun.claim(count=1)
+    assert stage(begun, "fail") is Stage.FAILING
+    assert is_refused(begun, member(begun, "late"))
+    assert push_decided(begun, member(begun, "late")) == ["E"]
+    assert open_held(begun)[0] == 3
+    assert left(begun)[0] == "LMV"
+    assert stage(begun, "end") is Stage.FAILING
+    assert begun.settle(*claimed.settle("ack")).due == [FLOW]
+    ended = steer(begun, "end")
+    assert (ended.now, ended.outcome) == (b"E", FAILED)
+    assert open_held(begun)[0] == 1
+    assert ack_all(begun) == ["undo"]
+    assert begun.contents().faults == []
+
+
+def test_a_flow_that_fails_fast_is_due_at_its_first_dead_letter(server: OneServer) -> None:
+    steer(server, "begin", policy="f")
+    push_plain(server, member(server, "a"), member(server, "b"))
+    assert server.settle(*server.claim().settle("bury", 0, "why")).due == [FLOW]
+
+
+def test_a_cancelled_flow_removes_its_queued_members_and_claimed_ones_if_that_is_asked_for(begun: OneServer) -> None:
+    push_plain(begun, member(begun, "a"), member(begun, "b"))
+    claimed = begun.claim(count=1)
+    cancelled = steer(begun, "cancel")
+    assert (cancelled.outcome, cancelled.is_closed) == (CANCELLED, False)
+    assert open_held(begun)[0] == 1
+    assert left(begun) == ("LM", {"a", "b"})
+    assert steer(begun, "look").is_closed
+    assert begun.settle(*claimed.settle("extend", 1000)).outcomes == [1]
+    assert begun.contents().faults == []
+
+
+def test_a_cancel_that_stops_removes_claimed_members_too(begun: OneServer) -> None:
+    push_plain(begun, member(begun, "a"))
+    claimed = begun.claim(count=1)
+    steer(begun, "cancel")
+    assert begun.ask(calls.OpenHeld(begun.queue, FLOW, stop=True)).opened == 1
+    assert begun.settle(*claimed.settle("ack")).outcomes == [0]
+    assert left(begun)[0] == "M"
+
+
+def test_a_flow_fails_once_its_deadline_has_passed(server: OneServer) -> None:
+    steer(server, "begin", deadline_ms=1)
+    wait_ms(5)
+    (row,) = server.ask(calls.FlowPage(server.queue)).rows
+    assert row.is_due == 1
+    assert stage(server, "look") is Stage.FAILING
+    assert stage(server, "end") is Stage.ENDED
+    assert steer(server, "look").outcome == FAILED
+
+
+def kept_open_until(server: OneServer, flow: str = FLOW) -> float | None:
+    """Until when a flow stays open, by the server's clock."""
+    own = server.contents().bundles[f"\1flow {flow}"].own
+    return own[0].moment_us if own else None
+
+
+def test_a_flow_fails_that_its_maker_does_not_keep_open(server: OneServer) -> None:
+    server.limits = {"OPEN_MS": 1}
+    steer(server, "begin")
+    wait_ms(5)
+    server.limits = {}
+    assert stage(server, "open") is Stage.FAILING
+    assert server.contents().faults == []
+
+
+def test_a_maker_keeps_its_flow_open_until_it_is_sealed(begun: OneServer) -> None:
+    first = kept_open_until(begun)
+    assert first
+    wait_ms(2)
+    assert stage(begun, "open") is Stage.OPEN
+    assert (kept_open_until(begun) or 0) > first
+    steer(begun, "seal")
+    assert kept_open_until(begun) is None
+    assert stage(begun, "open") is Stage.SEALED
+
+
+def test_people_are_told_what_has_become_of_members(begun: OneServer) -> None:
+    push_plain(begun, member(begun, BUNDLE, 4), member(begun, "b"))
+    claimed = begun.claim(count=2)
+    begun.settle(claimed.decided[BUNDLE].settle("ack", positions=[0]))
+    begun.settle(claimed.decided[BUNDLE].settle("bury", 0, "why", [1]))
+    begun.cancel(item_id(BUNDLE, 2))
+    told = begun.ask(calls.FlowMembers(begun.queue, FLOW))
+    assert (told.done, told.living, told.died, told.missed) == (1, 2, 1, 1)
+    expected = {("L", item_id(BUNDLE, 3)), ("L", "b"), ("D", item_id(BUNDLE, 1)), ("M", item_id(BUNDLE, 2))}
+    assert {(item.kind.decode(), item.id.decode()) for item in told.items} == expected
+
+
+def test_many_members_are_estimated(begun: OneServer) -> None:
+    begun.limits = {"LOOKED_MAX": 10}
+    push_plain(begun, *(member(begun, f"m{number:02}") for number in range(40)))
+    told = begun.ask(calls.FlowMembers(begun.queue, FLOW))
+    assert told.living == 40

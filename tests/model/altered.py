@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence, Set
-from typing import Final, TypeVar
+from typing import Any, Final, TypeVar
 
+from tests.model.content import QUEUE
 from tests.model.deciding import SettleAlone
 from tests.model.rules import Rule, Rules
 from tests.model.world import World
@@ -31,7 +32,7 @@ from zkrq.protocol.catchup import CatchUp
 from zkrq.protocol.copying import Moments, QueueCopy
 from zkrq.protocol.deciding import Decided, Deciding, SoFar
 from zkrq.protocol.eviction import Evicting
-from zkrq.protocol.flows import Kind, Look
+from zkrq.protocol.flows import Asked, Kind, Look, Stage, Tending, home_of
 from zkrq.protocol.operations import Operations
 from zkrq.protocol.pushing import Pushes
 from zkrq.protocol.records import Bundle, unpack
@@ -181,6 +182,7 @@ class AlteredOperations(Altered, Operations):
         super().__init__(on)
         self._began_with: Mapping[ServerId, Life] = {}
         self._stamp: int | None = None
+        self._is_failing = False
 
     def push_plain(
         self, queue: str, puts: Sequence[Put], *, map_number: int = 0, patient: bool = True
@@ -209,32 +211,54 @@ class AlteredOperations(Altered, Operations):
 
     # -- flows -------------------------------------------------------------------------------------------------------
 
-    def end_flow(self, queue: str, flow: str) -> Operation[Look]:
+    def end_flow(self, flow: str, *, stop: bool = False) -> Tending[Look]:
         self._stamp = None
-        return super().end_flow(queue, flow)
+        return super().end_flow(flow, stop=stop)
 
-    def look(self, queue: str, flow: str) -> Operation[SteerReply]:
-        if Rule.SEAL_IS_EVERYWHERE in self.on:
-            seen = yield from super().look(queue, flow)
+    def steer(self, queue: str, flow: str, verb: str, *, stamp: int = 0, **given: Any) -> Operation[SteerReply]:
+        is_leg = queue != home_of(flow)
+        if self._is_left_out(verb, is_leg=is_leg):
+            verb = "look"
+        if verb in ("seal", "look") and Rule.SEAL_IS_EVERYWHERE not in self.on:
+            seen = yield from self.ask_primary(Steer(QUEUE, flow, verb))
         else:
-            seen = yield from self.ask_primary(Steer(queue, flow, "look"))
-        if Rule.MISSED_IS_NOT_DONE in self.on:
-            return seen
-        return seen._replace(kinds=seen.kinds.translate(None, b"DM"))
-
-    def ask_servers(self, queue: str, flow: str) -> Operation[tuple[frozenset[str], list[bytes]]]:
-        if Rule.FLOW_ASKS_ALL not in self.on:
-            return frozenset(), []
-        left, bundles = yield from super().ask_servers(queue, flow)
-        if Rule.STAMP_IS_READ_FIRST not in self.on:
-            self._stamp = (yield from super().look(queue, flow)).stamp
+            stamp = stamp if self._stamp is None else self._stamp
+            seen = yield from super().steer(QUEUE, flow, verb, stamp=stamp, **given)
         if Rule.MISSED_IS_NOT_DONE not in self.on:
-            left -= {Kind.DEAD, Kind.MISSED}
-        return left, bundles if left else []
+            seen = seen._replace(kinds=seen.kinds.translate(None, b"DM"))
+        return seen
 
-    def steer(self, queue: str, flow: str, verb: str, *, stamp: int = 0, keep_ms: int = 0) -> Operation[SteerReply]:
-        stamp = stamp if self._stamp is None else self._stamp
-        return (yield from super().steer(queue, flow, verb, stamp=stamp, keep_ms=keep_ms))
+    def _is_left_out(self, verb: str, *, is_leg: bool) -> bool:
+        left_out = {
+            "join": Rule.HOME_NAMES_ITS_LEGS,
+            "live": Rule.LEG_RAISES_HOMES_STAMP,
+            "seal": Rule.LEGS_ARE_SEALED if is_leg else None,
+        }
+        rule = left_out.get(verb)
+        return rule is not None and rule not in self.on
+
+    def ask_legs(self, flow: str, look: Look) -> Tending[tuple[Sequence[Asked], bool]]:
+        self._is_failing = look.stage is Stage.FAILING
+        found, has_moved = yield from super().ask_legs(flow, look)
+        return found, has_moved and Rule.LEGS_ARE_LOOKED_AT_AGAIN in self.on
+
+    def ask_servers(self, queue: str, flow: str) -> Operation[Asked]:
+        if Rule.FLOW_ASKS_ALL not in self.on:
+            return Asked(frozenset(), frozenset(), ())
+        asked = yield from super().ask_servers(QUEUE, flow)
+        if Rule.STAMP_IS_READ_FIRST not in self.on and queue == home_of(flow):
+            self._stamp = (yield from super().steer(QUEUE, flow, "look")).stamp
+        if Rule.MISSED_IS_NOT_DONE not in self.on:
+            asked = asked._replace(kinds=asked.kinds - {Kind.DEAD, Kind.MISSED}, agreed=frozenset(), differing=())
+        if Rule.FAILING_WAITS not in self.on and self._is_failing:
+            asked = asked._replace(kinds=asked.kinds - {Kind.LIVING}, differing=())
+        return asked
+
+    def affirm(self, queue: str, bundles: Sequence[bytes]) -> Operation[Decided[Records]]:
+        return super().affirm(QUEUE, bundles)
+
+    def open_held(self, queue: str, flow: str, *, outcome: str = "", stop: bool = False) -> Operation[int]:
+        return super().open_held(QUEUE, flow, outcome=outcome, stop=stop)
 
     def is_settled(self, view: View) -> bool:
         return Rule.FLOW_WAITS_FOR_OTHERS not in self.on or super().is_settled(view)

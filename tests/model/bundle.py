@@ -22,6 +22,7 @@ from zkrq.protocol.records import (
     REQUEUED,
     SAVED_FIELD,
     Bundle,
+    Opens,
     Own,
     Row,
     State,
@@ -113,7 +114,12 @@ class Draft:
     @property
     def held_for(self) -> str:
         """The flow for whose end the item was held, empty: for none."""
-        return self._bundle.fields.get(HELD, b"").decode()
+        return self._bundle.fields.get(HELD, b"").decode()[1:]
+
+    @property
+    def opens(self) -> Opens:
+        """When such an item is opened."""
+        return Opens(self._bundle.fields[HELD][:1].decode())
 
     @property
     def is_living(self) -> bool:

@@ -67,9 +67,7 @@ def stage_of(packed: bytes | None) -> Stage:
     if packed is None:
         return Stage.UNKNOWN
     flow = unpack(packed)
-    if flow.states != PAUSED:
-        return Stage.ENDED
-    return Stage.SEALED if flow.text.startswith("1") else Stage.OPEN
+    return Stage(flow.text[0]) if flow.states == PAUSED else Stage.ENDED
 
 
 def is_itself(id: Item) -> bool:
@@ -329,10 +327,11 @@ class Work:
     def _raise_stamp(self, name: str) -> None:
         """Note that a member of a flow has come to life."""
         flow = self.open(flow_id(name))
-        if flow and flow.states[0] == PAUSED and Rule.LIFE_RAISES_THE_STAMP in self._scripts.on:
+        runs = flow and flow.states[0] == PAUSED and flow.text[0] != Stage.ENDED
+        if flow and runs and Rule.LIFE_RAISES_THE_STAMP in self._scripts.on:
             self.touch(flow)
-            is_sealed, stamp, keep_ms = flow.text.split()
-            flow.text = f"{is_sealed} {int(stamp) + 1} {keep_ms}"
+            stage, stamp, rest = flow.text.split(" ", 2)
+            flow.text = f"{stage} {int(stamp) + 1} {rest}"
 
     def commit(self) -> list[object]:
         """Store what was decided; return it, and what was told, as the reply carries it."""

@@ -115,8 +115,8 @@ class Deciding(Storing):
             if again:
                 self._enter(work, put, known, REFUSED)
             return b"L"
-        flow = new.fields.get(MEMBER, new.fields.get(HELD, b"")).decode()
-        if flow and self.stage_of(flow) not in (Stage.OPEN, Stage.SEALED):
+        flow = new.fields.get(MEMBER, new.fields.get(HELD, b"")[1:]).decode()
+        if flow and not self.stage_of(flow).takes_members:
             if again:
                 self._enter(work, put, known, REFUSED)
             return b"E"
@@ -181,7 +181,7 @@ class Deciding(Storing):
             return Answer(refusal)
         handed = [] if refusal else self._claim(work, call)
         verdict = refusal.value.encode() if refusal else calls.CLAIMED
-        return ok(-1, 0, handed, 0, 0, work.commit(), verdict, lost)
+        return ok(-1, 0, handed, 0, 0, work.commit(), verdict, lost, [])
 
     def _refusal(self, call: calls.Claim | calls.Turn) -> Status | None:
         """Return why a claim request gets nothing, None if it is not refused."""
@@ -352,7 +352,7 @@ class Deciding(Storing):
     def settle(self, epoch: int, call: calls.Settle) -> Answer:
         work = Work(self, epoch)
         outcomes = [self._settle_one(work, settlement) for settlement in call.items]
-        return ok(0, outcomes, work.commit())
+        return ok(0, outcomes, work.commit(), [])
 
     settle_alone = settle
 

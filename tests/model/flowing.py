@@ -6,9 +6,9 @@ and members of its own, and seals it while the other one may push still.  Member
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
-from typing import Any
+from typing import Any, TypeVar
 
 from tests.model.bundle import CLAIMED, DEAD, NEVER_US, Draft, unpack
 from tests.model.consumers import Consumer
@@ -21,18 +21,26 @@ from tests.model.rules import Rule
 from tests.model.runner import Client
 from tests.model.server import Server, content_of
 from tests.model.world import World
-from zkrq.protocol.calls import Apply, Call, Cancel, PushDecided, Put, Settle, Steer, item_id, runs
-from zkrq.protocol.flows import DONE, Kind, Look, Stage
+from zkrq.protocol.calls import Apply, Call, Cancel, PushDecided, Put, Settle, Steer, SteerReply, item_id, runs
+from zkrq.protocol.flows import DONE, FAILED, Kind, Look, Stage, Tending
 from zkrq.protocol.operations import Operations
 from zkrq.protocol.payloads import join
 from zkrq.protocol.pushing import Done, FlowOver, Known, Pushes
-from zkrq.protocol.records import HELD, MEMBER, VERSION_BYTES, Bundle, State, fresh, with_fields
+from zkrq.protocol.records import HELD, MEMBER, VERSION_BYTES, Bundle, Opens, State, fresh, held_for, with_fields
+from zkrq.protocol.shards import FIRST_VIEW
 from zkrq.protocol.steps import Answers, Ask, DecisionNeeded, Failure
+from zkrq.protocol.view import ServerId, View
 
-FLOW = "f"
+HOME, LEG = QUEUE, "leg"
+"""The queue on which the flow is begun, and, where there are two, the other one, on servers of its own."""
+
+FLOW = f"{HOME}/f"
 
 FOLLOWING = "then"
 """The item that follows the flow."""
+
+UNDOING = "undo"
+"""The one that follows it if it has failed, where there are two queues."""
 
 SIZES = (0, 1, 2)
 """Items of a bundle of members; 0: one that is alone."""
@@ -47,7 +55,11 @@ def member(number: int, size: int) -> Put:
 
 def following(id: str, number: int) -> Put:
     """A push of what follows."""
-    return Put(id, with_fields(fresh(0, number), {HELD: FLOW.encode()}), join([content_of(id.encode())]))
+    field = held_for(FLOW.encode(), Opens.FAILURE if id == UNDOING else Opens.THEN)
+    return Put(id, with_fields(fresh(0, number), {HELD: field}), join([content_of(id.encode())]))
+
+
+T = TypeVar("T")
 
 
 class Flowing(Client):
@@ -55,20 +67,68 @@ class Flowing(Client):
 
     TRIES = 3
 
+    def __init__(self, world: World) -> None:
+        super().__init__(world)
+        self.hands: dict[str, Client] = {HOME: self}
+        if world.leg:
+            self.hands[LEG] = Hand(world.leg, self)
+        self._has_joined = False
+
     def pause(self, most: int) -> Steps[None]:
         for _ in range(self.world.below(most)):
             yield PAUSE
+
+    def doze(self, step: Ask) -> Steps[None]:
+        """Take its time before something is asked in one of the queues."""
+        yield from ()
+
+    def ask(self, step: Ask) -> Steps[Answers]:
+        yield from self.doze(step)
+        return (yield from super().ask(step))
+
+    def tend(self, tending: Tending[T]) -> Steps[T]:
+        """Carry out what is about several queues.  Raises ``Failure``."""
+        result: Any = None
+        try:
+            while True:
+                queue, operation = tending.send(result)
+                result = yield from self.hands[queue].run(operation)
+                if isinstance(result, int):
+                    self.world.ledger.flow.counts["opened"] += result
+                elif isinstance(result, SteerReply) and queue == HOME:
+                    self.told(Stage(result.now.decode()), result.outcome)
+        except StopIteration as stop:
+            return stop.value
+        finally:
+            tending.close()
 
     def steer(self, verb: str) -> Steps[Stage]:
         """How far the flow is then; unknown where that cannot be said."""
         for _ in range(self.TRIES):
             try:
-                reply = yield from self.run(self.operations.steer(QUEUE, FLOW, verb, keep_ms=1000))
+                reply = yield from self.run(self.operations.steer(HOME, FLOW, verb, keep_ms=1000))
             except Failure:
                 yield from self.refresh()
             else:
                 return self.told(Stage(reply.now.decode()), reply.outcome)
         return Stage.UNKNOWN
+
+    def join(self) -> Steps[bool]:
+        """Make the other queue a leg; whether it is one."""
+        for _ in range(0 if self._has_joined else self.TRIES):
+            try:
+                look = yield from self.tend(self.operations.join_leg(LEG, FLOW, keep_ms=1000))
+            except Failure:
+                yield from self._refresh_all()
+            else:
+                self.told(look.stage, look.outcome)
+                self._has_joined = look.stage.takes_members
+                break
+        return self._has_joined
+
+    def _refresh_all(self) -> Steps[None]:
+        for hand in self.hands.values():
+            yield from hand.refresh()
 
     def told(self, stage: Stage, outcome: bytes) -> Stage:
         if stage is Stage.ENDED:
@@ -78,24 +138,28 @@ class Flowing(Client):
 
     def check_nothing_is_left(self) -> None:
         """Raise ``Broken`` if a server in sync knows of a member that was not acked, of a flow that is done."""
-        world, flow = self.world, self.world.ledger.flow
-        if flow.outcome != DONE or not flow.is_judged:
+        flow = self.world.ledger.flow
+        if flow.outcome not in (DONE, FAILED) or not flow.is_judged:
             return
-        for id in [id for id in world.view.members if world.in_sync(id)]:
-            records = world.servers[id].records
-            if living := [each for each, record in records.items() if is_living(record)]:
+        worlds = [hand.world for hand in self.hands.values()]
+        for server in [each.servers[id] for each in worlds for id in each.view.members if each.in_sync(id)]:
+            id, records = server.id, server.records
+            if living := [each for each, record in records.items() if is_living(record) and flow.counts_for(each)]:
                 raise Broken(Promise.FLOW_EARLY, f"{living} on {id} after the end")
-            if missed := [each for each, record in records.items() if is_missed(each, record)]:
+            missed = [each for each, record in records.items() if is_missed(each, record) and flow.counts_for(each)]
+            if flow.outcome == DONE and missed:
                 raise Broken(Promise.FLOW_TOLD_OTHERWISE, f"done, though {missed} on {id} ended otherwise")
 
-    def push(self, put: Put, *, decided: bool) -> Steps[bool]:
+    def push(self, put: Put, *, decided: bool, queue: str = HOME) -> Steps[bool]:
         """Push until that returns; whether it has."""
-        flow, number = self.world.ledger.flow, unpack(put.record).pushed_at_ms
+        flow, number, hand = self.world.ledger.flow, unpack(put.record).pushed_at_ms, self.hands[queue]
+        if queue == LEG and not (yield from self.join()):
+            return False
         self.world.ledger.pushing.add(number)
         try:
             for _ in range(self.TRIES):
                 try:
-                    pushes = yield from self.run(
+                    pushes = yield from hand.run(
                         self.operations.push_decided(PushDecided(QUEUE, self._singles(put), in_order=True))
                         if decided
                         else self.operations.push_plain(QUEUE, [put])
@@ -105,15 +169,21 @@ class Flowing(Client):
                     decided = True
                     continue
                 except Failure:
-                    yield from self.refresh()
+                    yield from hand.refresh()
                     decided = decided or not self._is_alone(put)
                     continue
-                if self._note(put, pushes, decided=decided):
+                if queue == LEG and decided and not (yield from self._confirm(put)):
+                    return False
+                if self._note(put, pushes, decided=decided, register=hand.world.register):
                     return True
                 decided = True
             return False
         finally:
             self.world.ledger.pushing.discard(number)
+
+    def place(self) -> str:
+        """Where a member is pushed."""
+        return LEG if self.world.leg and self.world.chance(0.5) else HOME
 
     def _is_alone(self, put: Put) -> bool:
         return unpack(put.record).is_alone
@@ -121,7 +191,20 @@ class Flowing(Client):
     def _singles(self, put: Put) -> list[Put]:
         return [put] if self._is_alone(put) else [put.single(at) for at in range(put.size)]
 
-    def _note(self, put: Put, pushes: Pushes, *, decided: bool) -> bool:
+    def _confirm(self, put: Put) -> Steps[bool]:
+        """Have home know that members have come to life in the leg; whether the flow runs.  Otherwise they go."""
+        stage = yield from self.steer("live")
+        if stage.takes_members:
+            return True
+        if stage is not Stage.UNKNOWN:
+            ids = [put.item_id(at) for at in range(put.size)]
+            for id in ids:
+                self.world.ledger.may_be_removed(id.encode())
+            with suppress(Failure):
+                yield from self.hands[LEG].run(self.operations.decide(Cancel(QUEUE, "", 0, self.world.nonce(), ids)))
+        return False
+
+    def _note(self, put: Put, pushes: Pushes, *, decided: bool, register: str) -> bool:
         """Note which members are pushed; whether nothing is left to do."""
         ledger = self.world.ledger
         is_over = True
@@ -131,9 +214,12 @@ class Flowing(Client):
                 ledger.counts["flow is over"] += 1
             elif isinstance(one, Done | Known | None):
                 item = put.item_id(at).encode()
-                ledger.pushed.add(item)
+                ledger.push_returned(item, register)
                 if unpack(put.record).fields.get(MEMBER):
                     ledger.flow.returned.add(item)
+                is_either = ledger.flow.is_undone and item in (FOLLOWING.encode(), UNDOING.encode())
+                if is_either or ledger.flow.is_cut_short:
+                    ledger.may_be_removed(item)
             else:
                 is_over = False
         return is_over
@@ -150,6 +236,19 @@ def half_done(steps: Steps[Any], kind: type[Call[Any]]) -> Steps[bool]:
                 steps.close()
                 return True
     return False
+
+
+class Hand(Client):
+    """What a client of the flow does in the other queue."""
+
+    def __init__(self, world: World, owner: Flowing) -> None:
+        super().__init__(world)
+        self.operations = owner.operations
+        self._owner = owner
+
+    def ask(self, step: Ask) -> Steps[Answers]:
+        yield from self._owner.doze(step)
+        return (yield from super().ask(step))
 
 
 class Maker(Flowing):
@@ -171,11 +270,15 @@ class Maker(Flowing):
         following_number, *numbers = self.numbers
         ledger.flow.follows = ledger.flow.follows or Rule.OPENING_MOVES_THE_STATE not in self.on
         if Rule.OPENING_MOVES_THE_STATE in self.on:
-            yield from self.push(following(FOLLOWING, following_number), decided=True)
+            # Both makers push it: to one place.
+            queue = LEG if world.leg and ledger.flow.is_followed_in_leg else HOME
+            yield from self.push(following(FOLLOWING, following_number), decided=True, queue=queue)
+            if world.leg and ledger.flow.is_undone:
+                yield from self.push(following(UNDOING, following_number), decided=True, queue=HOME)
             ledger.flow.follows = FOLLOWING.encode() in ledger.pushed
         for number in numbers:
             put = member(number, SIZES[world.below(len(SIZES))])
-            yield from self.push(put, decided=False)
+            yield from self.push(put, decided=False, queue=self.place())
             yield from self.pause(self.SEALS)
         if world.chance(self.DIES_IN_THE_SEAL):
             yield from half_done(self.steer("seal"), Steer)
@@ -200,7 +303,8 @@ class Adder(Flowing):
                 if self.world.ledger.flow.is_ending:
                     break
             decided = self.world.chance(0.5)
-            yield from self.push(member(number, SIZES[self.world.below(len(SIZES))]), decided=decided)
+            put = member(number, SIZES[self.world.below(len(SIZES))])
+            yield from self.push(put, decided=decided, queue=self.place())
 
 
 class Working(Consumer):
@@ -268,10 +372,12 @@ class FlowCanceller(Flowing):
                 if flow.is_ending:
                     break
                 yield PAUSE
-            world.ledger.may_be_removed(FOLLOWING.encode())
-            yield from self.steer("cancel")
+            for item in (FOLLOWING.encode(), UNDOING.encode(), *flow.returned):
+                world.ledger.may_be_removed(item)
+            flow.is_cut_short = True
+            yield from self.steer("fail" if world.leg and world.chance(0.5) else "cancel")
             return
-        items = sorted(flow.returned)
+        items = sorted(item for item in flow.returned if world.ledger.placed.get(item, FIRST_VIEW) == FIRST_VIEW)
         if items and world.chance(self.CANCELS):
             item = items[world.below(len(items))]
             world.ledger.may_be_removed(item)
@@ -299,30 +405,27 @@ class Ender(Flowing):
             if more < 0:
                 return
             yield from self.pause(self.WAITS)
-            self.view = self.world.view
+            for hand in self.hands.values():
+                hand.view = hand.world.view
             with suppress(Failure):
                 yield from self.end()
 
     def end(self) -> Steps[Look]:
         """Raises ``Failure``."""
-        look = yield from self.run(self.operations.end_flow(QUEUE, FLOW))
+        look = yield from self.tend(self.operations.tend_flow(self.place(), FLOW))
         self.told(look.stage, look.outcome)
-        if look.stage is Stage.ENDED and Rule.OPENING_MOVES_THE_STATE in self.on:
-            self.world.ledger.flow.counts["opened"] += yield from self.run(self.operations.open_held(QUEUE, FLOW))
-        elif look.stage is Stage.ENDED and look.outcome == DONE:
+        if look.stage is Stage.ENDED and look.outcome == DONE and Rule.OPENING_MOVES_THE_STATE not in self.on:
             number = 90 + self.world.below(9)
             yield from self.push(_plain(f"{FOLLOWING}{self.name}", number), decided=True)
         return look
 
-    def ask(self, step: Ask) -> Steps[Answers]:
+    def doze(self, step: Ask) -> Steps[None]:
         """Take its time before it looks, or has the end decided: then others push and claim."""
         flow = self.world.ledger.flow
+        flow.is_ending = False
         if isinstance(step.call, Steer) and self.world.chance(self.DOZES.get(step.call.verb, 0)):
             flow.is_ending = True
             yield from self.pause(self.DOZE)
-        answers = yield from super().ask(step)
-        flow.is_ending = False
-        return answers
 
 
 def _plain(id: str, number: int) -> Put:
@@ -336,6 +439,9 @@ class LastEnder(Ender):
 
     ROUNDS = 4
 
+    def place(self) -> str:
+        return HOME
+
     def work(self) -> Steps[None]:
         if Rule.LOOKS_END_WHAT_IS_DUE not in self.on:
             return
@@ -343,19 +449,21 @@ class LastEnder(Ender):
         if look.stage is Stage.OPEN:
             yield from self.steer("seal")
             look = yield from self.end()
+        if self.world.leg:
+            yield from self.tend(self.operations.tend_flow(LEG, FLOW))
         if look.stage is Stage.SEALED and Kind.LIVING not in look.kinds:
             self.world.ledger.flow.is_judged = False  # an operator says that it is done
             yield from self.steer("finish")
             yield from self.end()
 
 
-def check_flow(world: World, primary: Server) -> None:
+def check_flow(world: World, primaries: Iterable[Server]) -> None:
     """Raise ``Broken`` if what follows the flow waits, though nothing is left of it."""
     ledger = world.ledger
-    packed = primary.held.records.get(flow_id(FLOW))
-    stage = stage_of(packed)
-    held = held_items(primary)
-    living = [id for id, record in primary.records.items() if is_living(record)]
+    primary, *others = primaries
+    stage = stage_of(primary.held.records.get(flow_id(FLOW)))
+    held = [item for each in (primary, *others) for item in held_items(each)]
+    living = [id for each in (primary, *others) for id, record in each.records.items() if is_living(record)]
     ledger.flow.counts["ended"] += stage is Stage.ENDED
     if held and not living and stage is not Stage.UNKNOWN:
         raise Broken(Promise.NOTHING_FOLLOWS, f"{held} on {primary.id}, flow {stage}, {ledger.flow}")
@@ -410,18 +518,38 @@ def is_early(world: World) -> bool:
     return not world.ledger.flow.outcome and world.chance(EARLY)
 
 
-def end_flow(world: World, carry_out: Callable[[Steps[Any]], Any]) -> None:
+def end_flow(worlds: Sequence[World], carry_out: Callable[[Steps[Any]], Any]) -> None:
     """End what may end, and check that all that is owed is delivered in the end.  ``carry_out``: without faults."""
-    view, ledger = world.view, world.ledger
-    if not Operations().is_settled(view) or not all(map(world.believes, view.members)):
-        return
+    world, ledger = worlds[0], worlds[0].ledger
+    for each in worlds:
+        if not Operations().is_settled(each.view) or not all(map(each.believes, each.view.members)):
+            return
     ledger.counts["flows checked"] += 1
-    primary = world.servers[view.primary(QUEUE)]
     with suppress(Failure):
         carry_out(LastEnder(world).work())
-    ledger.check_delivery(primary, world.register, besides=held_items(primary))
-    settle_all(primary)
-    carry_out(Scrubber(world).scrub())
+    for each in worlds:
+        primary = primary_of(each)
+        ledger.check_delivery(primary, each.register, besides=held_items(primary))
+        settle_all(primary)
+        carry_out(Scrubber(each).scrub())
     with suppress(Failure):
         carry_out(LastEnder(world).work())
-    check_flow(world, world.servers[world.view.primary(QUEUE)])
+    check_flow(world, map(primary_of, worlds))
+
+
+def primary_of(world: World) -> Server:
+    """The server that decides."""
+    return world.servers[world.view.primary(QUEUE)]
+
+
+def begin_leg(world: World, servers: str) -> World:
+    """Found another queue, on servers of its own."""
+    ledger = world.ledger
+    own = {ServerId(id): Server(ServerId(id), world.on, ledger.clock, f"{id}1", world.nonce()) for id in servers}
+    leg = world.beside("leg", own)
+    members = {id: server.life for id, server in own.items()}
+    leg.view = View(1, members, {}, {}, dict.fromkeys(own, ""), min_replicas=2, by=world.nonce())
+    leg.version = 0
+    ledger.flow.has_leg = True
+    ledger.flow.is_followed_in_leg, ledger.flow.is_undone = world.chance(0.5), world.chance(0.5)
+    return leg

@@ -51,5 +51,8 @@ HOMING_RULES = [Rule.HELD_ELSEWHERE, Rule.HOME_FIRST, Rule.ADOPTED_EVERYWHERE, R
 TURN_RULES = [Rule.TURN_FINDS_ITS_OWN, Rule.EACH_PART_HAS_A_VERDICT]
 """Rules about turns alone."""
 
-FLOW_RULES = list(Rule)[list(Rule).index(Rule.FLOW_ASKS_ALL) : list(Rule).index(Rule.PUSH_NAMES_ITS_MAP)]
+FLOW_RULES = list(Rule)[list(Rule).index(Rule.FLOW_ASKS_ALL) : list(Rule).index(Rule.FAILING_WAITS)]
 """Rules about flows."""
+
+LEG_RULES = list(Rule)[list(Rule).index(Rule.FAILING_WAITS) : list(Rule).index(Rule.PUSH_NAMES_ITS_MAP)]
+"""Rules about flows of several queues."""

@@ -13,7 +13,7 @@ from tests.model.content import QUEUE, Clock, Item, Token, group_of, handed, own
 from tests.model.server import Server, items_of
 from zkrq.protocol.calls import Claim, Fence, Redrive
 from zkrq.protocol.clocks import PUT_WINDOW_MS
-from zkrq.protocol.flows import CANCELLED
+from zkrq.protocol.flows import CANCELLED, DONE, FAILED
 from zkrq.protocol.shards import FIRST_VIEW
 
 
@@ -90,9 +90,22 @@ class Flow:
         self.is_judged = True
         self.is_ending = False
         """Whether a client is about to have the end decided."""
+        self.is_cut_short = False
+        """Whether somebody cancels it, or has it fail: members that are queued may go."""
+        self.is_followed_in_leg = False
+        """Whether what follows is pushed into the other queue."""
+        self.is_undone = False
+        """Whether something follows a failure."""
+
+        self.has_leg = False
+        """Whether there are two queues: then what was added by a push that has not returned may come after the end."""
 
     def __repr__(self) -> str:
         return f"{self.returned=} {self.outcome=} {self.came=}"
+
+    def counts_for(self, bundle: Item) -> bool:
+        """Whether the flow has to wait for the members of a bundle."""
+        return not self.has_leg or any(place_of(item)[0] == bundle for item in self.returned)
 
     def tell(self, outcome: bytes) -> None:
         """A client was told how the flow has ended."""
@@ -224,17 +237,19 @@ class Ledger:
         flow = self.flow
         if not flow.is_judged:
             return
-        if item.startswith(b"then"):
-            if flow.outcome == CANCELLED:
-                raise Broken(Promise.FLOW_TOLD_OTHERWISE, f"{item}, though it was cancelled")
-            self.counts["follows"] += item not in flow.came
+        is_undone = item.startswith(b"undo")
+        if is_undone or item.startswith(b"then"):
+            if flow.outcome in ((CANCELLED, DONE) if is_undone else (CANCELLED, FAILED)):
+                raise Broken(Promise.FLOW_TOLD_OTHERWISE, f"{item}, though it was {flow.outcome}")
+            self.counts["undone" if is_undone else "follows"] += item not in flow.came
             flow.came.add(item)
-            missing = {each for each in flow.returned if not self.maybe_acked[each] - {"an operator"}}
-            if missing:
+            acked = {each for each in flow.returned if self.maybe_acked[each] - {"an operator"}}
+            ended = self.may_have_ended if is_undone else acked
+            if missing := flow.returned - ended:
                 raise Broken(Promise.FLOW_EARLY, f"{item} before {sorted(missing)}")
             if len(flow.came) > 1:
                 raise Broken(Promise.FLOW_TWICE, f"{sorted(flow.came)}")
-        elif flow.came and item in flow.returned:
+        elif flow.came and item in flow.returned and not (item in self.redriven and b"undo" in flow.came):
             raise Broken(Promise.FLOW_AFTER, f"{item} after {sorted(flow.came)}")
 
     def is_judged(self, item: Item, token: Token) -> bool:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import enum
+from tests.model.said import Said
 
 
-class Rule(enum.Enum):
+class Rule(Said):
     """Number of the rule in the contract, 0 for what its text says; what it says; what goes wrong without it."""
 
     GREATER_VERSION_WINS = (
@@ -422,11 +422,6 @@ class Rule(enum.Enum):
         "a decision by which a member comes to life raises the stamp of its flow",
         "a member comes after a server was asked, and nothing tells",
     )
-    SEAL_IS_EVERYWHERE = (
-        0,
-        "every server knows that a flow is sealed before it is asked what is left",
-        "a server takes a plain push of a member after it was asked",
-    )
     PUSH_LOOKS_AT_ITS_FLOW = (
         0,
         "a server takes a plain push of a member only while it knows the flow as open",
@@ -451,6 +446,41 @@ class Rule(enum.Enum):
         0,
         "any client that looks ends a flow that is due, and opens what is held",
         "the client that acked the last member has died, and nothing follows",
+    )
+    FAILING_WAITS = (
+        0,
+        "a flow that fails ends when its claimed members have ended",
+        "what follows the failure runs beside a member",
+    )
+    ENDED_STAYS_DUE = (
+        0,
+        "a flow that has ended stays due until each of its queues has opened what it holds",
+        "the client dies that has ended it, and nothing follows",
+    )
+    HOME_NAMES_ITS_LEGS = (
+        0,
+        "home names a queue before a member of the flow is pushed there",
+        "that queue is not asked",
+    )
+    LEG_RAISES_HOMES_STAMP = (
+        0,
+        "a push into a leg raises home's stamp before it returns",
+        "a leg is asked, a member elsewhere adds to it and is acked, and the other queue is asked",
+    )
+    SEAL_IS_EVERYWHERE = (
+        0,
+        "every server knows that a flow is sealed before it is asked what is left",
+        "a server takes a plain push of a member after it was asked",
+    )
+    LEGS_ARE_SEALED = (
+        0,
+        "each leg is sealed before its servers are asked",
+        "a server takes a plain push of a member after it was asked",
+    )
+    LEGS_ARE_LOOKED_AT_AGAIN = (
+        0,
+        "each leg is looked at again after all were asked",
+        "what a redrive or a scrub brought to life there has raised the stamp of that leg alone",
     )
     PUSH_NAMES_ITS_MAP = (
         0,
@@ -562,18 +592,6 @@ class Rule(enum.Enum):
         "a shard that was closed gets another view before it takes pushes again",
         "somebody who found it empty before removes it",
     )
-
-    __hash__ = object.__hash__  # enum's own is written in Python, and rules are looked up everywhere
-
-    def __init__(self, number: int, says: str, without: str) -> None:
-        self.number = number
-        self.says = says
-        self.without = without
-
-    @property
-    def label(self) -> str:
-        """The name on the command line."""
-        return self.name.lower().replace("_", "-")
 
 
 Rules = frozenset[Rule]

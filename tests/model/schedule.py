@@ -24,8 +24,8 @@ from tests.model.coming import (
 )
 from tests.model.consumers import Consumer
 from tests.model.content import QUEUE
-from tests.model.ensemble import Ensemble
-from tests.model.flowing import Slow, Working, clients_of_flow, end_flow, is_early
+from tests.model.ensemble import FURTHER, Ensemble
+from tests.model.flowing import Slow, Working, begin_leg, clients_of_flow, end_flow, is_early
 from tests.model.membership import Refused, Steps
 from tests.model.promises import Broken, Promise
 from tests.model.repair import Repairer, Scrubber
@@ -106,6 +106,7 @@ class Kind(TypedDict, total=False):
     settings: bool
     homing: bool
     flows: bool
+    legs: bool
 
 
 class Schedule:
@@ -127,17 +128,17 @@ class Schedule:
         settings: bool = False,
         homing: bool = False,
         flows: bool = False,
+        legs: bool = False,
     ) -> None:
         """``links``: one client does not always reach one server.  ``clocks``: that of one server is wrong at times.
-        ``shards``: a second shard comes and goes.
-        ``turns``: consumers settle and claim in one decision.  ``limited``: the queue has a limit of items claimed at
-        once.  ``results``: consumers ack with a result, for which callers ask.  ``saves``: they save what they have
-        done.  ``levels``: clients are of two
-        releases, and the level is raised.  ``ordered``: groups keep the order of their pushes.
-        ``settings``: they do once a client has declared it, and producers do not know of it.
+        ``shards``: a second shard comes and goes.  ``turns``: consumers settle and claim in one decision.
+        ``limited``: the queue has a limit of items claimed at once.  ``results``: consumers ack with a result, for
+        which callers ask.  ``saves``: they save what they have done.  ``levels``: clients are of two releases, and the
+        level is raised.  ``ordered``: groups keep the order of their pushes.  ``settings``: they do once a client has
+        declared it, and producers do not know of it.
         ``homing``: a limit or an order is declared while items are on two shards, from one of which they come home.
-        ``flows``: some items are members of a flow, which another one follows."""
-        self._has_flow = flows
+        ``flows``: some items are members of a flow, which another one follows.  ``legs``: in two queues."""
+        self._has_flow = flows = flows or legs
         shards = shards and not homing
         self.world = World(
             seed,
@@ -157,7 +158,7 @@ class Schedule:
         self.counts = self.world.ledger.counts
         self.on = on
         self._faults_left = faults
-        self._rarity = 2.5 if shards or homing else 1  # there is more going on
+        self._rarity = 2.5 if shards or homing or legs else 1  # there is more going on
         self._alive: list[Actor] = []
         self._ready: list[Actor] = []
         self._network: list[Message] = []
@@ -175,6 +176,9 @@ class Schedule:
             self.world.on_founded = self._know_another
             self.world.is_busy = lambda: any(isinstance(actor.client, Spreading) for actor in self._alive)
             producers = self._spread(self._ensemble)
+        if legs:
+            self.world.leg = begin_leg(self.world, FURTHER[0])
+            self._know(self.world.leg)
         consumer = Patient if shards else Working if flows else Consumer
         self._enter(
             *(clients_of_flow(self.world) if flows else producers),
@@ -186,12 +190,16 @@ class Schedule:
             *(Upgrader(self.world) for _ in range(UPGRADERS if levels else 0)),
             *(Declarer(self.world) for _ in range(1 if settings else 0)),
         )
+        if leg := self.world.leg:
+            self._enter(*(kind(leg) for kind in (Working, Working, Slow, Slow, Reaper, Scrubber)))
         if self.world.links:
             self._cut(self.world.links)
 
     @property
     def _worlds(self) -> Sequence[World]:
         """The shards that clients use."""
+        if self.world.leg:
+            return (self.world, self.world.leg)
         return self._ensemble.founded if self._ensemble else (self.world,)
 
     def _enter(self, *clients: Client) -> None:
@@ -261,7 +269,7 @@ class Schedule:
             with determined(self._ensemble):
                 self._run(2 * STEPS_MAX)
         else:
-            self._run(STEPS_MAX)
+            self._run(2 * STEPS_MAX if self.world.leg else STEPS_MAX)
 
     def _run(self, steps: int) -> None:
         random, ready, network = self.world.random, self._ready, self._network
@@ -483,8 +491,11 @@ class Schedule:
             # Whoever has died in the middle of a removal leaves a view that is in the map no more, or not yet ended.
             worlds = [world for world in worlds if self._ensemble.map.shard_with(world.register)]
             ledger.check_shards([world.register for world in worlds])
-        for world in worlds:
-            self._check_shard(world)
+        are_whole = [self._check_shard(world) for world in worlds]
+        if all(are_whole) and self._has_flow:
+            any(self._resume(server) for server in self._servers.values())
+            any(self._bring_back(world) for world in worlds)
+            end_flow(worlds, self._carry_out)
         if self._ensemble:
             self._check_clients(self._ensemble)
         ledger.check_once([[world.servers[id] for id in world.view.members if world.believes(id)] for world in worlds])
@@ -540,7 +551,7 @@ class Schedule:
         for id in [id for id in world.servers if id not in world.view.members]:
             self._carry_out(repairer.repair(id))
 
-    def _check_shard(self, world: World) -> None:
+    def _check_shard(self, world: World) -> bool:
         if world.blackouts:
             for server in world.servers.values():
                 self._resume(server)
@@ -554,9 +565,9 @@ class Schedule:
         self._count_bundles([world.servers[id] for id in believed])
         primary = world.view.primary(QUEUE)
         if primary not in believed:
-            return
+            return False
         if self._has_flow and len(believed) < len(world.view.members):
-            return
+            return False
         if len(believed) == len(world.view.members):
             world.ledger.pushing.clear()
             # One ends early where it evicts a learner that has lost its memory.
@@ -564,13 +575,9 @@ class Schedule:
             for id in believed:
                 world.ledger.check_content(world.servers[id], world.register)
                 world.ledger.check_likeness(world.servers[primary], world.servers[id])
-        if self._has_flow:
-            for server in world.servers.values():
-                self._resume(server)
-            self._bring_back(world)
-            end_flow(world, self._carry_out)
-        else:
+        if not self._has_flow:
             world.ledger.check_delivery(world.servers[primary], world.register)
+        return len(believed) == len(world.view.members)
 
     def _count_bundles(self, servers: list[Server]) -> None:
         """Count what only bundles of several items can be like."""

@@ -8,12 +8,18 @@ from tests.model.content import QUEUE
 from tests.model.rules import ALL_RULES
 from tests.model.twins import LONG_MS, SIZES, Load, Twins, make_calls, payload_of
 from zkrq.protocol import calls
-from zkrq.protocol.records import HELD, MEMBER, fresh, with_fields
+from zkrq.protocol.records import HELD, MEMBER, Opens, fresh, held_for, with_fields
 
 FLOWS = ("f", "ff")
 
 MEMBERS, FOLLOWING = ["i1", "zkrq-0b-0-0", "zkrq-0c-0-0"], ["i2"]
 """Bundles of members, where there are flows, and what follows these."""
+
+
+VERBS = (
+    *("begin", "begin", "begin", "seal", "look", "look", "end", "end", "cancel", "finish"),
+    *("join", "live", "open", "fail", "close", "again"),
+)
 
 
 class FlowLoad(Load):
@@ -26,23 +32,31 @@ class FlowLoad(Load):
         rng = self.random
         put = self._of_flow(rng.choice(MEMBERS), MEMBER)
         singles = [put.single(at) for at in range(put.size)]
-        following = [self._of_flow(id, HELD) for id in FOLLOWING if rng.random() < 0.3]
+        following = [self._held(id) for id in FOLLOWING if rng.random() < 0.3]
         return calls.PushDecided(QUEUE, [*singles, *following], again=rng.random() < 0.5, in_order=True)
 
     def _of_flow(self, id: str, kind: str) -> calls.Put:
         record = fresh(0, self.moment(), size=SIZES[id] or None)
         return calls.Put(id, with_fields(record, {kind: self.random.choice(FLOWS).encode()}), payload_of(id))
 
+    def _held(self, id: str) -> calls.Put:
+        field = held_for(self.random.choice(FLOWS).encode(), self.random.choice(list(Opens)))
+        return calls.Put(id, with_fields(fresh(0, self.moment()), {HELD: field}), payload_of(id))
+
     def _steer(self) -> calls.Steer:
         rng = self.random
-        verb = rng.choice(["begin", "begin", "seal", "look", "look", "end", "end", "cancel", "finish"])
-        return calls.Steer(QUEUE, rng.choice(FLOWS), verb, rng.randint(0, 2), LONG_MS)
+        verb = rng.choice(VERBS)
+        policy, remaining = rng.choice(["", "", "f", "m", "l"]), rng.choice(["", "", "L", "D", "M", "DV", ",1,2,3"])
+        given = rng.choice(FLOWS), verb, rng.randint(0, 2), LONG_MS, policy
+        return calls.Steer(QUEUE, *given, leg=rng.choice(["x", "y"]), remaining=remaining)
 
     def _flow_members(self) -> calls.FlowMembers:
         return calls.FlowMembers(QUEUE, self.random.choice(FLOWS))
 
     def _open_held(self) -> calls.OpenHeld:
-        return calls.OpenHeld(QUEUE, self.random.choice(FLOWS))
+        rng = self.random
+        outcome = rng.choice(["", "", "", "done", "failed", "cancelled"])
+        return calls.OpenHeld(QUEUE, rng.choice(FLOWS), outcome, stop=rng.random() < 0.5)
 
 
 DRAWN = (

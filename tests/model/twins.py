@@ -227,9 +227,12 @@ TOLD: Mapping[type[calls.Call[Any]], Callable[[Any], Any]] = {
         reply.stamp,
         reply.outcome,
         set(reply.kinds),
+        set(reply.policy),
+        reply.is_closed,
+        list(reply.legs),
         decided(reply.records),
     ),
-    calls.FlowMembers: lambda reply: (set(reply.kinds), set(reply.bundles)),
+    calls.FlowMembers: lambda reply: (reply.stage, reply.outcome, set(reply.kinds), list(reply.legs), set(reply.items)),
     calls.OpenHeld: lambda reply: (reply.opened, reply.more, decided(reply.records)),
 }
 """What a reply says, but for times."""

@@ -251,11 +251,33 @@ class Load:
     def _flow(self) -> bytes:
         return self._of_flows.choice([b"f", b"ff"])
 
+    def _held_for(self) -> bytes:
+        return self._of_flows.choice([b"T", b"F", b"A"]) + self._flow()
+
     def draw_flow(self) -> Word:
         return self._flow()
 
     def draw_verb(self) -> Word:
-        return self.rng.choice(["begin", "begin", "seal", "look", "end", "cancel", "finish"])
+        often = ["begin", "begin", "seal", "look", "end", "cancel", "finish"]
+        return self.rng.choice([*often, "join", "live", "open", "fail", "close", "again"])
+
+    def draw_policy(self) -> Word:
+        return self.rng.choice(["", "", "f", "m", "l"])
+
+    def draw_deadline_ms(self) -> Word:
+        return self.rng.choice([0, 0, 1_000, 3_600_000])
+
+    def draw_leg(self) -> Word:
+        return self.rng.choice(["x", "y"])
+
+    def draw_remaining(self) -> Word:
+        return self.rng.choice(["", "", "L", "D", "MV", ",1,2,3"])
+
+    def draw_outcome(self) -> Word:
+        return self.rng.choice(["", "", "done", "failed", "cancelled"])
+
+    def draw_stop(self) -> Word:
+        return self.rng.choice([0, 0, 1])
 
     def draw_stamp(self) -> Word:
         return self.rng.choice([0, 0, 1, 2])
@@ -320,7 +342,10 @@ class Load:
         if self._script in ("push_plain", "push_decided", "adopt"):
             if is_alone:
                 if self._script == "push_decided" and self._has_flow and self._of_flows.random() < 0.5:
-                    return with_fields(fresh(priority, pushed_at_ms, key=key), {HELD: self._flow()})
+                    return with_fields(
+                        fresh(priority, pushed_at_ms, key=key),
+                        {HELD: self._of_flows.choice([b"T", b"F", b"A"]) + self._flow()},
+                    )
                 delay_ms, group = self.draw_delay_ms(), self.draw_group()
                 record = fresh(priority, pushed_at_ms, delay_ms=delay_ms, key=key, ttl_ms=ttl_ms, group=group)
             else:

@@ -17,7 +17,7 @@ from tests.lua.one_server import OneServer
 from zkrq.client.finding import SEARCH_PAGE
 from zkrq.protocol import calls
 from zkrq.protocol.payloads import join
-from zkrq.protocol.records import BUNDLE_MAX, HELD, MEMBER, fresh, with_fields
+from zkrq.protocol.records import BUNDLE_MAX, HELD, MEMBER, Opens, fresh, held_for, with_fields
 from zkrq.protocol.scripts import SCRIPTS
 from zkrq.replication.stream import ErrorReply
 from zkrq.testing.redis.server import MiniRedis
@@ -142,7 +142,10 @@ class Large(OneServer):
         for flow in (MANY, OVER, *(f"flow{n:06}" for n in range(self.size))):
             self.ask(calls.Steer("flowing", flow, "begin", keep_ms=3_600_000))
         for start in range(0, self.size, BATCH):
-            for name, fields in (("member", {MEMBER: MANY.encode()}), ("held", {HELD: OVER.encode()})):
+            for name, fields in (
+                ("member", {MEMBER: MANY.encode()}),
+                ("held", {HELD: held_for(OVER.encode(), Opens.THEN)}),
+            ):
                 record = with_fields(fresh(0, self.now_ms()), fields)
                 puts = [calls.Put(f"{name}{n:06}", record, join([b"payload"])) for n in range(start, start + BATCH)]
                 self.ask(calls.PushDecided("flowing", puts))
@@ -319,10 +322,13 @@ CALLS: dict[str, dict[str, Callable[[Large], object]]] = {
     "delete": {"": asking(calls.Delete("q", 10**12))},
     "flow": {
         verb: asking(calls.Steer("flowing", "new" if verb == "begin" else MANY, verb))
-        for verb in ("begin", "look", "seal", "end", "cancel", "finish")
+        for verb in ("begin", "look", "seal", "end", "cancel", "finish", "join", "live", "open", "fail", "close")
     },
     "flow_members": {flow: asking(calls.FlowMembers("flowing", flow)) for flow in (MANY, OVER)},
-    "flow_open": {"": asking(calls.OpenHeld("flowing", OVER))},
+    "flow_open": {
+        "": asking(calls.OpenHeld("flowing", OVER)),
+        "of members": asking(calls.OpenHeld("flowing", MANY, "cancelled")),
+    },
     "flow_page": {"": asking(calls.FlowPage("flowing", calls.START, BATCH))},
     "forget": {"": asking(calls.Forget("q"))},
     "forward": {"": asking(calls.Forward("q", FIRST_US, 10_000, copies([*new(), *new_bundles()])))},

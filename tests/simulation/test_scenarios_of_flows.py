@@ -10,61 +10,78 @@ import pytest
 from tests.simulation.stage import HANGS, Actor, Stage, scenario
 from zkrq.base import clock
 from zkrq.protocol import calls
-from zkrq.protocol.flows import CANCELLED, DONE, Kind, Look
+from zkrq.protocol.flows import CANCELLED, DONE, Kind, Look, Tending
 from zkrq.protocol.flows import Stage as Step
 from zkrq.protocol.operations import OPERATIONS
 from zkrq.protocol.payloads import join, with_headers
 from zkrq.protocol.pushing import FlowOver, Pushes
-from zkrq.protocol.records import HELD, MEMBER, fresh, with_fields
+from zkrq.protocol.records import HELD, MEMBER, Opens, fresh, held_for, with_fields
 from zkrq.protocol.steps import Operation
 from zkrq.replication.replicas import Replicas
 from zkrq.replication.runner import PrimaryDecides
 
 T = TypeVar("T")
 
-FLOW = "f"
 KEEP_MS = 600_000
+
+OTHER = "other"
+"""A further queue in which the flow has members."""
 
 
 class Maker:
-    """What a client does with flows, which no call of users does yet."""
+    """What a client does with flows."""
 
     def __init__(self, actor: Actor) -> None:
         self.actor = actor
         self.queue = actor.queue.name
+        self.flow = f"{self.queue}/f"
 
-    async def run(self, operation: Operation[T]) -> T:
+    async def run(self, operation: Operation[T], queue: str = "") -> T:
         client: Any = self.actor.cluster._client  # pyright: ignore[reportPrivateUsage]
-        replicas: Replicas = (await client.shards.home(self.queue)).replicas
+        replicas: Replicas = (await client.shards.home(queue or self.queue)).replicas
 
         async def work() -> T:
             return await replicas.run(operation)
 
         return await self.actor.do(work())
 
-    async def steer(self, verb: str) -> Step:
-        reply = await self.run(OPERATIONS.steer(self.queue, FLOW, verb, keep_ms=KEEP_MS))
+    async def tend(self, tending: Tending[T]) -> T:
+        """Carry out what is about several queues."""
+        result: Any = None
+        try:
+            while True:
+                queue, operation = tending.send(result)
+                result = await self.run(operation, queue)
+        except StopIteration as stop:
+            return stop.value
+
+    async def steer(self, verb: str, queue: str = "", **given: Any) -> Step:
+        queue = queue or self.queue
+        reply = await self.run(OPERATIONS.steer(queue, self.flow, verb, keep_ms=KEEP_MS, **given), queue)
         return Step(reply.now.decode())
 
-    async def push(self, id: str) -> Pushes:
-        return await self.run(OPERATIONS.push_plain(self.queue, [self._put(id, MEMBER)]))
+    async def join(self, queue: str = OTHER) -> Look:
+        return await self.tend(OPERATIONS.join_leg(queue, self.flow, keep_ms=KEEP_MS))
 
-    async def add(self, id: str, kind: str = MEMBER) -> Pushes:
-        call = calls.PushDecided(self.queue, [self._put(id, kind)], in_order=True)
-        return await self.run(OPERATIONS.push_decided(call))
+    async def push(self, id: str, queue: str = "") -> Pushes:
+        queue = queue or self.queue
+        return await self.run(OPERATIONS.push_plain(queue, [self._put(id, MEMBER)]), queue)
 
-    async def follow(self, id: str) -> Pushes:
-        return await self.add(id, HELD)
+    async def add(self, id: str, kind: str = MEMBER, *, queue: str = "", opens: Opens = Opens.THEN) -> Pushes:
+        queue = queue or self.queue
+        call = calls.PushDecided(queue, [self._put(id, kind, opens)], in_order=True)
+        return await self.run(OPERATIONS.push_decided(call), queue)
 
-    def _put(self, id: str, kind: str) -> calls.Put:
-        record = with_fields(fresh(0, clock.now_ms()), {kind: FLOW.encode()})
+    async def follow(self, id: str, *, queue: str = "", opens: Opens = Opens.THEN) -> Pushes:
+        return await self.add(id, HELD, queue=queue, opens=opens)
+
+    def _put(self, id: str, kind: str, opens: Opens = Opens.THEN) -> calls.Put:
+        field = held_for(self.flow.encode(), opens) if kind == HELD else self.flow.encode()
+        record = with_fields(fresh(0, clock.now_ms()), {kind: field})
         return calls.Put(id, record, join([with_headers(b'"%b"' % id.encode(), {})]))
 
     async def end(self) -> Look:
-        look = await self.run(OPERATIONS.end_flow(self.queue, FLOW))
-        if look.stage is Step.ENDED:
-            await self.run(OPERATIONS.open_held(self.queue, FLOW))
-        return look
+        return await self.tend(OPERATIONS.tend_flow(self.queue, self.flow))
 
 
 @scenario()
@@ -122,7 +139,8 @@ async def test_what_follows_is_opened_by_whoever_looks_after_the_client_that_end
     maker, other = Maker(near), Maker(far)
     await begun(maker, "a")
     await near.ack("a")
-    await maker.run(OPERATIONS.end_flow(maker.queue, FLOW))
+    seen = await maker.run(OPERATIONS.steer(maker.queue, maker.flow, "look"))
+    assert await maker.steer("end", stamp=seen.stamp) is Step.ENDED
     stage.drop(near)
     await far.expect_none()
     stage.kill(stage.primary)
@@ -182,11 +200,12 @@ async def test_a_member_that_comes_after_the_end_is_refused(stage: Stage) -> Non
 async def test_what_follows_a_flow_that_is_cancelled_never_comes(stage: Stage) -> None:
     near, far = await stage.enter("near"), await stage.enter("far")
     maker, other = Maker(near), Maker(far)
-    await begun(maker, "a")
+    await begun(maker, "a", "b")
+    claim = await near.claim()
     stage.lose_reply(near)
     assert await maker.steer("cancel") is Step.ENDED
     assert (await other.end()).outcome == CANCELLED
-    await near.ack("a")
+    await near.do(claim.ack())  # what runs goes on, and what is queued goes
     await near.expect_none()
     stage.kill(stage.primary)
     await far.expect_none(timeout=20)

@@ -10,16 +10,20 @@ import asyncio
 import logging
 from collections import defaultdict
 from contextlib import suppress
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from zkrq.base.errors import Closed, Unavailable, ZkrqError
 from zkrq.base.tasks import wait_set
 from zkrq.consuming.flow import FlowName
 from zkrq.protocol.flows import Look, Stage
+from zkrq.protocol.operations import OPERATIONS
 
 if TYPE_CHECKING:
     from zkrq.base.tasks import Tasks
     from zkrq.client.shards import Shards
+    from zkrq.protocol.flows import Tending
+
+T = TypeVar("T")
 
 FIRST_PAUSE, LAST_PAUSE = 0.05, 2.0
 """Seconds between two looks of a caller that waits for the end of a flow: more from look to look."""
@@ -48,12 +52,22 @@ class Ends:
         return await asyncio.shield(self._looks[flow])
 
     async def _look(self, flow: FlowName) -> Look:
-        replicas = (await self._shards.home(flow.queue)).replicas
-        found = await replicas.end_flow(flow.queue, flow.key)
+        found = await self.tend(OPERATIONS.tend_flow(flow.queue, flow.key))
         if found.stage is Stage.ENDED:
-            await replicas.open_held(flow.queue, flow.key)
             self.tell(flow)
         return found
+
+    async def tend(self, tending: Tending[T]) -> T:
+        """Carry out what is about several queues, each on the shard that is its home.  Raises as its operations do."""
+        result: Any = None
+        try:
+            while True:
+                queue, operation = tending.send(result)
+                result = await (await self._shards.home(queue)).replicas.run(operation)
+        except StopIteration as stop:
+            return stop.value
+        finally:
+            tending.close()
 
     def look_soon(self, flow: FlowName) -> None:
         """Look at a flow in the background; one that cannot be asked is looked at by others."""

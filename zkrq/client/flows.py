@@ -28,6 +28,7 @@ _STATES: Mapping[Stage, FlowState] = {
     Stage.UNKNOWN: FlowState.UNKNOWN,
     Stage.OPEN: FlowState.OPEN,
     Stage.SEALED: FlowState.RUNNING,
+    Stage.FAILING: FlowState.FAILING,
 }
 """The state of a flow that has not ended, by its stage."""
 
@@ -47,7 +48,7 @@ class Flows:
         self._shards.placement.check(Feature.FLOWS)
         await _declared(parts)
         stage = await self._steer(flow, "begin", keep_ms=policy.keep_ms)
-        if stage not in _STATES:
+        if stage not in (Stage.OPEN, Stage.SEALED):
             raise _ended(flow, stage)
         parts.pusher.note_stage(flow.key.encode(), is_open=stage is Stage.OPEN)
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple, Unpack
 from zkrq.base.errors import ContradictsOrder
 from zkrq.operations.push import PUSH, PushOptions, wait_of
 from zkrq.protocol.calls import OfKey
-from zkrq.protocol.records import HELD, MEMBER
+from zkrq.protocol.records import HELD, MEMBER, Opens, held_for
 
 if TYPE_CHECKING:
     from zkrq.base.checks import Headers
@@ -42,7 +42,9 @@ class Options(NamedTuple):
     @property
     def fields(self) -> Mapping[str, bytes]:
         """The fields of its record."""
-        return {HELD if self.is_held else MEMBER: self.flow} if self.flow else _NO_FIELDS
+        if self.is_held:
+            return {HELD: held_for(self.flow, Opens.THEN)}
+        return {MEMBER: self.flow} if self.flow else _NO_FIELDS
 
     def among(self, groups: Groups) -> Options:
         """Return the options of an item that is pushed into a queue with groups: one without a group belongs to their

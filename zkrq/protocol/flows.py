@@ -1,13 +1,16 @@
 """End flows: decide that all items of a set have ended, and open what is held for that.
 
-A flow is a record of its queue, beside those of its members.  It says whether the flow is sealed, and a *stamp*: how
-often members have come to life since.  Members name the flow in their own records, so nothing counts them; each server
-has an index of those that live.  What comes after is pushed before, and *held*: an item that is queued for a moment
-which never comes.
+A flow is a record of a queue, its *home*, beside those of its members.  It says whether the flow is sealed, and a
+*stamp*: how often members have come to life since.  Members name the flow in their own records, so nothing counts them;
+each server has an index of those that live.  What comes after is pushed before, and *held*: an item that is queued for
+a moment which never comes.  A further queue with members, or with items that are held, is a *leg*: it has a record of
+the flow of its own, with a stamp of its own, and home names it.
 
-Any client may end a flow.  It has the primary look at it, which says the stamp; asks every server in sync whether a
-member lives there; has the primary decide the end, under that stamp; then has it open what is held.  A client that dies
-leaves nothing undone that another one does not find by looking.  Rules, each with what happens without it:
+Any client may end a flow.  It has home's primary look at it, which says the stamp and the legs; has each leg sealed,
+which says the leg's stamp; asks every server in sync of each of these queues whether a member lives there; looks at
+the legs again; has home decide the end, under its stamp; then has each queue open what it holds.  A client that dies
+leaves nothing undone that another one does not find by looking: a flow that has ended stays due until each leg has
+opened.  Rules, each with what happens without it:
 
 * A flow ends only if **no server in sync** knows of a living member.  The primary alone knows an ack whose client has
   died; what comes after is handed out; the primary dies, and the next one delivers the member again.
@@ -19,6 +22,11 @@ leaves nothing undone that another one does not find by looking.  Rules, each wi
   **raises the stamp**, in the same decision.  Otherwise a server says that nothing lives there; a member comes, is
   claimed and acked, and the client dies before that server has the ack.
 * **The stamp is read before** servers are asked, for the same reason.
+* **Home names a leg before a member is pushed there**.  Otherwise that queue is not asked.
+* **A push into a leg raises home's stamp**, once its items are everywhere and before it returns.  Otherwise leg X is
+  asked; a member in Y adds to X and is acked; Y is asked: nothing lives.
+* **The legs are looked at again**, after all were asked: what a scrub or a redrive brought to life in a leg has raised
+  the stamp there alone.
 * **All servers say the same of what has ended otherwise** than by an ack.  A cancel has reached one server alone, and
   another one has an ack: the outcome would contradict what remains.
 * **The end is decided once**, of a flow that runs, and is everywhere before anything is opened.
@@ -28,16 +36,28 @@ leaves nothing undone that another one does not find by looking.  Rules, each wi
 from __future__ import annotations
 
 import enum
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Generator, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple, TypedDict, TypeVar, Unpack
 
-from zkrq.protocol.calls import Affirm, FlowMembers, OpenHeld, Steer, SteerReply
-from zkrq.protocol.deciding import Deciding
+from zkrq.protocol.calls import (
+    Affirm,
+    FlowMembers,
+    Left,
+    MembersReply,
+    OpenHeld,
+    Records,
+    Steer,
+    SteerReply,
+    bundle_and_position,
+)
+from zkrq.protocol.deciding import Decided, Deciding
 from zkrq.protocol.replies import Status
 from zkrq.protocol.steps import Answers, Ask, CheckTime, Operation
 
 if TYPE_CHECKING:
     from zkrq.protocol.view import View
+
+T = TypeVar("T")
 
 
 class Stage(enum.StrEnum):
@@ -46,25 +66,29 @@ class Stage(enum.StrEnum):
     UNKNOWN = "U"
     OPEN = "O"
     SEALED = "S"
+    FAILING = "F"  # its queued members are removed, and the claimed ones awaited
     ENDED = "E"
 
+    @property
+    def takes_members(self) -> bool:
+        """Whether members may be pushed."""
+        return self in (Stage.OPEN, Stage.SEALED)
+
+
+_RUNNING: Mapping[str, Stage] = {"fail": Stage.FAILING, "cancel": Stage.ENDED, "finish": Stage.ENDED}
 
 MOVES: Mapping[Stage, Mapping[str, Stage]] = {
-    Stage.UNKNOWN: {"begin": Stage.OPEN},
-    # live: a member came to life, which changes the stamp.
-    Stage.OPEN: {"begin": Stage.OPEN, "seal": Stage.SEALED, "cancel": Stage.ENDED, "finish": Stage.ENDED},
-    Stage.SEALED: {
-        "begin": Stage.SEALED,
-        "seal": Stage.SEALED,
-        "live": Stage.SEALED,
-        "end": Stage.ENDED,
-        "cancel": Stage.ENDED,
-        "finish": Stage.ENDED,
-    },
-    # forget: its outcome was kept for as long as was asked for.
-    Stage.ENDED: {"forget": Stage.UNKNOWN},
+    # again: of a leg; it is begun even if it has ended, in an earlier flow of that name.
+    Stage.UNKNOWN: {"begin": Stage.OPEN, "again": Stage.OPEN},
+    # open: its maker keeps it open.  join: home names a leg.  live: a member came to life in a leg.
+    Stage.OPEN: {"open": Stage.OPEN, "join": Stage.OPEN, "live": Stage.OPEN, "seal": Stage.SEALED, **_RUNNING},
+    Stage.SEALED: {"join": Stage.SEALED, "live": Stage.SEALED, "end": Stage.ENDED, **_RUNNING},
+    Stage.FAILING: {"live": Stage.FAILING, "end": Stage.ENDED, "cancel": Stage.ENDED, "finish": Stage.ENDED},
+    # close: all that was held is opened.  Then it is forgotten once its outcome was kept for as long as was asked for.
+    Stage.ENDED: {"close": Stage.ENDED, "again": Stage.OPEN},
 }
-"""What may happen to a flow, and its next stage.  ``end`` needs a stamp, and that nothing is left."""
+"""What may happen to a flow, and its next stage.  ``end`` needs a stamp, and that nothing is left.  A look makes one
+fail whose deadline has passed, or whose maker has not kept it open."""
 
 
 class Kind(enum.StrEnum):
@@ -74,104 +98,295 @@ class Kind(enum.StrEnum):
     DEAD = "D"
     MISSED = "M"  # a member that was removed otherwise than by an ack
     HELD = "W"
+    HELD_FOR_FAILURE = "V"
     RUNS = "P"  # the flow itself
 
 
-HOLDS_UP = frozenset({Kind.LIVING, Kind.DEAD, Kind.MISSED})
-"""Kinds of which nothing may be left when a flow ends by itself."""
+class Policy(enum.StrEnum):
+    """What a flow's record says of how it ends."""
 
-DONE, CANCELLED = b"done", b"cancelled"
+    FAILS_FAST = "f"
+    IGNORES_MISSED = "m"
+    HAS_DEADLINE = "d"
+    IS_LEG = "l"
+
+
+DONE, FAILED, CANCELLED = b"done", b"failed", b"cancelled"
 """Outcomes."""
 
 ROUNDS = 3
 """How often servers that differ from the primary are asked again, after it has affirmed what it knows."""
 
 
+def home_of(flow: str) -> str:
+    """Return the queue on which a flow was begun."""
+    return flow.partition("/")[0]
+
+
+class Terms(TypedDict, total=False):
+    """What only some verbs need; as ``Steer`` has it."""
+
+    stamp: int
+    keep_ms: int
+    policy: str
+    deadline_ms: int
+    leg: str
+    remaining: str
+
+
+class At(NamedTuple):
+    """Have an operation run on the shard that is the home of this queue; its result is sent back."""
+
+    queue: str
+    operation: Operation[Any]
+
+
+Tending = Generator[At, Any, T]
+"""An operation over several queues.  Its failures are those of the operations that it asks for."""
+
+
 class Look(NamedTuple):
-    """What was found of a flow.  ``kinds``: letters of what is left of it, on any server that was asked."""
+    """What was found of a flow.  ``kinds``: letters of what is left of it, on any server that was asked.  ``legs``:
+    further queues that have members."""
 
     stage: Stage
     outcome: bytes
     kinds: frozenset[str]
+    legs: Sequence[str] = ()
+
+
+class Asked(NamedTuple):
+    """What the servers of one queue say of a flow.  ``kinds``: letters of what any of them has; ``agreed``: of dead
+    letters and missed members, if all have one alike.  ``differing``: bundles of which they do not say the same.
+    ``done``, ``died``, ``missed``: figures for people."""
+
+    kinds: frozenset[str]
+    agreed: frozenset[str]
+    differing: Sequence[bytes]
+    done: int = 0
+    died: int = 0
+    missed: int = 0
+
+    def has_failed(self, policy: bytes) -> bool:
+        """Whether members will not be acked unless somebody redrives them."""
+        counted = {Kind.DEAD} if Policy.IGNORES_MISSED.encode() in policy else {Kind.DEAD, Kind.MISSED}
+        return bool(counted & self.agreed)
+
+
+class Figures(NamedTuple):
+    """What people are told of a flow.  ``items``: some of what is left, each with its queue."""
+
+    stage: Stage
+    outcome: bytes
+    done: int
+    living: int
+    died: int
+    missed: int
+    items: Sequence[tuple[str, Left]]
 
 
 class Flowing(Deciding):
     """Begin, seal and end flows, and open what is held for them."""
 
-    def steer(self, queue: str, flow: str, verb: str, *, stamp: int = 0, keep_ms: int = 0) -> Operation[SteerReply]:
-        """Decide about a flow itself; every server knows what is returned.  Raises as ``decide`` does."""
-        decided = yield from self.decide(Steer(queue, flow, verb, stamp, keep_ms))
+    # -- on one shard ------------------------------------------------------------------------------------------------
+
+    def steer(self, queue: str, flow: str, verb: str, **terms: Unpack[Terms]) -> Operation[SteerReply]:
+        """Decide about a flow itself, or a leg; every server knows what is returned.  ``terms``: as of ``Steer``.
+
+        Raises as ``decide`` does.
+        """
+        decided = yield from self.decide(Steer(queue, flow, verb, **terms))
         return decided.reply
 
-    def end_flow(self, queue: str, flow: str) -> Operation[Look]:
-        """End a flow if all its members have been acked; return what was found.
-
-        Raises ``NothingDone``, ``Unknown``; then somebody has to try again.
-        """
-        kinds: frozenset[str] = frozenset()
-        for _ in range(ROUNDS):
-            seen = yield from self.look(queue, flow)
-            stage, kinds = Stage(seen.now.decode()), _letters(seen.kinds)
-            if stage is not Stage.SEALED or kinds & HOLDS_UP:
-                return Look(stage, seen.outcome, kinds)
-            left, differing = yield from self.ask_servers(queue, flow)
-            kinds |= left
-            if differing:
-                yield from self.decide(Affirm(queue, differing))
-            if kinds & HOLDS_UP:
-                continue
-            ended = yield from self.steer(queue, flow, "end", stamp=seen.stamp)
-            if ended.now.decode() == Stage.ENDED:
-                return Look(Stage.ENDED, ended.outcome, _letters(ended.kinds))
-        return Look(Stage.SEALED, b"", kinds)
-
-    def look(self, queue: str, flow: str) -> Operation[SteerReply]:
-        """Have the primary look at a flow: every server knows that it is sealed, if it is."""
-        return (yield from self.steer(queue, flow, "look"))
-
-    def ask_servers(self, queue: str, flow: str) -> Operation[tuple[frozenset[str], list[bytes]]]:
-        """Ask every server in sync what is left of a flow; return the kinds, and some bundles of which they say so.
+    def ask_servers(self, queue: str, flow: str) -> Operation[Asked]:
+        """Ask every server in sync of a queue what is left of a flow there.
 
         While other servers may know of members, these count as living.  Raises ``NothingDone``.
         """
-        left: set[str] = set()
-        bundles: dict[bytes, None] = {}
+        replies: list[MembersReply] = []
+        kinds: set[str] = set()
 
         def attempt(view: View) -> Operation[Answers]:
             yield CheckTime()
-            left.clear()
-            bundles.clear()
+            replies.clear()
+            kinds.clear()
             if not self.is_settled(view):
-                left.add(Kind.LIVING)
+                kinds.add(Kind.LIVING)
             call = FlowMembers(queue, flow)
             answers: Answers = yield Ask(view.epoch, view.members, call)
-            for answer in answers.values():
-                if answer.status is Status.OK:
-                    reply = call.read(answer.body)
-                    left.update(_letters(reply.kinds))
-                    bundles.update(dict.fromkeys(reply.bundles))
+            replies.extend(call.read(each.body) for each in answers.values() if each.status is Status.OK)
             return answers
 
         yield from self.tell(queue, attempt)
-        return frozenset(left), list(bundles)
+        return _asked(replies, kinds)
+
+    def affirm(self, queue: str, bundles: Sequence[bytes]) -> Operation[Decided[Records]]:
+        """Have all servers know what the primary of a queue knows of bundles.  Raises as ``decide`` does."""
+        return self.decide(Affirm(queue, bundles))
 
     def is_settled(self, view: View) -> bool:
         """Tell whether the servers of a view are all that may know of a member: none is being caught up, and none may
         come back with what it has."""
         return view.writable and not view.learners and not view.eligible
 
-    def open_held(self, queue: str, flow: str) -> Operation[int]:
-        """Open what is held for a flow that has ended, or drop it; return how many items that were.
+    def open_held(self, queue: str, flow: str, *, outcome: str = "", stop: bool = False) -> Operation[int]:
+        """Open what is held for a flow that has ended, or remove it; remove queued members of one that is failing, or
+        was cancelled.  Return how many items that were.
 
-        Raises ``NothingDone``, ``Unknown``; then somebody has to try again.
+        ``outcome``: of the flow, if the queue is a leg of it.  ``stop``: whether claimed members are removed, too, of a
+        flow that was cancelled.  Raises ``NothingDone``, ``Unknown``; then somebody has to try again.
         """
         count = 0
         while True:
-            decided = yield from self.decide(OpenHeld(queue, flow))
+            decided = yield from self.decide(OpenHeld(queue, flow, outcome, stop))
             count += decided.reply.opened
             if not decided.reply.more:
                 return count
 
+    def read_members(self, queue: str, flow: str) -> Operation[MembersReply]:
+        """Return what the primary of a queue knows of a flow.  Raises ``NothingDone``."""
+        replies: list[MembersReply] = []
 
-def _letters(kinds: bytes) -> frozenset[str]:
-    return frozenset(kinds.decode())
+        def attempt(view: View) -> Operation[Answers]:
+            yield CheckTime()
+            replies.clear()
+            primary, call = view.primary(queue), FlowMembers(queue, flow)
+            answers: Answers = yield Ask(view.epoch, {primary: view.members[primary]}, call)
+            replies.extend(call.read(each.body) for each in answers.values() if each.status is Status.OK)
+            return answers
+
+        yield from self.tell(queue, attempt)
+        return replies[0]
+
+    # -- over all queues of a flow -----------------------------------------------------------------------------------
+
+    def join_leg(self, queue: str, flow: str, *, keep_ms: int = 0) -> Tending[Look]:
+        """Make a queue a leg of a flow, before a first member is pushed there.
+
+        Return what home says: nothing may be pushed unless its stage takes members, and the queue is among its legs.
+        """
+        home, leg = home_of(flow), Policy.IS_LEG.value
+        begun: SteerReply = yield At(queue, self.steer(queue, flow, "begin", keep_ms=keep_ms, policy=leg))
+        told: SteerReply = yield At(home, self.steer(home, flow, "join", leg=queue))
+        look = _look(told)
+        if look.stage in (Stage.UNKNOWN, Stage.ENDED):
+            outcome = (look.outcome or CANCELLED).decode()
+            yield At(queue, self.open_held(queue, flow, outcome=outcome))
+        elif queue in look.legs and begun.now.decode() == Stage.ENDED:
+            yield At(queue, self.steer(queue, flow, "again", keep_ms=keep_ms, policy=leg))
+        return look
+
+    def tend_flow(self, queue: str, flow: str, *, stop: bool = False) -> Tending[Look]:
+        """End a flow if that is due, and open what is held for it in all of its queues; return what was found.
+
+        ``queue``: where the flow was found; home need not name it as a leg, if the client that began it has died.
+        ``stop``: whether claimed members are removed, too, of a flow that was cancelled.
+        """
+        look = yield from self.end_flow(flow, stop=stop)
+        if look.stage in (Stage.UNKNOWN, Stage.ENDED) and queue != home_of(flow) and queue not in look.legs:
+            yield At(queue, self.open_held(queue, flow, outcome=(look.outcome or CANCELLED).decode(), stop=stop))
+        return look
+
+    def end_flow(self, flow: str, *, stop: bool = False) -> Tending[Look]:
+        """End a flow if all its members have ended; return what was found."""
+        home, kinds = home_of(flow), frozenset[str]()
+        look = Look(Stage.UNKNOWN, b"", kinds)
+        for _ in range(ROUNDS):
+            seen: SteerReply = yield At(home, self.steer(home, flow, "look"))
+            look = _look(seen)
+            if look.stage is Stage.ENDED:
+                yield from self.open_all(flow, seen, stop=stop)
+                return look
+            fails_fast = Policy.FAILS_FAST.encode() in seen.policy
+            if look.stage is Stage.UNKNOWN or (look.stage is Stage.OPEN and not fails_fast):
+                return look
+            found, has_moved = yield from self.ask_legs(flow, look)
+            kinds = frozenset[str]().union(look.kinds, *(each.kinds for each in found))
+            look = look._replace(kinds=kinds)
+            has_failed = any(each.has_failed(seen.policy) for each in found)
+            if look.stage is not Stage.FAILING and fails_fast and has_failed:
+                yield At(home, self.steer(home, flow, "fail"))
+                continue
+            is_stuck = look.stage is Stage.SEALED and has_failed and Kind.HELD_FOR_FAILURE not in kinds
+            if has_moved or any(each.differing for each in found):
+                continue
+            if Kind.LIVING in kinds or look.stage is Stage.OPEN or is_stuck:
+                return look
+            remaining = f"{''.join(sorted(kinds))},{_sums(found)}"
+            ended: SteerReply = yield At(home, self.steer(home, flow, "end", stamp=seen.stamp, remaining=remaining))
+            if ended.now.decode() == Stage.ENDED:
+                yield from self.open_all(flow, ended, stop=stop)
+                return Look(Stage.ENDED, ended.outcome, kinds, look.legs)
+        return look
+
+    def ask_legs(self, flow: str, look: Look) -> Tending[tuple[Sequence[Asked], bool]]:
+        """Ask all queues of a flow what is left of it there; return that, and whether members have come to life in a
+        leg meanwhile."""
+        home = home_of(flow)
+        verb = {Stage.SEALED: "seal", Stage.FAILING: "fail"}.get(look.stage, "look")
+        stamps: dict[str, int] = {}
+        for leg in look.legs:
+            told: SteerReply = yield At(leg, self.steer(leg, flow, verb))
+            stamps[leg] = told.stamp
+        if look.stage is Stage.FAILING:
+            for queue in (home, *look.legs):
+                yield At(queue, self.open_held(queue, flow))
+        found: list[Asked] = []
+        for queue in (home, *look.legs):
+            asked: Asked = yield At(queue, self.ask_servers(queue, flow))
+            found.append(asked)
+            if asked.differing:
+                yield At(queue, self.affirm(queue, asked.differing))
+        has_moved = False
+        for leg in look.legs if not any(Kind.LIVING in each.kinds for each in found) else ():
+            told = yield At(leg, self.steer(leg, flow, "look"))
+            has_moved = has_moved or told.stamp != stamps[leg]
+        return found, has_moved
+
+    def open_all(self, flow: str, ended: SteerReply, *, stop: bool = False) -> Tending[None]:
+        """Open what all queues of a flow hold that has ended."""
+        if ended.is_closed:
+            return
+        home, outcome = home_of(flow), ended.outcome.decode()
+        legs = [leg.decode() for leg in ended.legs]
+        for leg in legs:
+            yield At(leg, self.open_held(leg, flow, outcome=outcome, stop=stop))
+        yield At(home, self.open_held(home, flow, stop=stop))
+        if legs:
+            yield At(home, self.steer(home, flow, "close"))
+
+    def read_flow(self, flow: str) -> Tending[Figures]:
+        """Return what people are told of a flow."""
+        home = home_of(flow)
+        first: MembersReply = yield At(home, self.read_members(home, flow))
+        found = {home: first}
+        for leg in [leg.decode() for leg in first.legs]:
+            found[leg] = yield At(leg, self.read_members(leg, flow))
+        stage = Stage(first.stage.decode())
+        counted: Iterable[MembersReply] = [first] if stage is Stage.ENDED else found.values()
+        done, living, died, missed = (sum(each) for each in zip(*(reply[3:7] for reply in counted), strict=True))
+        items = [(queue, item) for queue, reply in found.items() for item in reply.items]
+        return Figures(stage, first.outcome, done, living, died, missed, items)
+
+
+def _look(reply: SteerReply) -> Look:
+    stage, legs = Stage(reply.now.decode()), [leg.decode() for leg in reply.legs]
+    return Look(stage, reply.outcome, frozenset(reply.kinds.decode()), legs)
+
+
+def _asked(replies: Sequence[MembersReply], kinds: Iterable[str]) -> Asked:
+    """Compare what servers say."""
+    named = [set(reply.items) for reply in replies]
+    all_say = set[Left].intersection(*named)
+    contested = set[Left].union(*named) - all_say
+    differing = {bundle_and_position(item.id.decode())[0].encode(): None for item in sorted(contested)}
+    return Asked(
+        frozenset(kinds).union(*(reply.kinds.decode() for reply in replies)),
+        frozenset(item.kind.decode() for item in all_say),
+        list(differing),
+        *(max(figures) for figures in zip(*((each.done, each.died, each.missed) for each in replies), strict=True)),
+    )
+
+
+def _sums(found: Sequence[Asked]) -> str:
+    return ",".join(str(sum(figures)) for figures in zip(*(each[3:] for each in found), strict=True))

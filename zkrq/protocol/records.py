@@ -257,6 +257,20 @@ REQUEUED, REFUSED = "R", "F"
 MEMBER, HELD = "F", "W"
 """Kinds of fields: the flow of which the items are members, and the flow for whose end an item is held."""
 
+
+class Opens(enum.StrEnum):
+    """When an item that is held for a flow is opened: letters before the flow, in its record."""
+
+    THEN = "T"
+    FAILURE = "F"
+    ALWAYS = "A"
+
+
+def held_for(flow: bytes, opens: Opens) -> bytes:
+    """Return the field of an item that is held for a flow."""
+    return opens.encode() + flow
+
+
 _STATES: Mapping[str, State] = {
     **{state.value: state for state in State},
     REQUEUED: State.QUEUED,

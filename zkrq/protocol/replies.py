@@ -231,9 +231,11 @@ def read_reply(reply: object, script: str) -> Answer:
         known = _KNOWN[script].get(words[0]) if isinstance(words[0], bytes) else None
         if known is not None:
             status, name, shape = known
-            body = tuple(words[1:])
+            body: tuple[Any, ...] = tuple(words[1:])
+            if len(body) == len(shape) - 1 and shape[-1].may_lack:
+                body = (*body, [])
             if len(body) == len(shape):
-                for value, (width, kinds) in zip(body, shape, strict=True):
+                for value, (width, kinds, _) in zip(body, shape, strict=True):
                     if isinstance(value, list) != bool(width):
                         break
                     if width and value and (len(value) % width or (kinds and not _are(value, width, kinds))):

@@ -15,7 +15,7 @@ In a reply, brackets are a list that repeats the values up to its semicolon.  A 
 header before anything else reads it (replies.py).  An operation whose header has the reply NOTINSYNC is guarded by
 _gate.lua.  Below the header is ordinary Lua, whose last function is ``operation``, with the arguments after epoch and
 generation as its parameters.  ``-- body: name`` in place of all but the purpose registers another file's operation once
-more, with flags of its own.
+more, with flags of its own.  A list with a question mark behind it comes last, and not at all where it would be empty.
 
 An operation that writes nothing makes a server adopt the epoch of its call nevertheless.  Clients that only look call a
 second function of it, which adopts none and is flagged ``no-writes``: a server that refuses every write, as one with a
@@ -88,7 +88,7 @@ HASH_LENGTH = 12
 
 _SHEBANG = "#!lua"
 _STATUS = re.compile(r"[A-Z]+")
-_VALUE = re.compile(r"\s+(?:\[([^];]*)[^]]*\]|(\w+))")
+_VALUE = re.compile(r"\s+(?:\[([^];]*)[^]]*\](\?)?|(\w+))")
 _HEADER_LINE = re.compile(r"^-- (purpose|KEYS|ARGV|reply|body|writes): (.*)$")
 
 _KINDS = {
@@ -104,11 +104,12 @@ class Value(NamedTuple):
     """One value of a reply.
 
     ``width``: number of list elements that belong together, 0: not a list.  ``kinds``: the types of these elements,
-    None for one that is not checked.
+    None for one that is not checked.  ``may_lack``: a list that is not there where it would be empty.
     """
 
     width: int
     kinds: tuple[type | None, ...] = ()
+    may_lack: bool = False
 
 
 Shape = tuple[Value, ...]
@@ -174,7 +175,8 @@ def _reply(line: str) -> tuple[str, Shape]:
     at = status.end()
     while value := _VALUE.match(line, at):
         at = value.end()
-        values.append(_listed(value[1].split()) if value[2] is None else Value(0))
+        listed = value[3] is None
+        values.append(_listed(value[1].split())._replace(may_lack=bool(value[2])) if listed else Value(0))
     return status[0], tuple(values)
 
 

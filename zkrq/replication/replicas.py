@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Awaitable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, TypeVar, Unpack
 
 from zkrq.protocol import calls
 from zkrq.protocol.operations import OPERATIONS, Operations
@@ -14,7 +14,7 @@ from zkrq.replication.causes import UNKNOWN, Causes
 if TYPE_CHECKING:
     from zkrq.protocol.calls import Call, Decision, NamesPage, Paged, Paging, PushDecided, Put, SteerReply
     from zkrq.protocol.deciding import Decided
-    from zkrq.protocol.flows import Look
+    from zkrq.protocol.flows import Terms
     from zkrq.protocol.pushing import Pushes
     from zkrq.protocol.view import ServerId
     from zkrq.replication.runner import Confirm, Runner
@@ -77,17 +77,9 @@ class Replicas:
         """
         return self.run(self._operations.decide(call, map_number=map_number))
 
-    def steer(self, queue: str, flow: str, verb: str, *, keep_ms: int = 0) -> Awaitable[SteerReply]:
+    def steer(self, queue: str, flow: str, verb: str, **terms: Unpack[Terms]) -> Awaitable[SteerReply]:
         """Decide about a flow itself; see ``Flowing.steer``.  Raises as ``decide`` does."""
-        return self.run(self._operations.steer(queue, flow, verb, keep_ms=keep_ms))
-
-    def end_flow(self, queue: str, flow: str) -> Awaitable[Look]:
-        """End a flow if all its members have been acked; return what was found.  Raises as ``decide`` does."""
-        return self.run(self._operations.end_flow(queue, flow))
-
-    def open_held(self, queue: str, flow: str) -> Awaitable[int]:
-        """Open what is held for a flow that has ended, or drop it.  Raises as ``decide`` does."""
-        return self.run(self._operations.open_held(queue, flow))
+        return self.run(self._operations.steer(queue, flow, verb, **terms))
 
     async def fence(self, queue: str, owner: str) -> int:
         """Declare an owner dead on every server and requeue its claims; return the number of items.

@@ -91,11 +91,13 @@ result only the verb."""
 
 
 class SettleReply(NamedTuple):
-    """``lost``: by settlement, the positions of the items whose claims are lost, a byte each."""
+    """``lost``: by settlement, the positions of the items whose claims are lost, a byte each.  ``due``: flows about
+    which something may be decided now, because members of them have ended."""
 
     dropped_letters: int
     lost: Sequence[bytes]
     records: Records
+    due: Sequence[bytes] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,12 +113,12 @@ class Settle(Trimming[SettleReply], Carrying[SettleReply], Combining[SettleReply
     cuts: bytes = b""
 
     def read(self, body: Body) -> SettleReply:
-        dropped, lost, records = body
-        return SettleReply(dropped, lost, Records(records))
+        dropped, lost, records, due = body
+        return SettleReply(dropped, lost, Records(records), due)
 
 
 class TurnReply(NamedTuple):
-    """The reply to a claim request with settlements: as to ``Claim``, and ``lost`` as to ``Settle``."""
+    """The reply to a claim request with settlements: as to ``Claim``, and ``lost`` and ``due`` as to ``Settle``."""
 
     next_ms: int
     dropped_letters: int
@@ -127,6 +129,7 @@ class TurnReply(NamedTuple):
     verdict: bytes
     """``CLAIMED``, or why nothing was handed out: ``FENCED``, ``OUTDATED``."""
     lost: Sequence[bytes]
+    due: Sequence[bytes] = ()
 
 
 CLAIMED = b"OK"
@@ -155,8 +158,8 @@ class Turn(_Request[TurnReply], Carrying[TurnReply]):
         return self.count + 1
 
     def read(self, body: Body) -> TurnReply:
-        next_ms, dropped, handed, clock, limited, records, verdict, lost = body
-        return TurnReply(next_ms, dropped, handed, clock, limited, Records(records), verdict, lost)
+        next_ms, dropped, handed, clock, limited, records, verdict, lost, due = body
+        return TurnReply(next_ms, dropped, handed, clock, limited, Records(records), verdict, lost, due)
 
 
 _parts_of = attrgetter(*(each.name for each in fields(Claim)))

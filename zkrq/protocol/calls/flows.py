@@ -12,8 +12,10 @@ from zkrq.protocol.calls.call import START, Call, Paging, Records, Trimming
 class SteerReply(NamedTuple):
     """``before``, ``now``: the letter of the flow's state (``flows.Stage``) before this call and after it.
 
-    ``stamp``: how often members have come to life after the seal.  ``outcome``: of a flow that has ended, else empty.
-    ``kinds``: letters of what is left of it here (``flows.Kind``).
+    ``stamp``: how often members have come to life, and legs were joined.  ``outcome``: of a flow that has ended, else
+    empty.  ``kinds``: letters of what is left of it here (``flows.Kind``).  ``policy``: letters (``flows.Policy``).
+    ``is_closed``: whether it has ended and nothing is left to open.  ``legs``: further queues in which it has members,
+    as long as it is not closed.
     """
 
     before: bytes
@@ -21,15 +23,20 @@ class SteerReply(NamedTuple):
     stamp: int
     outcome: bytes
     kinds: bytes
+    policy: bytes
+    is_closed: bool
+    legs: Sequence[bytes]
     records: Records
 
 
 @dataclass(frozen=True, slots=True)
 class Steer(Trimming[SteerReply]):
-    """Decide about a flow itself.
+    """Decide about a flow itself, or a leg of it.
 
-    ``verb``: ``begin``, ``seal``, ``look``, ``end``, ``cancel`` or ``finish``.  ``stamp``: under which ``end`` counts.
-    ``keep_ms``: milliseconds for which the outcome of a flow that begins is kept.
+    ``verb``: one of those in ``flows.MOVES``.  ``stamp``: under which ``end`` counts.  ``keep_ms``: milliseconds for
+    which the outcome of a flow that begins is kept; ``policy``, ``deadline_ms``: of one that begins, 0: it has none.
+    ``leg``: the queue that ``join`` names.  ``remaining``: letters of what is left in the legs, for ``end``, and, after
+    commas, how many members were acked, are dead and were removed otherwise.
     """
 
     script: ClassVar[str] = "flow"
@@ -39,14 +46,34 @@ class Steer(Trimming[SteerReply]):
     verb: str
     stamp: int = 0
     keep_ms: int = 0
+    policy: str = ""
+    deadline_ms: int = 0
+    leg: str = ""
+    remaining: str = ""
     trim: bool = False
 
 
-class MembersReply(NamedTuple):
-    """``kinds``: letters of what is left of the flow here.  ``bundles``: some of those that hold it up."""
+class Left(NamedTuple):
+    """An item that is left of a flow: a letter (``flows.Kind``), and its id."""
 
+    kind: bytes
+    id: bytes
+
+
+class MembersReply(NamedTuple):
+    """``stage``, ``outcome``, ``legs``, ``kinds``: as ``SteerReply`` has them.  ``done``: members that were acked, as
+    far as the server knows.  ``living``, ``died``, ``missed``: numbers of items, estimated where they are many; of a
+    flow that has ended those of its end.  ``items``: some of each kind."""
+
+    stage: bytes
+    outcome: bytes
     kinds: bytes
-    bundles: Sequence[bytes]
+    done: int
+    living: int
+    died: int
+    missed: int
+    legs: Sequence[bytes]
+    items: Sequence[Left]
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +86,7 @@ class FlowMembers(Call[MembersReply]):
 
 
 class OpenReply(NamedTuple):
-    """``opened``: number of items that this call has opened or dropped.  ``more``: whether others are held."""
+    """``opened``: number of items that this call has opened or removed.  ``more``: whether others are held."""
 
     opened: int
     more: bool
@@ -68,20 +95,31 @@ class OpenReply(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class OpenHeld(Trimming[OpenReply]):
-    """Queue what is held for a flow that is done; remove it if the flow was cancelled."""
+    """Queue what is held for a flow that has ended, or remove it, as the outcome says; remove queued members of one
+    that is failing, or was cancelled.
+
+    ``outcome``: of the flow, if this is a leg of it; empty: the flow's home is here.  ``stop``: whether claimed members
+    are removed, too, of a flow that was cancelled.
+    """
 
     script: ClassVar[str] = "flow_open"
     queue: str
     flow: str
+    outcome: str = ""
+    stop: bool = False
     trim: bool = False
 
 
 class FlowRow(NamedTuple):
-    """A flow: its name, the letter of its stage, and the letters of what is left of it on the primary."""
+    """A flow: its name, the letter of its stage, and the letters of what is left of it on the primary.
+
+    ``is_due``: 1 if something may be decided about it now, or opened.
+    """
 
     name: bytes
     stage: bytes
     kinds: bytes
+    is_due: int
 
 
 class FlowRows(NamedTuple):
@@ -93,7 +131,8 @@ class FlowRows(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class FlowPage(Paging[FlowRows]):
-    """List a page of the flows that run, or for which something is held."""
+    """List a page of the flows, and legs of such, about which there is something to do, or for which something is
+    held."""
 
     script: ClassVar[str] = "flow_page"
     queue: str

@@ -2,18 +2,25 @@
 -- item was removed otherwise than by an ack, and what is held until it ends (zkrq/protocol/flows.py).
 -- members names them, behind all groups, by a byte that no group begins with: that byte, kind, flow, zero byte, bundle.
 -- All of it follows from the records, so each server has it; readers check the record of what they find.
--- kind: L an item is queued or claimed; D one is a dead letter; M one was removed otherwise; W one is held. P, without a
--- bundle: the flow itself runs.
--- The record of a flow is in state P while it runs; its tail says whether it is sealed (1), its stamp, and for how many
--- milliseconds its outcome is kept. Then it is a tombstone that is kept for as long, whose row names the outcome, as one of
--- the window of a key is (push_decided.lua).
+-- kind: L an item is queued or claimed; D one is a dead letter; M one was removed otherwise; W one is held; V the same, for a
+-- failure. P, without a bundle: there is something to do about the flow itself.
+-- The record of a flow is in state P until it has ended and all that was held is opened. Its text: stage, stamp, for how many
+-- milliseconds its outcome is kept, letters of its policy (f a dead letter fails it, m what is missed is as good as acked, d it
+-- has a deadline, l this is a leg, of a flow of another queue), outcome and figures, and at home the queues of its legs. When it is due is its
+-- deadline; its own moment is when it has to be kept open again. Then it is a tombstone that is kept for as long, whose row
+-- names the outcome, as one of the window of a key is (push_decided.lua).
+-- How many members were acked is a field of lead, for people alone: a server that came later knows of fewer.
 local flows = {} -- one name for all, because Lua allows 200 in a library
 do
   local RECORD = '\1flow ' -- before the name of a flow
   local MEMBER, HELD = 'F', 'W' -- kinds of fields in a record
   local OUTCOME = '=' -- before the outcome in a row
-  local HOLDS_UP = {'L', 'D', 'M'}
-  local PAGE = 100 -- entries looked at in one command
+  local DONE = 'flow ' -- before the name of a flow, in lead
+  local PAGE, FEW = 100, 5 -- entries looked at in one command; the same where one that counts is enough
+  local LOOKED_MAX = 200 -- bundles that are looked at to count what they have; more are estimated
+  local LEFT, HOLDING, LISTED = {'L', 'D', 'M', 'W', 'V'}, {'W', 'V'}, {'P', 'V', 'W'} -- kinds
+  local LIVING, ENDING = {L = '[QRC]', D = 'D'}, {L = true, D = true, M = true}
+  local KEEP_MAX_MS = 2 ^ 32 - 1 -- what an entry of a record has room for
 
   function flows.id(name)
     return RECORD .. name
@@ -28,9 +35,12 @@ do
     return r.fields ~= '' and tails.field(r, MEMBER) or nil
   end
 
-  -- Return the flow for whose end an item was held, nil without one.
+  -- Return the flow for whose end an item was held, and when it is opened (T the flow is done, F failed, A either of them); nil
+  -- without one.
   function flows.held_for(r)
-    return r.fields ~= '' and tails.field(r, HELD) or nil
+    local held = r.fields ~= '' and tails.field(r, HELD)
+    if not held then return nil end
+    return string.sub(held, 2), string.sub(held, 1, 1)
   end
 
   -- Tell whether an item waits for the end of its flow: it is queued for a moment that never comes.
@@ -40,44 +50,80 @@ do
     return moment + r.shift >= places.NEVER_US
   end
 
+  -- Call visit(from, to) with the runs of items that were acked, or removed otherwise.
+  local function each_gone(r, acked, visit)
+    if not string.find(r.states, 'X', 1, true) then return end
+    each_run(r, 1, r.size, function(from, to, state, row)
+      if state ~= GONE then return end
+      local is_acked = row > 0 and select(2, row_at(r, row)) > 0
+      if is_acked == acked and not places.has_left(r, from) then visit(from, to) end
+    end)
+  end
+
   -- Tell whether a member was removed otherwise than by an ack.
   local function has_missed(r)
-    if not string.find(r.states, 'X', 1, true) then return false end
     local found = false
-    each_run(r, 1, r.size, function(from, _, state, row)
-      if state == GONE and (row == 0 or select(2, row_at(r, row)) == 0) and not places.has_left(r, from) then found = true end
-    end)
+    each_gone(r, false, function() found = true end)
     return found
   end
 
-  -- Return the kinds under which a bundle is named, and the flow; nil without one.
-  local function kinds_of(r)
-    local name = flows.of(r)
+  local function count_acked(r)
+    local count = 0
+    each_gone(r, true, function(from, to) count = count + to - from + 1 end)
+    return count
+  end
+
+  -- Return the kinds under which a bundle is named, each with the name of the flow.
+  local function named_as(r)
+    local as, name, held_for, opens = {}, flows.of(r), flows.held_for(r)
     if name then
-      return {L = string.find(r.states, '[QRC]') ~= nil, D = string.find(r.states, 'D', 1, true) ~= nil, M = has_missed(r)}, name
+      for kind, states in pairs(LIVING) do
+        if string.find(r.states, states) then as[kind .. name] = true end
+      end
+      if has_missed(r) then as['M' .. name] = true end
     end
-    return {W = flows.is_held(r)}, flows.held_for(r)
+    if held_for and flows.is_held(r) then as[(opens == 'F' and 'V' or 'W') .. held_for] = true end
+    return as
   end
 
   -- Write what follows from the difference between a bundle as it is stored and as it is now.
   function flows.index(b, r)
-    local was, old_name = {}, nil
-    if b.fields ~= '' then was, old_name = kinds_of(b) end
-    local is, name = kinds_of(r)
-    if old_name ~= name then
-      for kind, named in pairs(was) do
-        if named then append(leaving, members, entry(kind, old_name, r.bundle)) end
-      end
-      was = {}
+    local was, is = b.fields ~= '' and named_as(b) or {}, named_as(r)
+    for named in pairs(is) do
+      if b.is_lost or not was[named] then append(entering, members, '0', entry(named, '', r.bundle)) end
     end
-    if not name then return end
-    for kind, named in pairs(is) do
-      if named and (b.is_lost or not was[kind]) then
-        append(entering, members, '0', entry(kind, name, r.bundle))
-      elseif not named and (b.is_lost or was[kind]) then
-        append(leaving, members, entry(kind, name, r.bundle))
-      end
+    for named in pairs(was) do
+      if not is[named] then append(leaving, members, entry(named, '', r.bundle)) end
     end
+    local name, held_for = flows.of(r), flows.held_for(r)
+    for kind, of in pairs(b.is_lost and {L = name, D = name, M = name, V = held_for, W = held_for} or {}) do
+      if not is[kind .. of] then append(leaving, members, entry(kind, of, r.bundle)) end
+    end
+    if name then flows.note_ended(name, was, is, count_acked(r) - (b.fields ~= '' and count_acked(b) or 0)) end
+  end
+
+  -- Note that members have been acked, and that something may be decided about their flow: none of them lives, or one is a dead
+  -- letter or was removed otherwise.
+  function flows.note_ended(name, was, is, acked)
+    local has_ended = false
+    for kind in pairs(ENDING) do has_ended = has_ended or is[kind .. name] ~= was[kind .. name] end
+    if not has_ended and acked == 0 then return end
+    order.flows, order.acked = order.flows or {}, order.acked or {}
+    order.flows[name], order.acked[name] = true, (order.acked[name] or 0) + acked
+  end
+
+  -- Return how many members were acked, as far as is known here.
+  function flows.done(name)
+    return tonumber(redis.call('HGET', lead, DONE .. name) or 0) or 0
+  end
+
+  -- Count those that were acked.
+  function flows.count_acked()
+    for name, acked in pairs(order.acked) do
+      local flow = acked ~= 0 and open(flows.id(name))
+      if flow and flow.states == 'P' then append(new, 'numbers', DONE .. name, text_of(flows.done(name) + acked)) end
+    end
+    order.acked = nil
   end
 
   -- The same of the record of a flow.
@@ -87,6 +133,7 @@ do
       append(entering, members, '0', entry('P', name, ''))
     elseif not runs then
       append(leaving, members, entry('P', name, ''))
+      append(new, 'old_numbers', DONE .. name)
     end
   end
 
@@ -99,40 +146,59 @@ do
     append(entering, members, '0', entry('L', flows.of(r), r.bundle))
   end
 
-  -- Return the record of a flow, and how far it is: U unknown, O open, S sealed, E ended.
+  -- -- the flow itself -----------------------------------------------------------------------------------------------
+
+  -- Return what the text of a flow's record says; its legs are separated by spaces.
+  function flows.read(flow)
+    local stage, stamp, keep_ms, policy, outcome, legs = string.match(flow.tail, '^(%u) (%d+) (%d+) %.(%l*) (%S*) ?(.*)$')
+    return {stage = stage or 'O', stamp = tonumber(stamp or 0), keep_ms = tonumber(keep_ms or 0), policy = policy or '',
+      outcome = outcome or '', legs = legs or ''}
+  end
+
+  function flows.say(flow, says)
+    touch(flow)
+    flow.tail = string.format('%s %.0f %.0f .%s %s %s', says.stage, says.stamp, says.keep_ms, says.policy, says.outcome, says.legs)
+  end
+
+  -- Return the record of a flow, and how far it is: U unknown, O open, S sealed, F failing, E ended.
   function flows.stage_of(name)
     local flow = open(flows.id(name))
     if not flow or flow.states ~= 'P' and is_expired(flow, 0) then return flow, 'U' end
     if flow.states ~= 'P' then return flow, 'E' end
-    return flow, string.byte(flow.tail) == 49 and 'S' or 'O'
+    return flow, flows.read(flow).stage
   end
 
-  -- Tell whether a flow runs.
+  -- Tell whether a flow takes members.
   function flows.runs(name)
     local _, stage = flows.stage_of(name)
     return stage == 'O' or stage == 'S'
   end
 
-  -- Return whether a flow that runs is sealed (1, 0), its stamp, and for how many milliseconds its outcome is kept.
-  function flows.read(flow)
-    local sealed, stamp, keep_ms = string.match(flow.tail, '^(%d) (%d+) (%d+)$')
-    return sealed or '0', tonumber(stamp or 0), tonumber(keep_ms or 0)
-  end
-
-  function flows.keep(flow, sealed, stamp, keep_ms)
-    flow.tail = string.format('%s %.0f %.0f', sealed, stamp, keep_ms)
-  end
-
+  -- Return the outcome of a flow that has ended, and, for people, how many members were acked, dead and missed then.
   function flows.outcome(flow)
-    local row = string.byte(flow.named) - NONE
-    return row > 0 and string.sub((row_at(flow, row)), 1 + #OUTCOME) or ''
+    local text = flow.states == 'P' and flows.read(flow).outcome or ''
+    if flow.states ~= 'P' then
+      local row = string.byte(flow.named) - NONE
+      text = row > 0 and string.sub((row_at(flow, row)), 1 + #OUTCOME) or ''
+    end
+    local outcome, done, died, missed = string.match(text, '^(%a*),?(%d*),?(%d*),?(%d*)')
+    return outcome, tonumber(done) or 0, tonumber(died) or 0, tonumber(missed) or 0
   end
 
-  function flows.finish(flow, outcome)
-    local _, _, keep_ms = flows.read(flow)
+  -- Nothing is left to do about a flow that has ended: it is a tombstone.
+  function flows.close(flow)
+    touch(flow)
+    local says = flows.read(flow)
     flow.tail, flow.due, flow.has_no_text = '', now_us, true
-    set_own(flow, 1, now_us, keep_ms)
-    set(flow, 1, 1, GONE, row_of_call(flow, OUTCOME .. outcome))
+    set_own(flow, 1, now_us, math.min(says.keep_ms, KEEP_MAX_MS))
+    set(flow, 1, 1, GONE, row_of_call(flow, OUTCOME .. says.outcome))
+  end
+
+  -- Tell whether a flow has to fail: its deadline has passed, or its maker has not kept it open.
+  function flows.is_late(flow, says)
+    if string.find(says.policy, 'd', 1, true) and flow.due + flow.shift <= now_us then return true end
+    local moment = own_of(flow, 1)
+    return says.stage == 'O' and moment ~= nil and moment + flow.shift <= now_us
   end
 
   -- A decision by which a member comes to life raises the stamp of its flow; order.has_flows: some that were decided have one.
@@ -141,80 +207,150 @@ do
       local name = r.decided and r.changed and flows.of(r)
       if name and string.find(r.states, '[QRC]') and not (r.before and string.find(r.before.states, '[QRC]')) then
         local flow, stage = flows.stage_of(name)
-        if stage == 'O' or stage == 'S' then
-          touch(flow)
-          local sealed, stamp, keep_ms = flows.read(flow)
-          flows.keep(flow, sealed, stamp + 1, keep_ms)
+        if stage == 'O' or stage == 'S' or stage == 'F' then
+          local says = flows.read(flow)
+          says.stamp = says.stamp + 1
+          flows.say(flow, says)
         end
       end
     end
   end
 
+  -- -- what is left of one -------------------------------------------------------------------------------------------
+
   -- Call visit(r) with bundles that are named under a kind, until it returns true; those that no longer are cost nothing but time.
-  local function each_named(kind, name, visit)
+  local function each_named(kind, name, visit, page)
+    page = page or PAGE
     local from, behind = '[' .. entry(kind, name, ''), '(' .. places.FLOWS .. kind .. name .. '\1'
     repeat
-      local found = redis.call('ZRANGEBYLEX', members, from, behind, 'LIMIT', 0, PAGE)
+      local found = redis.call('ZRANGEBYLEX', members, from, behind, 'LIMIT', 0, page)
       local bundles = {}
       for i, named in ipairs(found) do bundles[i] = string.sub(named, #entry(kind, name, '') + 1) end
       for i, packed in ipairs(found[1] and redis.call('HMGET', records, unpack(bundles)) or {}) do
         local r = packed and open(bundles[i], packed)
-        if r and r.fields ~= '' then
-          local kinds, of = kinds_of(r)
-          if of == name and kinds[kind] and visit(r) then return end
-        end
+        if r and r.fields ~= '' and named_as(r)[kind .. name] and visit(r) then return end
       end
-      from = found[PAGE] and '(' .. found[PAGE]
+      from = found[page] and '(' .. found[page]
     until not from
   end
 
-  -- Return the letters of what is left of a flow here, and bundles that hold it up, at most as many.
-  function flows.left(name, most)
-    local letters, bundles, seen = '', {}, {}
-    for _, kind in ipairs(HOLDS_UP) do
-      local found = false
-      each_named(kind, name, function(r)
-        found = true
-        if not seen[r.bundle] and #bundles < most then seen[r.bundle], bundles[#bundles + 1] = true, r.bundle end
-        return #bundles >= most
-      end)
-      if found then letters = letters .. kind end
-    end
-    each_named('W', name, function()
-      letters = letters .. 'W'
+  -- Tell whether a bundle is named under a kind.
+  local function has(kind, name)
+    local found = false
+    each_named(kind, name, function()
+      found = true
       return true
+    end, FEW)
+    return found
+  end
+
+  -- Return the letters of what is left of a flow here.
+  function flows.kinds(name)
+    local letters = ''
+    for _, kind in ipairs(LEFT) do
+      if has(kind, name) then letters = letters .. kind end
+    end
+    return letters
+  end
+
+  -- Return how many items there are of a kind, L, D or M, and append the kinds and ids of the first ones to a list, at most as
+  -- many.
+  function flows.count(kind, name, most, ids)
+    local count, looked_at = 0, 0
+    each_named(kind, name, function(r)
+      looked_at = looked_at + 1
+      local function add(from, to)
+        for position = from, math.min(to, from + most - count - 1) do
+          ids[#ids + 1], ids[#ids + 2] = kind, id_of(r.bundle, r, position)
+        end
+        count = count + to - from + 1
+      end
+      if kind == 'M' then
+        each_gone(r, false, add)
+      else
+        local from, to = string.find(r.states, LIVING[kind] .. '+')
+        while from do
+          add(from, to)
+          from, to = string.find(r.states, LIVING[kind] .. '+', to + 1)
+        end
+      end
+      return looked_at >= LOOKED_MAX
     end)
-    return letters, bundles
+    if looked_at < LOOKED_MAX then return count end
+    local all = redis.call('ZLEXCOUNT', members, '[' .. entry(kind, name, ''), '(' .. places.FLOWS .. kind .. name .. '\1')
+    return math.max(count, math.floor(count * all / looked_at))
+  end
+
+  -- Tell whether somebody should look at a flow: something may be decided about it, or opened.
+  -- has: tells whether something is there of a kind; nil: looks for it.
+  function flows.is_due(name, has_kind)
+    has_kind = has_kind or has
+    local flow, stage = flows.stage_of(name)
+    if stage == 'U' or stage == 'E' or stage == 'F' then return true end
+    local says = flows.read(flow)
+    if flows.is_late(flow, says) then return true end
+    if string.find(says.policy, 'f', 1, true) and (has_kind('D', name) or has_kind('M', name)) then return true end
+    return (stage == 'S' or string.find(says.policy, 'l', 1, true) ~= nil) and not has_kind('L', name)
+  end
+
+  -- Return the flows of whose members this call has ended some, and that are due, after they were written; nil: none.
+  function flows.due()
+    if not order.flows then return nil end
+    local names = {}
+    for name in pairs(order.flows) do
+      local flow = open(flows.id(name))
+      if flow and flow.states == 'P' and flows.is_due(name) then names[#names + 1] = name end
+    end
+    return names[1] and names or nil
   end
 
   -- Return what is held for a flow, at most as many.
   function flows.held(name, most)
     local held = {}
-    each_named('W', name, function(r)
-      held[#held + 1] = r
-      return #held >= most
-    end)
+    for _, kind in ipairs(HOLDING) do
+      if #held < most then
+        each_named(kind, name, function(r)
+          held[#held + 1] = r
+          return #held >= most
+        end)
+      end
+    end
     return held
   end
 
-  -- Return at most as many flows that run (kind P), or for which something is held (W), each once; cursor: the kind and the
-  -- name after which they begin.  Return also the last one, nil at the end.
+  -- Call visit(r) with bundles of members that live, until it returns true.
+  function flows.each_living(name, visit)
+    each_named('L', name, visit)
+  end
+
+  -- Return at most as many flows about which there is something to do (kind P), or for which something is held (V, W), each
+  -- once; cursor: the kind and the name after which they begin.  Return also the last one, nil at the end.
   function flows.named(cursor, most)
-    local from = '[' .. places.FLOWS .. (cursor == '' and 'P' or cursor .. '\1')
     local names = {}
-    while #names < most do
-      local named = redis.call('ZRANGEBYLEX', members, from, '(' .. places.FLOWS .. 'X', 'LIMIT', 0, 1)[1]
-      if not named then return names, nil end
-      cursor = string.match(named, '^.(%a%Z*)') or ''
-      names[#names + 1] = string.sub(cursor, 2)
-      from = '[' .. places.FLOWS .. cursor .. '\1'
+    for _, kind in ipairs(LISTED) do
+      local last = string.sub(cursor, 1, 1)
+      if last <= kind then
+        local from = '[' .. places.FLOWS .. (last == kind and cursor .. '\1' or kind)
+        while #names < most do
+          local named = redis.call('ZRANGEBYLEX', members, from, '(' .. places.FLOWS .. string.char(string.byte(kind) + 1), 'LIMIT', 0, 1)[1]
+          if not named then break end
+          cursor = string.match(named, '^.(%a%Z*)') or kind
+          local flow, stage = flows.stage_of(string.sub(cursor, 2))
+          local is_named = kind ~= 'P' and stage == 'E' and flow.states == 'P'
+          if not is_named then names[#names + 1] = string.sub(cursor, 2) end
+          from = '[' .. places.FLOWS .. cursor .. '\1'
+        end
+        if #names >= most then return names, cursor end
+      end
     end
-    return names, cursor
+    return names, nil
   end
 
   -- Tell whether the tombstone of a bundle is needed: one was removed otherwise than by an ack, and its flow runs.
   function flows.needs(r)
-    return has_missed(r) and flows.runs(flows.of(r))
+    if not has_missed(r) then return false end
+    local _, stage = flows.stage_of(flows.of(r))
+    return stage == 'O' or stage == 'S' or stage == 'F'
   end
 
   -- Return what names a tombstone that is dropped.

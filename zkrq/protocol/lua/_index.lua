@@ -417,6 +417,7 @@ do
         r.changed, r.begun, r.before = false, false, nil
       end
     end
+    if order.acked then flows.count_acked() end
     if lines[1] then grouping.line_up() end
     write('HSET', payloads, new.payloads)
     write('HSET', notes, new.notes)
@@ -427,6 +428,8 @@ do
     if entering[recent] then endings.trim() end
     write('HDEL', notes, new.old_notes)
     write('HDEL', groups, new.old_groups)
+    write('HDEL', lead, new.old_numbers)
+    write('HSET', lead, new.numbers)
     write('RPUSH', tombstones, new.tombstones)
     add_number('queued', (tally[QUEUED] or 0) + (tally[REQUEUED] or 0))
     add_number('claimed', tally[CLAIMED] or 0)

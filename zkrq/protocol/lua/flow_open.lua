@@ -1,28 +1,66 @@
 #!lua flags=allow-oom
--- purpose: decide that what is held for a flow that has ended is queued, or removed if the flow was cancelled; some at a time.
--- The state of these items moves, so clients that do this together open each once.
--- opened: number of items of this call.  more: 1 if others may be held.
+-- purpose: decide that what is held for a flow that has ended is queued, or removed, as its outcome says; some at a time.
+-- The state of these items moves, so clients that do this together open each once.  Queued members of a flow that is failing, or
+-- was cancelled, are removed.
+-- outcome: of the flow, if this is a leg, which has ended then; empty: as home says here.
+-- stop: 1 to remove claimed members, too, of a flow that was cancelled.
+-- opened: number of items of this call.  more: 1 if others may be held.  A flow without legs, and a leg, is closed with the last one.
 -- KEYS: server records payloads ready scheduled members groups claimed holdings dead recent tombstones keys expiring notes lead waiting
--- ARGV: epoch generation put_window_ms trim flow
+-- ARGV: epoch generation put_window_ms trim flow outcome stop
 -- reply: OK opened more [id record notes since; of each item, and of the flow]
 -- reply: NOTINSYNC generation
 -- reply: STALE epoch
-local function operation(put_window_ms, trim, flow)
-  local HELD_MAX = 100 -- items opened in one call
-  local ended, stage = flows.stage_of(flow)
-  if stage ~= 'E' then return {'OK', 0, 0, {}} end
-  local held, is_done = flows.held(flow, HELD_MAX), flows.outcome(ended) == 'done'
-  tell_as_is(ended)
-  for _, r in ipairs(held) do
-    touch(r)
-    if is_done then
-      set_own(r, 1, now_us, select(2, own_of(r, 1)))
+local function operation(put_window_ms, trim, flow, outcome, stop)
+  local HELD_MAX = 100 -- items opened, or bundles of which members are removed, in one call
+  local OPENS = {done = '[TA]', failed = '[FA]'} -- by outcome: letters of what is queued (flows.held_for)
+  local r, stage = flows.stage_of(flow)
+  local is_leg = outcome ~= ''
+  local says = r and r.states == 'P' and flows.read(r)
+  if stage == 'E' then
+    outcome = flows.outcome(r)
+  elseif is_leg and stage ~= 'U' then
+    says.stage, says.outcome = 'E', outcome
+    flows.say(r, says)
+  elseif not is_leg and stage ~= 'F' then
+    return {'OK', 0, 0, {}}
+  end
+  if r and not r.decided then tell_as_is(r) end
+
+  -- Remove members of a run.
+  local function drop(member, from, to, state, row)
+    if state == CLAIMED and outcome == 'cancelled' and stop == '1' then
+      for position = from, to do tell_cancelled(id_of(member.bundle, member, position), token_at(member, row)) end
+    elseif state ~= QUEUED and state ~= REQUEUED then
+      return 0
+    end
+    remove(member, from, to, 0)
+    return to - from + 1
+  end
+
+  local opened, bundles = 0, 0
+  if outcome == '' or outcome == 'cancelled' then
+    flows.each_living(flow, function(member)
+      local dropped = 0
+      each_run(member, 1, member.size, function(...) dropped = dropped + drop(member, ...) end)
+      opened, bundles = opened + dropped, bundles + (dropped > 0 and 1 or 0)
+      return bundles >= HELD_MAX
+    end)
+  end
+  local held, woken = outcome ~= '' and flows.held(flow, HELD_MAX) or {}, 0
+  for _, each in ipairs(held) do
+    touch(each)
+    local _, opens = flows.held_for(each)
+    if OPENS[outcome] and string.find(opens, OPENS[outcome]) then
+      set_own(each, 1, now_us, select(2, own_of(each, 1)))
+      woken = woken + 1
     else
-      remove(r, 1, 1, 0)
+      remove(each, 1, 1, 0)
     end
   end
+  local has_more = bundles >= HELD_MAX or #held >= HELD_MAX
+  if says and outcome ~= '' and not has_more and (is_leg or says.legs == '') then flows.close(r) end
   commit()
-  if is_done then wake(#held) end
+  if woken > 0 then wake(woken) end
   if trim == '1' and removals > 0 then trim_tombstones(tonumber(put_window_ms), 2 * removals) end
-  return {'OK', #held, #held == HELD_MAX and 1 or 0, decisions()}
+  return {'OK', opened + #held, has_more and 1 or 0, decisions()}
 end

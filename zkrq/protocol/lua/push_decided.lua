@@ -285,8 +285,8 @@ local function operation(again, queue, put_window_ms, replacing, key_window_ms, 
       return (places.has_left(before, position) and 'K' or 'D') .. replaced_by(before, put_window_ms)
     end
     if r.pushed_at < floor_ms or r.pushed_at > now_ms + put_window_ms then return refuse('L') end
-    local flow = flows.of(r) or flows.held_for(r)
-    if flow and not flows.runs(flow) then return refuse('E') end
+    local flow, waits_for = flows.of(r), (flows.held_for(r))
+    if flow and not flows.runs(flow) or waits_for and not flows.runs(waits_for) then return refuse('E') end
     if keeps_order then
       if r.due > 0 or r.priority > 0 or flows.held_for(r) then return refuse('O') end
       places.put_in_order(r, 0)

@@ -14,7 +14,7 @@
 -- verb, for all but an ack without a result followed by ms and text, separated by spaces.
 -- dead_max, dead_age_ms: as in claim.lua.  cuts: payloads to drop, see _cutting.lua; empty: none.
 -- ARGV: epoch generation put_window_ms trim dead_max dead_age_ms cuts / id items version token how
--- reply: OK dropped_letters [lost; by position: the positions of the items whose claim is lost, a byte each] [id record notes since; of everything decided here, and of what a lost one is now]
+-- reply: OK dropped_letters [lost; by position: the positions of the items whose claim is lost, a byte each] [id record notes since; of everything decided here, and of what a lost one is now] [flow; of whose members some have ended here, and about which something may be decided now]?
 -- reply: NOTINSYNC generation
 -- reply: STALE epoch
 local function operation(put_window_ms, trim, dead_max, dead_age_ms, cuts)
@@ -25,5 +25,5 @@ local function operation(put_window_ms, trim, dead_max, dead_age_ms, cuts)
   wake(readied)
   if trim == '1' and removals > 0 then trim_tombstones(tonumber(put_window_ms), 2 * removals) end
   cut_listed(cuts)
-  return {'OK', dropped_letters, outcomes, decisions()}
+  return {'OK', dropped_letters, outcomes, decisions(), flows.due()}
 end

@@ -7,7 +7,7 @@
 -- The arguments are those of settle.lua and claim.lua.
 -- KEYS: server queues records payloads ready scheduled members groups claimed holdings dead recent tombstones keys expiring notes owners fenced_owners lead waiting
 -- ARGV: epoch generation clock known_ms put_window_ms trim queue owner seq count lease_ms waiter max_attempts expired dead_max dead_age_ms elsewhere cuts / id items version token how
--- reply: OK next_ms dropped_letters [id position count payload; as of claim.lua] clock limited [id record notes since; of everything decided here] verdict [lost; as of settle.lua]; verdict: OK, or why nothing is claimed: FENCED, OUTDATED
+-- reply: OK next_ms dropped_letters [id position count payload; as of claim.lua] clock limited [id record notes since; of everything decided here] verdict [lost; as of settle.lua] [flow; as of settle.lua]?; verdict: OK, or why nothing is claimed: FENCED, OUTDATED
 -- reply: NOTINSYNC generation
 -- reply: STALE epoch
 local function operation(clock, known_ms, put_window_ms, trim, queue, owner, seq, count, lease_ms, waiter, max_attempts,
@@ -27,5 +27,5 @@ local function operation(clock, known_ms, put_window_ms, trim, queue, owner, seq
   local next_ms = is_claim and wait_or_wake(request, waiter) or -1
   -- Items that became ready here and were not handed out are for other consumers, and so are slots.
   wake(released > 0 and math.min(released, redis.call('ZCARD', ready)) or 0)
-  return {'OK', more_letters and 0 or next_ms, dropped_letters, request.handed, now_us, limits.is_set() and 1 or 0, decisions(), verdict, lost}
+  return {'OK', more_letters and 0 or next_ms, dropped_letters, request.handed, now_us, limits.is_set() and 1 or 0, decisions(), verdict, lost, flows.due()}
 end
