@@ -74,6 +74,7 @@ if TYPE_CHECKING:
         ViewChanged,
         WakeupsRefused,
     )
+    from zkrq.base.flows import FlowState, FlowStatus
     from zkrq.base.ids import new_id
     from zkrq.base.limits import DeadLetters, Groups, Limits, QueueSettings, Results
     from zkrq.base.progress import WorkProgress
@@ -99,7 +100,7 @@ if TYPE_CHECKING:
     from zkrq.consuming.batch import Batch
     from zkrq.consuming.claims import Claim
     from zkrq.consuming.deliveries import Batches, Deliveries
-    from zkrq.consuming.flow import Flow, FlowState, FlowStatus
+    from zkrq.consuming.flow import Flow
     from zkrq.consuming.lease import Lost, Verb
     from zkrq.consuming.observing import Observer, Outgoing
     from zkrq.consuming.saving import Step
@@ -283,8 +284,8 @@ if not TYPE_CHECKING:
         "Event": "base.events",
         "Flow": "consuming.flow",
         "FlowEnded": "base.errors",
-        "FlowState": "consuming.flow",
-        "FlowStatus": "consuming.flow",
+        "FlowState": "base.flows",
+        "FlowStatus": "base.flows",
         "FoundPage": "client.items",
         "Group": "client.groups",
         "Groups": "base.limits",

@@ -75,9 +75,11 @@ async def test_members_push_members(queue: Queue) -> None:
         await flow.then("end")
     seen = list[Any]()
 
-    async def crawl(depth: Any) -> None:
+    async def crawl(depth: Any, claim: zkrq.Claim[Any]) -> None:
+        assert claim.flow
+        assert (claim.flow.queue, claim.flow.name) == (queue.name, "crawl")
         if isinstance(depth, int) and depth:
-            await flow.push_many([depth - 1] * 2)
+            await claim.flow.push_many([depth - 1] * 2)
         seen.append(depth)
 
     async with working(queue, crawl, concurrency=4):
@@ -211,3 +213,16 @@ async def test_many_pushes_share_calls(queue: Queue) -> None:
         await claim.ack()
     assert (await flow.result(timeout=HANG)).state == "done"
     assert (await take(queue)).item == "after"
+
+
+async def test_the_item_that_follows_names_its_flow(queue: Queue) -> None:
+    async with queue.flow("import") as flow:
+        await flow.then("report")
+    claim = await take(queue)
+    assert claim.flow
+    assert (await claim.flow.status()).state == "done"
+    with pytest.raises(zkrq.FlowEnded):
+        await claim.flow.push("late")
+    await claim.ack()
+    await queue.push("alone")
+    assert (await take(queue)).flow is None

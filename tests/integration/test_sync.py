@@ -57,6 +57,26 @@ def test_an_item_is_pushed_and_acked(cluster: sync.Cluster, queue: sync.Queue[An
     assert queue.pop_many(3, timeout=0) == []
 
 
+def test_a_flow_ends_and_what_follows_it_comes(cluster: sync.Cluster, queue: sync.Queue[Any]) -> None:
+    with queue.flow("import") as flow:
+        assert flow.push("a").new
+        assert len(flow.push_many(item for item in "bc")) == 2
+        assert flow.then("report", queue=queue).new
+        with pytest.raises(zkrq.ConfigError, match="no queue of this cluster"):
+            flow.push("d", queue="jobs")  # pyright: ignore[reportArgumentType]
+    for _ in range(3):
+        claim = take(queue)
+        assert claim.flow
+        assert (claim.flow.name, claim.flow.queue) == ("import", "jobs")
+        assert claim.flow.status().state is zkrq.FlowState.RUNNING
+        claim.ack()
+    assert flow.result(timeout=HANG).state is zkrq.FlowState.DONE
+    assert take(queue).item == "report"
+    with pytest.raises(ZeroDivisionError), queue.flow() as another:
+        raise ZeroDivisionError
+    assert another.status().state is zkrq.FlowState.CANCELLED
+
+
 @pytest.mark.parametrize(
     ("error", "raised", "left"),
     [

@@ -7,9 +7,11 @@ from collections.abc import Sequence
 
 from zkrq.base.codecs import JSON
 from zkrq.base.events import Events
+from zkrq.base.flows import FlowName
 from zkrq.base.loop import OwnLoop
 from zkrq.base.retry import Again
 from zkrq.consuming.claims import Claim
+from zkrq.consuming.flow import Flow
 from zkrq.consuming.lease import Grant, Lease, Refused, Verb
 from zkrq.consuming.observing import Observers
 from zkrq.protocol.records import Bundle, ItemRecord, Row, State, Version, pack
@@ -37,6 +39,9 @@ class SlowIssuer:
         return self.answer
 
     def check_saves(self) -> None: ...
+
+    def flow_of(self, flow: FlowName) -> Flow:
+        raise AssertionError(flow)
 
     def save(self, lease: Lease, number: int, text: bytes, ms: int) -> asyncio.Future[Refused]:
         return self.answer

@@ -13,8 +13,8 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from zkrq.base.errors import Closed, Unavailable, ZkrqError
+from zkrq.base.flows import FlowName
 from zkrq.base.tasks import wait_set
-from zkrq.consuming.flow import FlowName
 from zkrq.protocol.flows import Look, Stage
 from zkrq.protocol.operations import OPERATIONS
 

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from zkrq.base.checks import check_items
 from zkrq.base.errors import ConfigError, ContradictsOrder, FlowEnded, OutcomeUnknown
+from zkrq.base.flows import FlowName, FlowState, FlowStatus, Policy
 from zkrq.base.meant import unknown_option
 from zkrq.client.queue import Queue, parts_of
-from zkrq.consuming.flow import FlowName, FlowState, FlowStatus, Policy
 from zkrq.operations.push import PUSH, PushOptions, RepeatedOptions
 from zkrq.producing.options import Options, read_options
 from zkrq.protocol.flows import Stage

@@ -8,13 +8,14 @@ from typing import TYPE_CHECKING, Any, TypeVar, Unpack
 
 from zkrq.base.checks import Duration, Headers, check_count, check_duration, check_items
 from zkrq.base.errors import OutcomeUnknown, Receipt, Receipts
+from zkrq.base.flows import KEEP, FlowName, Policy, name_of_flow
 from zkrq.base.loop import running_loop
 from zkrq.base.meant import NoOptions, options_of, unknown_method_of_queue, unknown_option
 from zkrq.client.administration import Administration
 from zkrq.consuming.batch import ack_together, check_batch, keep_results
 from zkrq.consuming.claims import lease_of
 from zkrq.consuming.deliveries import Batches, Deliveries
-from zkrq.consuming.flow import KEEP, Flow, FlowName, Policy, name_of_flow
+from zkrq.consuming.flow import Flow
 from zkrq.consuming.lease import Verb
 from zkrq.producing.options import read_options
 from zkrq.protocol.levels import Feature

@@ -14,7 +14,7 @@ from datetime import datetime, timedelta
 from functools import partial
 from operator import attrgetter
 from types import TracebackType
-from typing import Any, Generic, ParamSpec, Self, TypeVar, cast, overload
+from typing import TYPE_CHECKING, Any, Generic, ParamSpec, Self, TypeVar, cast, overload
 
 from zkrq.base import clock
 from zkrq.base.checks import Duration, Headers, check_duration, check_lease, check_text
@@ -27,6 +27,9 @@ from zkrq.consuming.core.lease import DELIVER, HOLDING, LOSSES, LeaseState
 from zkrq.consuming.lease import Grant, Lease, Lost, Verb
 from zkrq.consuming.saving import Saving, Step
 from zkrq.protocol.records import token_of
+
+if TYPE_CHECKING:
+    from zkrq.consuming.flow import Flow
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -128,6 +131,15 @@ class Claim(Generic[T]):
         order.  The second one needs 64 bits.
         """
         return token_of(self._lease.grant.packed)
+
+    @property
+    def flow(self) -> Flow | None:
+        """The flow of which the item is a member, or whose end it followed; None: of no flow.
+
+        It has begun already, so a handler pushes further members: ``await claim.flow.push(link)``.
+        """
+        name = self._lease.grant.flow
+        return self._lease.issuer.flow_of(name) if name else None
 
     @property
     def settled(self) -> Verb | None:

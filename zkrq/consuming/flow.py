@@ -12,15 +12,10 @@ interface (``FlowWork``): the rules of its end are in ``protocol/flows.py``.
 
 from __future__ import annotations
 
-import enum
-import secrets
-from collections.abc import Iterable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
-from types import MappingProxyType, TracebackType
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, Self, Unpack
+from typing import TYPE_CHECKING, Any, Protocol, Self, Unpack
 
-from zkrq.base.checks import Duration, check_duration, check_name
+from zkrq.base.checks import check_duration
 from zkrq.base.errors import (
     ConfigError,
     FlowEnded,
@@ -33,103 +28,13 @@ from zkrq.base.errors import (
 from zkrq.base.retry import judge
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from types import TracebackType
+
+    from zkrq.base.checks import Duration
     from zkrq.base.errors import Receipt, Receipts
+    from zkrq.base.flows import FlowName, FlowStatus, Policy
     from zkrq.operations.push import PushOptions, RepeatedOptions
-
-FLOW_NAME_MAX, MEMBER_NAME_MAX = 64, 63
-"""Characters in the name of a flow, and of a member: with a dot between them they are an id."""
-
-KEEP = 86400.0
-"""Seconds for which the outcome of a flow is kept."""
-
-KEEP_LEAST, KEEP_MOST = 1.0, 30 * 86400.0
-"""Bounds of these seconds."""
-
-
-class FlowState(enum.StrEnum):
-    """How far a flow is.  ``UNKNOWN``: it was never begun, or has ended and its outcome is not kept any more."""
-
-    UNKNOWN = "unknown"
-    OPEN = "open"
-    RUNNING = "running"
-    FAILING = "failing"
-    DONE = "done"
-    FAILED = "failed"
-    CANCELLED = "cancelled"
-
-    @property
-    def has_ended(self) -> bool:
-        """Whether this is an outcome, which never changes."""
-        return self in _OUTCOMES
-
-
-_OUTCOMES = frozenset({FlowState.DONE, FlowState.FAILED, FlowState.CANCELLED})
-
-
-class FlowStatus(NamedTuple):
-    """What is known of a flow.
-
-    ``left``: members that are queued, scheduled or claimed; ``dead``: dead letters; ``missed``: those that were removed
-    otherwise than by an ack.  ``done``: members that were acked, as one server has counted them.  ``ids``: under these
-    names, the ids of the first hundred of each.
-    """
-
-    queue: str
-    name: str
-    state: FlowState
-    left: int = 0
-    dead: int = 0
-    missed: int = 0
-    done: int = 0
-    ids: Mapping[str, tuple[str, ...]] = MappingProxyType({})
-
-
-class FlowName(NamedTuple):
-    """The name of a flow, which belongs to a queue, its home."""
-
-    queue: str
-    name: str
-
-    @property
-    def key(self) -> str:
-        """The name in records."""
-        return f"{self.queue}/{self.name}"
-
-    def __str__(self) -> str:
-        return f"flow {self.name!r} of queue {self.queue!r}"
-
-    @classmethod
-    def of(cls, key: bytes) -> FlowName:
-        """Return the name that a record has; no name of a queue contains a slash."""
-        queue, _, name = key.decode(errors="replace").partition("/")
-        return cls(queue, name)
-
-
-@dataclass(frozen=True, slots=True)
-class Policy:
-    """How a flow ends; see ``Queue.flow``.  In seconds; ``deadline`` None: no limit."""
-
-    keep: Duration = KEEP
-    fail_fast: bool = False
-    ignore_missed: bool = False
-    deadline: Duration | None = None
-    keep_ms: int = field(init=False)
-    deadline_ms: int = field(init=False)
-
-    def __post_init__(self) -> None:
-        keep = check_duration("keep", self.keep)
-        if not KEEP_LEAST <= keep <= KEEP_MOST:
-            raise ConfigError(f"keep is {keep} s: must be at least {KEEP_LEAST:g} and at most {KEEP_MOST:.0f} s")
-        deadline = 0.0 if self.deadline is None else check_duration("deadline", self.deadline, positive=True)
-        object.__setattr__(self, "keep_ms", round(keep * 1000))
-        object.__setattr__(self, "deadline_ms", max(1, round(deadline * 1000)) if deadline else 0)
-
-
-def name_of_flow(queue: str, name: str | None) -> FlowName:
-    """Return the name of a flow, None: a new one.  Raises ``ConfigError``."""
-    if name is None:
-        return FlowName(queue, secrets.token_hex(12))
-    return FlowName(queue, check_name("the flow's name", name, most=FLOW_NAME_MAX))
 
 
 class Target(Protocol):
@@ -288,6 +193,11 @@ class Flow:
         it is unknown, ``Unavailable`` if it could not be asked in time.
         """
         return await self._work.wait(self._name, None if timeout is None else check_duration("timeout", timeout))
+
+
+def full_name(flow: Flow) -> FlowName:
+    """Return the name of a flow, and that of its home: for other modules of the library, not for users."""
+    return flow._name  # pyright: ignore[reportPrivateUsage]
 
 
 def _is_repeated(error: BaseException) -> bool:

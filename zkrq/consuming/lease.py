@@ -9,17 +9,19 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 from weakref import ref
 
 from zkrq.base.errors import ClaimLost, ZkrqError
+from zkrq.base.flows import FlowName
 from zkrq.base.limits import check_result
 from zkrq.base.retry import Again, Failed
 from zkrq.base.tasks import wait_ended
 from zkrq.consuming.core import lease as life
 from zkrq.consuming.core.lease import EXTENDED, HOLDING, LOSSES, LeaseState
 from zkrq.protocol.calls import item_id, read_saved
-from zkrq.protocol.records import Bundle, ItemRecord, is_alone, unpack
+from zkrq.protocol.records import HELD, MEMBER, Bundle, ItemRecord, is_alone, unpack
 
 if TYPE_CHECKING:
     from zkrq.base.codecs import Codec
     from zkrq.base.loop import OwnLoop
+    from zkrq.consuming.flow import Flow
 
 RELEASE_TIMEOUT = 5.0
 """Seconds that a cancelled handler waits for the answer to its release, which has been sent in any case."""
@@ -162,6 +164,10 @@ class Issuer(Protocol):
         """
         ...
 
+    def flow_of(self, flow: FlowName) -> Flow:
+        """Return a flow that the record of an item names."""
+        ...
+
     def report(self, lease: Lease, text: str) -> None:
         """Send a report of the progress of the work, from any thread."""
         ...
@@ -213,6 +219,14 @@ class Grant:
         if self._unpacked is None:
             self._unpacked = unpack(self.packed)
         return self._unpacked.item(position)
+
+    @property
+    def flow(self) -> FlowName | None:
+        """The flow of which the items are members, or whose end they followed."""
+        if self._unpacked is None:
+            self._unpacked = unpack(self.packed)
+        name = self._unpacked.fields.get(MEMBER) or self._unpacked.fields.get(HELD)
+        return FlowName.of(name) if name else None
 
     def saved_at(self, position: int) -> bytes | None:
         """Return what was saved of an item when it was claimed, None: nothing."""

@@ -22,6 +22,7 @@ from zkrq.base.loop import running_loop
 from zkrq.base.retry import Again, Retry
 from zkrq.consuming.core.lease import EXTENDED, HOLDING, LeaseState
 from zkrq.consuming.core.pace import CLAIM_MAX
+from zkrq.consuming.flow import Flow
 from zkrq.consuming.lease import EXTENSION_REFUSED, LETS_GO_ON, SNOOZES, Grant, Lease, Refused, Verb
 from zkrq.consuming.reporting import Reporter
 from zkrq.protocol.calls import Settle, Settlement, SettleReply, Turn, TurnReply, runs
@@ -30,6 +31,7 @@ from zkrq.protocol.records import VERSION_BYTES, ItemRecord, unpack, was_put_bac
 from zkrq.replication.batching import MAX_BATCH, MAX_BATCH_BYTES, Batcher
 
 if TYPE_CHECKING:
+    from zkrq.base.flows import FlowName
     from zkrq.consuming.context import QueueContext
     from zkrq.consuming.requests import Request
     from zkrq.protocol.deciding import Decided
@@ -75,6 +77,7 @@ class Leases:
         self._results = context.settings.results
         self.keeps_results = self._results is not None
         self.saved_codec = context.saved_codec
+        self._flows = context.flows
         self._events = context.events
         self.own_loop = context.own_loop
         self.is_certain = context.identity.is_certain
@@ -224,6 +227,10 @@ class Leases:
     def check_saves(self) -> None:
         """Raise ``ConfigError`` at a level that lacks saved states."""
         check_feature(Feature.SAVES, self._replicas.level)
+
+    def flow_of(self, flow: FlowName) -> Flow:
+        """Return a flow that the record of an item names."""
+        return Flow(self._flows, flow)
 
     def save(self, lease: Lease, number: int, text: bytes, ms: int) -> asyncio.Future[Refused]:
         """Send what is to be saved of the item; see ``lease.Issuer``.

@@ -20,6 +20,8 @@ from zkrq.consuming.lease import Grant, Lease, Refused, Verb
 from zkrq.pool.frames import Kind, Work, encode_up
 
 if TYPE_CHECKING:
+    from zkrq.base.flows import FlowName
+    from zkrq.consuming.flow import Flow
     from zkrq.pool.setup import PooledHandler
     from zkrq.protocol.records import ItemRecord
 
@@ -98,6 +100,13 @@ class ChildIssuer:
         """Raise ``ConfigError`` at a level that lacks saved states."""
         if self.unsaved:
             raise ConfigError(self.unsaved)
+
+    def flow_of(self, flow: FlowName) -> Flow:
+        """Refuse: a child has no client."""
+        raise ConfigError(
+            f"the item belongs to {flow}, but a handler in a process of its own has no client: open a cluster there, "
+            f"and use cluster.queue({flow.queue!r}).flow({flow.name!r})"
+        )
 
     def save(self, lease: Lease, number: int, text: bytes, ms: int) -> asyncio.Future[Refused]:
         """Have the parent save what is known of an item; see ``lease.Issuer``."""

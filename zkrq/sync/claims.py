@@ -15,7 +15,9 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Generic, ParamSpec, Self, TypeVar, cast, overload
 
 from zkrq.consuming import claims, saving
+from zkrq.consuming.flow import full_name
 from zkrq.sync.blocking import blocking
+from zkrq.sync.flow import Flow, Within
 
 if TYPE_CHECKING:
     from zkrq.base.checks import Headers
@@ -109,6 +111,12 @@ class Claim(Generic[T]):
     def token(self) -> tuple[int, int]:
         """Fencing token: a later claim of the same item has a greater one, and of the same group if that is ordered."""
         return self._claim.token
+
+    @property
+    def flow(self) -> Flow | None:
+        """The flow of which the item is a member, or whose end it followed; None: of no flow."""
+        found = self._claim.flow
+        return Flow(Within(self._opened), full_name(found), lambda _: found) if found else None
 
     @property
     def settled(self) -> Verb | None:

@@ -11,25 +11,45 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self, TypeVar, Unpack
+from typing import TYPE_CHECKING, Any, Protocol, Self, TypeVar, Unpack
 
 from zkrq.consuming import flow
 from zkrq.sync.blocking import blocking
 
 if TYPE_CHECKING:
     from zkrq.base.errors import Receipt, Receipts
+    from zkrq.base.flows import FlowName
     from zkrq.client.cluster import Cluster
-    from zkrq.consuming.flow import FlowName, Target
+    from zkrq.consuming.flow import Target
     from zkrq.operations.push import PushOptions, RepeatedOptions
-    from zkrq.sync.portal import Portal
+    from zkrq.sync.portal import Opened
 
 R = TypeVar("R")
+
+
+class Opening(Protocol):
+    """Something that opens a cluster, as ``Portal`` does."""
+
+    def open(self) -> Opened:
+        """Return the open cluster of this process."""
+        ...
+
+
+class Within:
+    """The open cluster of a claim."""
+
+    def __init__(self, opened: Opened) -> None:
+        self._opened = opened
+
+    def open(self) -> Opened:
+        """Return it."""
+        return self._opened
 
 
 class Flow:
     """Items that belong together, and what comes after them: ``zkrq.Flow`` for threads, with the same meanings."""
 
-    def __init__(self, portal: Portal, name: FlowName, make: Callable[[Cluster], flow.Flow]) -> None:
+    def __init__(self, portal: Opening, name: FlowName, make: Callable[[Cluster], flow.Flow]) -> None:
         """Made by ``Queue.flow``, or found as ``Claim.flow``.  ``make``: returns it in an open cluster."""
         self._portal = portal
         self._name = name
@@ -51,7 +71,8 @@ class Flow:
         return f"<Flow {self.name!r} of queue {self.queue!r} for threads>"
 
     def _call(self, act: Callable[[flow.Flow], Awaitable[R]]) -> R:
-        return self._portal.call(lambda cluster: act(self._inside(cluster)))
+        opened = self._portal.open()
+        return opened.call(lambda: act(self._inside(opened.cluster)))
 
     def _inside(self, cluster: Cluster) -> flow.Flow:
         if self._made is None or self._made[0] is not cluster:
@@ -80,8 +101,8 @@ class Flow:
 
     def _in(self, queue: Target | None, act: Callable[[flow.Flow, Any], Awaitable[R]]) -> R:
         """Do something with a flow and a queue, as they are inside the cluster."""
-        find = getattr(queue, "_find", None)
-        return self._portal.call(lambda cluster: act(self._inside(cluster), find(cluster) if find else queue))
+        opened, find = self._portal.open(), getattr(queue, "_find", None)
+        return opened.call(lambda: act(self._inside(opened.cluster), find(opened.cluster) if find else queue))
 
     seal = blocking(flow.Flow.seal)
     cancel = blocking(flow.Flow.cancel)

@@ -6,9 +6,9 @@ from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Se
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, Unpack, cast
 
 from zkrq.base.errors import Receipt, Receipts, ZkrqError
+from zkrq.base.flows import Policy, name_of_flow
 from zkrq.base.meant import unknown_method_of_queue
 from zkrq.client import queue, results
-from zkrq.consuming.flow import Policy, name_of_flow
 from zkrq.sync.batch import Batch
 from zkrq.sync.blocking import blocking, iterating, itself, passing_on, with_arguments_of
 from zkrq.sync.claims import Claim, claim_of
