@@ -8,8 +8,11 @@ from typing import Any
 import pytest
 
 import zkrq
+from tests.behaviour.conftest import Connect, PassTime
 from tests.behaviour.helpers import is_empty, working
 from tests.harness import HANG, settled, take
+from zkrq.client.flows import Lives
+from zkrq.client.inner import client_of
 
 pytestmark = pytest.mark.anyio
 
@@ -91,9 +94,13 @@ async def test_members_push_members(queue: Queue) -> None:
 
 async def test_a_flow_that_is_cancelled_drops_what_follows(queue: Queue) -> None:
     flow = await queue.flow().begin()
+    await flow.push_many(["queued", "claimed"], priority=1)
     await flow.then("after")
+    claim = await take(queue)
     await flow.cancel()
     await flow.cancel()
+    assert claim.holds
+    await claim.ack()
     assert (await flow.status()).state is zkrq.FlowState.CANCELLED
     assert await settled_empty(queue)
 
@@ -226,3 +233,235 @@ async def test_the_item_that_follows_names_its_flow(queue: Queue) -> None:
     await claim.ack()
     await queue.push("alone")
     assert (await take(queue)).flow is None
+
+
+async def test_a_maker_that_cancels_its_flow_leaves_its_block(queue: Queue) -> None:
+    async with queue.flow() as flow:
+        await flow.push("a")
+        await flow.cancel()
+    assert (await flow.status()).state is zkrq.FlowState.CANCELLED
+
+
+# -- several queues ----------------------------------------------------------------------------------------------------
+
+
+async def test_members_and_what_follows_are_in_other_queues(cluster: zkrq.Cluster, queue: Queue, name: str) -> None:
+    other, last = cluster.queue(f"{name}-other"), cluster.queue(f"{name}-last")
+    async with queue.flow("order") as flow:
+        await flow.push("a")
+        await flow.push("b", queue=other)
+        await flow.push_many(["c", "d"], queue=other)
+        await flow.then("after", queue=last)
+    await (await take(queue)).ack()
+    claims = [await take(other) for _ in range(3)]
+    for claim in claims:
+        assert claim.flow
+        assert (claim.flow.queue, claim.flow.name) == (queue.name, "order")
+        assert await last.pop_one(timeout=0) is None
+        await claim.ack()
+    status = await flow.result(timeout=HANG)
+    assert (status.state, status.left, status.dead, status.missed) == ("done", 0, 0, 0)
+    assert (await take(last)).item == "after"
+
+
+async def test_members_push_into_another_queue_after_the_seal(cluster: zkrq.Cluster, queue: Queue, name: str) -> None:
+    other = cluster.queue(f"{name}-other")
+    async with queue.flow() as flow:
+        await flow.push("a")
+        await flow.then("after")
+    claim = await take(queue)
+    assert claim.flow
+    await claim.flow.push("b", queue=other)
+    await claim.flow.push("c", queue=other, id="mine")
+    await claim.flow.push_many(["d", "e"], queue=other)
+    await claim.ack()
+    for _ in range(4):
+        one = await take(other)
+        assert (await flow.status()).state is zkrq.FlowState.RUNNING
+        await one.ack()
+    assert (await take(queue)).item == "after"
+    with pytest.raises(zkrq.FlowEnded):
+        await flow.push("late", queue=other)
+    assert await settled_empty(other)
+
+
+async def test_a_failed_flow_hands_out_what_is_held_for_that(cluster: zkrq.Cluster, queue: Queue, name: str) -> None:
+    other = cluster.queue(f"{name}-other")
+    async with queue.flow() as flow:
+        await flow.push("bad", queue=other)
+        await flow.push("good")
+        await flow.then("then")
+        await flow.on_failure("failed", queue=other)
+        await flow.always("always")
+    await (await take(other)).bury("why")
+    await (await take(queue)).ack()
+    status = await flow.result(timeout=HANG)
+    assert (status.state, status.dead) == ("failed", 1)
+    assert (await take(other)).item == "failed"
+    assert (await take(queue)).item == "always"
+    assert await queue.pop_one(timeout=0) is None
+
+
+async def test_a_stuck_flow_goes_on_after_a_redrive(cluster: zkrq.Cluster, queue: Queue, name: str) -> None:
+    other = cluster.queue(f"{name}-other")
+    async with queue.flow() as flow:
+        for each in (queue, other):
+            await flow.push("bad", queue=each)
+        await flow.then("after")
+    letters = [await take(each) for each in (queue, other)]
+    for claim in letters:
+        await claim.bury("why")
+    status = await flow.result(timeout=0)
+    assert (status.state, status.dead, status.ids["dead"]) == ("running", 2, tuple(claim.id for claim in letters))
+    assert await flow.redrive() == 2
+    for each in (queue, other):
+        await (await take(each)).ack()
+    assert (await take(queue)).item == "after"
+    assert await flow.redrive() == 0
+
+
+async def test_a_removed_member_is_missed(queue: Queue) -> None:
+    async with queue.flow("a") as flow:
+        receipt = await flow.push("a")
+        await flow.then("after")
+    assert await queue.cancel(receipt.id)
+    status = await flow.result(timeout=0)
+    assert (status.state, status.missed, status.ids["missed"]) == ("running", 1, (receipt.id,))
+    await flow.finish()
+    assert (await take(queue)).item == "after"
+    async with queue.flow("b", ignore_missed=True) as flow:
+        receipt = await flow.push("a")
+    assert await queue.cancel(receipt.id)
+    assert (await flow.result(timeout=HANG)).state is zkrq.FlowState.DONE
+
+
+async def test_a_flow_fails_fast(queue: Queue) -> None:
+    async with queue.flow(fail_fast=True) as flow:
+        await flow.push("bad", priority=2)
+        await flow.push("claimed", priority=1)
+        await flow.push("queued")
+        await flow.on_failure("refund")
+    bad, claimed = await take(queue), await take(queue)
+    await bad.bury("why")
+    assert (await flow.result(timeout=0)).state is zkrq.FlowState.FAILING
+    assert await queue.pop_one(timeout=0) is None
+    await claimed.ack()
+    assert (await take(queue)).item == "refund"
+    assert (await flow.status()).state is zkrq.FlowState.FAILED
+
+
+async def test_a_flow_that_fails_before_its_maker_is_done_is_not_cancelled(queue: Queue) -> None:
+    """Neither by what it pushes nor by leaving the block."""
+    async with queue.flow("quiet", fail_fast=True) as flow:
+        await flow.on_failure("refund")
+        await flow.push("bad")
+        await (await take(queue)).bury("why")
+        assert (await flow.result(timeout=HANG)).state is zkrq.FlowState.FAILED
+    assert (await take(queue)).item == "refund"
+    flow = queue.flow("loud", fail_fast=True)
+    await flow.begin()
+    await flow.push_many(["bad", "claimed"])
+    bad, claimed = await take(queue), await take(queue)
+    with pytest.raises(zkrq.FlowEnded):
+        async with flow:
+            await flow.on_failure("refund")
+            await bad.bury("why")
+            assert (await flow.result(timeout=0)).state is zkrq.FlowState.FAILING
+            await flow.push("late")
+    await claimed.ack()
+    assert (await take(queue)).item == "refund"
+
+
+async def test_a_flow_fails_at_its_deadline(queue: Queue, pass_time: PassTime) -> None:
+    async with queue.flow(deadline=0.5) as flow:
+        await flow.push("slow")
+        await flow.on_failure("late")
+    claim = await take(queue)
+    await pass_time(1.0)
+    assert (await flow.result(timeout=0)).state is zkrq.FlowState.FAILING
+    await claim.ack()
+    assert (await take(queue)).item == "late"
+
+
+async def test_the_ack_of_the_last_member_ends_the_flow(queue: Queue) -> None:
+    """Without anybody who waits for a result."""
+    async with queue.flow() as flow:
+        await flow.push_many(range(3))
+        await flow.then("after")
+    claims = [await take(queue) for _ in range(3)]
+    for claim in claims:
+        await claim.ack()
+    last = await take(queue)
+    assert last.item == "after"
+    await last.ack()
+
+
+async def test_flows_are_listed(cluster: zkrq.Cluster, queue: Queue, name: str) -> None:
+    other = cluster.queue(f"{name}-other")
+    flow = await queue.flow("open").begin()
+    async with other.flow("running") as running:
+        await running.push_many(["a", "b"], queue=queue)
+    async with queue.flow("ended"):
+        pass
+    await queue.flow("ended").result(timeout=HANG)
+    found = {status.name: status async for status in cluster.flows() if status.queue.startswith(name)}
+    assert {each: status.state for each, status in found.items()} == {"open": "open", "running": "running"}
+    assert found["running"].left == 2
+    assert [status.name async for status in cluster.flows("running") if status.queue == other.name] == ["running"]
+    with pytest.raises(zkrq.ConfigError, match="must be one of"):
+        cluster.flows("ended")
+    await flow.cancel()
+
+
+async def test_a_queue_that_is_deleted_cancels_its_flows(cluster: zkrq.Cluster, queue: Queue, name: str) -> None:
+    other = cluster.queue(f"{name}-other")
+    async with queue.flow() as flow:
+        await flow.push("a")
+        await flow.push("b", queue=other)
+        await flow.then("after", queue=other)
+    await queue.delete()
+    assert await settled_empty(queue)
+    assert await settled_empty(other)
+    assert (await flow.status()).state in ("cancelled", "unknown")
+    await queue.push("again")
+    assert (await take(queue)).item == "again"
+
+
+async def test_a_queue_of_another_cluster_is_refused(queue: Queue, connect: Connect) -> None:
+    flow = await queue.flow().begin()
+    async with connect() as another:
+        with pytest.raises(zkrq.ConfigError, match="another cluster"):
+            await flow.push("a", queue=another.queue(queue.name))
+    await flow.cancel()
+
+
+async def test_no_flow_is_begun_at_a_level_that_lacks_them(
+    queue: Queue, cluster: zkrq.Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(type(client_of(cluster).shard.replicas), "level", 1)
+    with pytest.raises(zkrq.ConfigError, match=r"flows: this needs level 2, and .* level 1.*`zkrq upgrade`"):
+        async with queue.flow("early"):
+            raise AssertionError
+    assert (await queue.flow("early").status()).state is zkrq.FlowState.UNKNOWN
+
+
+async def test_a_push_of_which_home_may_not_know_is_repeated(
+    cluster: zkrq.Cluster, queue: Queue, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A member in another queue, after the seal: it was pushed, and home could not be told."""
+    other = cluster.queue(f"{name}-other")
+    async with queue.flow() as flow:
+        await flow.push("a")
+        await flow.push("b", queue=other)
+    await flow.result(timeout=0)  # which seals it in the other queue, too
+    with monkeypatch.context() as patched:
+        patched.setattr(Lives, "tell", _fail)
+        with pytest.raises(zkrq.OutcomeUnknown, match="may not know of it") as caught:
+            await flow.push("c", queue=other, id="mine")
+    assert caught.value.ids == ("mine",)
+    assert (await flow.push("c", queue=other, id="mine")).new is False
+    assert (await flow.status()).left == 3
+
+
+async def _fail(*_: object) -> None:
+    raise zkrq.Unavailable

@@ -251,6 +251,14 @@ async def call(item: str, claim: zkrq.Claim[Any]) -> object:
     return "returned"
 
 
+async def ask_for_flow(item: str, claim: zkrq.Claim[Any]) -> str:
+    """Ask for the flow of the item; say why there is none, or what the error is."""
+    try:
+        return str(claim.flow)
+    except zkrq.ConfigError as error:
+        return str(error)
+
+
 def call_plain(item: str, claim: zkrq.Claim[Any]) -> str:
     """Call the claim on the handler's thread, which is its own; on another one it is refused."""
     with ThreadPoolExecutor(1) as threads:

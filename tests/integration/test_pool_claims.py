@@ -43,6 +43,16 @@ async def test_async_handlers_call_their_claim(cluster: Cluster, caplog: pytest.
         assert "was settled before: ack" in caplog.text
 
 
+async def test_a_handler_in_a_process_of_its_own_is_told_what_to_use_for_its_flow(cluster: Cluster) -> None:
+    async with pooled(cluster, jobs.ask_for_flow) as pool:
+        assert (await pool.do("alone")).value == "None"
+        async with pool.queue.flow("import") as flow:
+            receipt = await flow.push("member")
+        told = (await pool.queue.result(receipt.id, timeout=HANG)).get()
+        assert told.endswith("use cluster.queue('jobs').flow('import')")
+        assert (await cluster.queue("jobs").flow("import").status()).name == "import"
+
+
 async def test_a_plain_handler_calls_its_claim_on_its_own_thread(cluster: Cluster) -> None:
     async with pooled(cluster, jobs.call_plain) as pool:
         assert "is called on its own thread" in (await pool.do("x")).get()

@@ -48,6 +48,7 @@ RESULTS = {
     "Deliveries[T]": "Generator[Claim[T]]",
     "Batches[T]": "Generator[Batch[T]]",
     "AsyncGenerator[Item[T]]": "Generator[Item[T]]",
+    "AsyncGenerator[FlowStatus]": "Generator[FlowStatus]",
     "Listener[T]": "Generator[T]",
     "Lost": "str",
     "Step[Any]": "Any",

@@ -484,6 +484,35 @@ class LoopBlocked(Event):
         return f"the event loop was blocked for {self.seconds:.1f} s{by}{cost}{session}"
 
 
+@dataclass(frozen=True, slots=True)
+class FlowClosed(Event):
+    """This client has decided the end of a flow of ``queue``.  ``outcome``: done, failed or cancelled."""
+
+    queue: str
+    name: str
+    outcome: str
+
+    def _sentence(self) -> str:
+        return f"flow {self.name} of queue {self.queue} has ended: {self.outcome}"
+
+
+@dataclass(frozen=True, slots=True)
+class FlowStuck(Event):
+    """Nothing is left of a flow of ``queue`` but ``dead`` letters and ``missed`` members, which were removed otherwise
+    than by an ack; it goes on when these letters are redriven, or when somebody ends it."""
+
+    queue: str
+    name: str
+    dead: int
+    missed: int
+
+    def _sentence(self) -> str:
+        return (
+            f"flow {self.name} of queue {self.queue} waits for {self.dead:,} dead letters and {self.missed:,} removed "
+            "members: redrive them, or finish or cancel the flow"
+        )
+
+
 class Events:
     """Log every event once and pass it to all listeners; an exception of a listener is logged."""
 

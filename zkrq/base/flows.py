@@ -101,6 +101,14 @@ class Policy:
         object.__setattr__(self, "deadline_ms", max(1, round(deadline * 1000)) if deadline else 0)
 
 
+def check_state(state: FlowState | str | None) -> FlowState | None:
+    """Return a state of flows, None: any.  Raises ``ConfigError``."""
+    try:
+        return None if state is None else FlowState(state)
+    except ValueError:
+        raise ConfigError(f"state is {state!r:.100}: must be one of {', '.join(FlowState)}") from None
+
+
 def name_of_flow(queue: str, name: str | None) -> FlowName:
     """Return the name of a flow, None: a new one.  Raises ``ConfigError``."""
     if name is None:

@@ -180,7 +180,9 @@ class Administration(Finding[T]):
     async def delete(self) -> int:
         """Remove the queue: all its items in any state, its pause and its limits; return how many items.
 
-        Damaged entries that are set aside go as well; one that is damaged and was not found yet is set aside later.
+        Flows that were begun in this queue are cancelled, with what is held for them in other queues; in flows of other
+        queues its items are missed.  Damaged entries that are set aside go as well; one that is damaged and was not
+        found yet is set aside later.
 
         Holders of claimed items are notified as by ``cancel``.  None of the items comes back, neither by a push that is
         repeated under an id that zkrq made, nor by a schedule (``every``) whose moment was before, nor from an older
@@ -195,6 +197,7 @@ class Administration(Finding[T]):
         Raises ``Unavailable``: nothing happened; ``OutcomeUnknown``: some items may be removed, delete again.
         """
         self._parts.check_open()
+        await self._parts.context.flows.cancel_all(self.name)
         with Changes() as changes:
             await self._everywhere.each(lambda replicas: self._empty(replicas, changes))
             await self._everywhere.each(lambda replicas: replicas.tell_all(calls.DropAside(self.name)))

@@ -27,6 +27,8 @@ from zkrq.base.tasks import Once, Tasks, on_loop, see_through
 from zkrq.client.declaring import declare
 from zkrq.client.everywhere import Everywhere
 from zkrq.client.flow_ends import Ends
+from zkrq.client.flow_looks import FlowLooks
+from zkrq.client.flow_register import FlowRegister
 from zkrq.client.flows import Flows
 from zkrq.client.health import Health, ServerHealth, lost_redundancy
 from zkrq.client.homing import Homing
@@ -119,8 +121,10 @@ class Client:
         )
         self.resharding: Final = Resharding(self.shards, coordinator, settings)
         self.homing: Final = Homing(self.shards, coordinator)
-        self.flow_ends: Final = Ends(self.shards, self.tasks)
-        self.flows: Final = Flows(self.shards, self.flow_ends, self._find_queue)
+        register = FlowRegister(coordinator)
+        self.flow_ends: Final = Ends(self.shards, self.tasks, self.events, namespace)
+        self.flow_looks: Final = FlowLooks(self.shards, coordinator, register, self.flow_ends)
+        self.flows: Final = Flows(self.shards, self.flow_ends, register, self.tasks, self._find_queue)
         self.identity: Final = Identity(coordinator, settings.describe())
         self.identity.slots_changed = self._introduce_again
         self.upgrading: Final = Upgrading(self.shards, coordinator, settings, self.events, self.identity)
@@ -191,6 +195,7 @@ class Client:
             self.tasks.supervise(self._rest_now_and_then, "end what is idle")
             if not self.settings.only_looks:
                 self.tasks.supervise(self.homing.run, "bring items home")
+                self.tasks.supervise(self.flow_looks.run, "look for flows that are due")
             self.tasks.supervise(partial(watch_for_stalls, self._report_stall), "watch the event loop")
             self._stack = stack.pop_all()
         self.is_open = self._was_open = True
@@ -290,7 +295,8 @@ class Client:
     def _find_queue(self, name: str) -> Queue[Any]:
         """Return the queue of this name, with the options that this program has given it."""
         self.check_open()
-        return self.queue(name, {})
+        opened = self.queues.get(name)
+        return (opened and opened.queue()) or self.queue(name, {})
 
     async def _rest_now_and_then(self) -> None:
         while True:
@@ -435,6 +441,7 @@ class Client:
         """
         self.shards.check_invariants()
         self._pushes.check_invariants()
+        self.flow_ends.check_invariants()
         for name, opened in self.queues.items():
             parts = opened.parts
             assert parts.name == name, f"queue {parts.name} stands under {name}"

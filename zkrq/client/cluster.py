@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from datetime import datetime, tzinfo
 from types import MappingProxyType, TracebackType
@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar, Unpack, overload
 from zkrq.base.checks import Duration, check_id, check_name
 from zkrq.base.codecs import JSON
 from zkrq.base.errors import ConfigError, ZkrqError
+from zkrq.base.flows import check_state
 from zkrq.base.meant import unknown_method
 from zkrq.base.settings import AS_DECLARED, QueueOptions, Settings
 from zkrq.base.tasks import together
@@ -34,6 +35,7 @@ from zkrq.replication.urls import check_url, dial
 
 if TYPE_CHECKING:
     from zkrq.base.codecs import Codec
+    from zkrq.base.flows import FlowState, FlowStatus
     from zkrq.base.limits import Results
     from zkrq.client.health import Health
     from zkrq.client.results import ResultQueue
@@ -239,6 +241,16 @@ class Cluster:
         ``StoredSchedules``.
         """
         return StoredSchedules(self._client, self.queue)
+
+    def flows(self, state: FlowState | str | None = None) -> AsyncGenerator[FlowStatus]:
+        """Iterate over the flows of all queues that have not ended: ``async for status in cluster.flows()``.
+
+        ``state``: only those that are ``open``, ``running`` or ``failing``.  One that has ended is asked by its name:
+        ``await cluster.queue(queue).flow(name).status()``.  Raises ``ConfigError`` for an unknown state,
+        ``Unavailable``.
+        """
+        self._client.check_open()
+        return self._client.flows.every(check_state(state))
 
     # -- topics ------------------------------------------------------------------------------------------------------
 

@@ -1,7 +1,8 @@
 """End flows: look whether anything is left of them, decide their end, and open what is held; see ``protocol/flows.py``.
 
-Any client may do so.  It does where it knows of something to end: after a seal, when it waits for a result, and when
-the leader finds a flow that is due (``flow_looks.py``).
+Any client may do so.  It does where it knows of something to end: after a seal, after the ack of the last member, when
+it waits for a result, and while it leads (``flow_looks.py``).  A flow that has not ended is not looked at again in the
+same moment: whoever asks for another look gets one that begins after a pause, which grows from look to look.
 """
 
 from __future__ import annotations
@@ -10,80 +11,207 @@ import asyncio
 import logging
 from collections import defaultdict
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, NamedTuple, TypeVar, Unpack
 
-from zkrq.base.errors import Closed, Unavailable, ZkrqError
-from zkrq.base.flows import FlowName
+from zkrq.base.errors import Closed, OutcomeUnknown, Unavailable, ZkrqError, own
+from zkrq.base.events import FlowClosed, FlowStuck
+from zkrq.base.flows import FlowName, FlowState, FlowStatus
 from zkrq.base.tasks import wait_set
-from zkrq.protocol.flows import Look, Stage
+from zkrq.protocol.calls import SteerReply
+from zkrq.protocol.flows import Figures, Kind, Look, Stage
 from zkrq.protocol.operations import OPERATIONS
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from zkrq.base.events import Events
     from zkrq.base.tasks import Tasks
     from zkrq.client.shards import Shards
-    from zkrq.protocol.flows import Tending
+    from zkrq.protocol.flows import Tending, Terms
 
 T = TypeVar("T")
 
 FIRST_PAUSE, LAST_PAUSE = 0.05, 2.0
 """Seconds between two looks of a caller that waits for the end of a flow: more from look to look."""
 
+FIRST_REST, LAST_REST = 0.1, 10.0
+"""Seconds after a look that has found something left, until the next one that an ack asks for: more from look to
+look."""
+
+RESTS_MAX = 10_000
+"""Flows whose last looks are remembered."""
+
+_STATES: Mapping[Stage, FlowState] = {
+    Stage.UNKNOWN: FlowState.UNKNOWN,
+    Stage.OPEN: FlowState.OPEN,
+    Stage.SEALED: FlowState.RUNNING,
+    Stage.FAILING: FlowState.FAILING,
+}
+"""The state of a flow that has not ended, by its stage."""
+
 _log = logging.getLogger("zkrq.flows")
+
+_LISTED = {Kind.LIVING.value: "left", Kind.DEAD.value: "dead", Kind.MISSED.value: "missed"}
+
+
+def state_of(stage: Stage, outcome: bytes) -> FlowState:
+    """Return the state of a flow."""
+    return FlowState(outcome.decode()) if stage is Stage.ENDED else _STATES[stage]
+
+
+def status_of(flow: FlowName, found: Figures) -> FlowStatus:
+    """Return what people are told of a flow."""
+    ids = {
+        name: tuple(item.id.decode() for _, item in found.items if item.kind.decode() == kind)
+        for kind, name in _LISTED.items()
+    }
+    state = state_of(found.stage, found.outcome)
+    return FlowStatus(flow.queue, flow.name, state, found.living, found.died, found.missed, found.done, ids)
+
+
+class Rest(NamedTuple):
+    """When a flow may be looked at again, by the time of the event loop, and the pause after that look."""
+
+    until: float
+    pause: float
+
+    def after(self, now: float) -> Rest:
+        """Return the rest after a look that has found something left."""
+        return Rest(now + self.pause, min(LAST_REST, 2 * self.pause))
 
 
 class Ends:
     """End the flows that this client looks at."""
 
-    def __init__(self, shards: Shards, tasks: Tasks) -> None:
+    def __init__(self, shards: Shards, tasks: Tasks, events: Events, cluster: str) -> None:
         self._shards = shards
         self._tasks = tasks
-        self._looks = dict[FlowName, asyncio.Task[Look]]()
+        self._events = events
+        self._cluster = cluster
+        self._looks = dict[tuple[FlowName, str, bool], asyncio.Task[Look | ZkrqError]]()
+        self._soon = dict[FlowName, asyncio.Task[None]]()
+        """Flows that are looked at after a pause."""
+        self._rests = dict[FlowName, Rest]()
+        self._stuck = dict[FlowName, None]()
+        """Flows of which this client has told that they are stuck."""
         self._waits = defaultdict[FlowName, set[asyncio.Event]](set)
         """What to set when a flow ends, for callers that wait."""
 
-    async def look(self, flow: FlowName) -> Look:
-        """End a flow if nothing is left of it, and open what is held; return what was found.
+    async def drive(self, flow: FlowName, steps: Tending[T]) -> T:
+        """Run an operation over the queues of a flow, each part at the home of its queue.
 
-        Looks at one flow that are under way are one.  Raises ``Unavailable``, ``OutcomeUnknown``: look again.
+        Raises ``Unavailable``: nothing of its last part happened; ``OutcomeUnknown``.  Then the next look goes on.
         """
-        if flow not in self._looks:
-            task = self._looks[flow] = self._tasks.start(self._look(flow), f"end {flow}")
-            task.add_done_callback(lambda _: self._looks.pop(flow, None))
-        return await asyncio.shield(self._looks[flow])
-
-    async def _look(self, flow: FlowName) -> Look:
-        found = await self.tend(OPERATIONS.tend_flow(flow.queue, flow.key))
-        if found.stage is Stage.ENDED:
-            self.tell(flow)
-        return found
-
-    async def tend(self, tending: Tending[T]) -> T:
-        """Carry out what is about several queues, each on the shard that is its home.  Raises as its operations do."""
-        result: Any = None
+        result: object = None
         try:
             while True:
-                queue, operation = tending.send(result)
-                result = await (await self._shards.home(queue)).replicas.run(operation)
-        except StopIteration as stop:
-            return stop.value
+                at = steps.send(result)
+                shard = await self._shards.home(at.queue)
+                result = await shard.replicas.run(at.operation)
+                if isinstance(result, SteerReply) and at.queue == flow.queue:
+                    self._note_end(flow, result)
+        except StopIteration as end:
+            return end.value
         finally:
-            tending.close()
+            steps.close()
 
-    def look_soon(self, flow: FlowName) -> None:
-        """Look at a flow in the background; one that cannot be asked is looked at by others."""
-        with suppress(Closed):
-            self._tasks.start(self._try_look(flow), f"look at {flow}")
+    async def steer(self, flow: FlowName, verb: str, **terms: Unpack[Terms]) -> Look:
+        """Decide about a flow at its home; return what it is then.  Raises as ``drive``."""
+        home = await self._shards.home(flow.queue)
+        reply = await home.replicas.steer(flow.queue, flow.key, verb, **terms)
+        self._note_end(flow, reply)
+        return look_of(reply)
 
-    async def _try_look(self, flow: FlowName) -> None:
+    async def read(self, flow: FlowName) -> FlowStatus:
+        """Read what is known of a flow, without a decision.  Raises ``Unavailable``."""
+        return status_of(flow, await self.drive(flow, OPERATIONS.read_flow(flow.key)))
+
+    # -- looking -------------------------------------------------------------------------------------------------------
+
+    async def look(self, flow: FlowName, *, queue: str = "", stop: bool = False, anew: bool = False) -> Look:
+        """End a flow if nothing is left of it, and open what is held; return what was found.
+
+        ``queue``: where it was found, empty: at its home.  ``stop``: if it was cancelled, its claimed members are
+        removed as well.  The same looks at the same time are one, unless it is to begin ``anew``: the one that is under
+        way may have missed what was decided just now.  Raises as ``drive``.
+        """
+        asked = flow, queue or flow.queue, stop
+        while anew and asked in self._looks:
+            await asyncio.wait([self._looks[asked]])
+        if asked not in self._looks:
+            task = self._looks[asked] = self._tasks.start(self._look(*asked), f"end {flow}")
+            task.add_done_callback(lambda _: self._looks.pop(asked, None))
+        found = await asyncio.shield(self._looks[asked])
+        if isinstance(found, ZkrqError):
+            raise own(found)
+        return found
+
+    async def _look(self, flow: FlowName, queue: str, stop: bool) -> Look | ZkrqError:
+        """Look, for all who have asked for it; an error is theirs."""
         try:
-            await self.look(flow)
+            return await self._look_once(flow, queue, stop)
+        except ZkrqError as error:
+            return error
+
+    async def _look_once(self, flow: FlowName, queue: str, stop: bool) -> Look:
+        found = await self.drive(flow, OPERATIONS.tend_flow(queue, flow.key, stop=stop))
+        if found.stage in (Stage.UNKNOWN, Stage.ENDED):
+            self._forget(flow)
+        else:
+            await self._note_left(flow, found)
+        return found
+
+    def look_soon(self, flow: FlowName, queue: str = "") -> None:
+        """Look at a flow in the background: immediately, unless it was looked at just now.  ``queue``: see ``look``."""
+        if flow not in self._soon:
+            with suppress(Closed):
+                task = self._soon[flow] = self._tasks.start(self._rest_and_look(flow, queue), f"look at {flow}")
+                task.add_done_callback(lambda _: self._soon.pop(flow, None))
+
+    async def _rest_and_look(self, flow: FlowName, queue: str) -> None:
+        now = asyncio.get_running_loop().time()
+        if flow in self._rests and self._rests[flow].until > now:
+            await asyncio.sleep(self._rests[flow].until - now)
+        self._soon.pop(flow, None)  # what is asked for from now on may have come after this look
+        try:
+            await self.look(flow, queue=queue)
         except ZkrqError as error:
             _log.info("%s could not be looked at: %s", flow, error, extra={"queue": flow.queue})
 
-    def tell(self, flow: FlowName) -> None:
+    def _note_end(self, flow: FlowName, reply: SteerReply) -> None:
+        """Report a flow that this call has ended."""
+        if reply.before != b"E" and reply.now == b"E":
+            outcome = reply.outcome.decode()
+            self._events.tell(FlowClosed(self._cluster, flow.queue, flow.name, outcome))
+            self._forget(flow)
+
+    def _forget(self, flow: FlowName) -> None:
         """Have callers that wait for a flow look at it: it has ended."""
+        self._rests.pop(flow, None)
+        self._stuck.pop(flow, None)
         for waiting in self._waits.get(flow, ()):
             waiting.set()
+
+    async def _note_left(self, flow: FlowName, found: Look) -> None:
+        """Have the next look wait for a while, and report a flow once that nothing but a redrive brings to an end."""
+        now = asyncio.get_running_loop().time()
+        if len(self._rests) >= RESTS_MAX:
+            self._rests.clear()
+            self._stuck.clear()
+        self._rests[flow] = self._rests.get(flow, Rest(now, FIRST_REST)).after(now)
+        if found.stage is not Stage.SEALED or Kind.LIVING in found.kinds:
+            self._stuck.pop(flow, None)
+        elif flow not in self._stuck and found.kinds & {Kind.DEAD, Kind.MISSED}:
+            self._stuck[flow] = None
+            status = await self.read(flow)
+            told = FlowStuck(self._cluster, flow.queue, flow.name, status.dead, status.missed)
+            self._events.tell(told, logging.WARNING)
+
+    def is_stuck(self, flow: FlowName) -> bool:
+        """Tell whether a flow waits for a redrive, as far as this client has looked."""
+        return flow in self._stuck
+
+    # -- waiting -------------------------------------------------------------------------------------------------------
 
     async def wait(self, flow: FlowName, seconds: float | None) -> Look:
         """Return how a flow has ended, or, after ``seconds`` (None: never), what is left of it.
@@ -102,13 +230,25 @@ class Ends:
                     found = await self.look(flow)
                     if found.stage in (Stage.ENDED, Stage.UNKNOWN) or is_last:
                         return found
-                except Unavailable:
+                except (Unavailable, OutcomeUnknown):
                     if is_last:
                         raise
-                left = pause if until is None else min(pause, max(0.0, until - now()))
-                await wait_set(told, left)
+                await wait_set(told, pause if until is None else min(pause, max(0.0, until - now())))
                 pause = min(LAST_PAUSE, pause * 1.5)
         finally:
             self._waits[flow].discard(told)
             if not self._waits[flow]:
                 del self._waits[flow]
+
+    def check_invariants(self) -> None:
+        """Assert what holds between any two callbacks: no more is remembered than may be, and nobody waits for a flow
+        without a place to be told."""
+        assert len(self._rests) <= RESTS_MAX
+        assert len(self._stuck) <= RESTS_MAX
+        assert all(self._waits.values()), "a flow that nobody waits for is remembered"
+
+
+def look_of(reply: SteerReply) -> Look:
+    """Return what a decision says of a flow."""
+    legs = [leg.decode() for leg in reply.legs]
+    return Look(Stage(reply.now.decode()), reply.outcome, frozenset(reply.kinds.decode()), legs)

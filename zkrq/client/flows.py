@@ -1,153 +1,331 @@
-"""Make flows, push into them, and look at them, for one client: what ``zkrq.Flow`` asks for."""
+"""Make flows, push into them, and look at them, for one client: what ``zkrq.Flow`` asks for.
+
+A queue that is not the home of a flow is made a leg of it before a first item goes there.  A push into a leg that was
+sealed tells home of it before it returns: what home has seen of the legs no longer counts then.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+import asyncio
+from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar, cast
+from weakref import ReferenceType, ref
 
 from zkrq.base.checks import check_items
-from zkrq.base.errors import ConfigError, ContradictsOrder, FlowEnded, OutcomeUnknown
+from zkrq.base.errors import ConfigError, ContradictsOrder, FlowEnded, OutcomeUnknown, Receipt, ZkrqError, own
 from zkrq.base.flows import FlowName, FlowState, FlowStatus, Policy
 from zkrq.base.meant import unknown_option
+from zkrq.base.tasks import Rounds
+from zkrq.client.flow_ends import state_of
 from zkrq.client.queue import Queue, parts_of
 from zkrq.operations.push import PUSH, PushOptions, RepeatedOptions
 from zkrq.producing.options import Options, read_options
-from zkrq.protocol.flows import Stage
+from zkrq.protocol import calls, flows
+from zkrq.protocol.flows import Look, Stage
 from zkrq.protocol.levels import Feature
+from zkrq.protocol.operations import OPERATIONS
 
 if TYPE_CHECKING:
-    from zkrq.base.errors import Receipt, Receipts
+    from collections.abc import Awaitable
+
+    from zkrq.base.errors import Receipts
+    from zkrq.base.tasks import Tasks
     from zkrq.client.flow_ends import Ends
+    from zkrq.client.flow_register import FlowRegister
     from zkrq.client.parts import QueueParts
     from zkrq.client.shards import Shards
-    from zkrq.protocol.flows import Look
+    from zkrq.protocol.records import Opens
 
 R = TypeVar("R")
 
-_STATES: Mapping[Stage, FlowState] = {
-    Stage.UNKNOWN: FlowState.UNKNOWN,
-    Stage.OPEN: FlowState.OPEN,
-    Stage.SEALED: FlowState.RUNNING,
-    Stage.FAILING: FlowState.FAILING,
-}
-"""The state of a flow that has not ended, by its stage."""
+OPEN_SECONDS = 600.0
+"""Seconds between two times that a client says of its open flows that they are to stay so."""
+
+JOINED_MAX = 10_000
+"""Legs that a client remembers."""
+
+REDRIVE_ROUNDS = 1_000
+"""Times that ``redrive`` asks for dead letters: each time it is told of a hundred in each queue."""
 
 
 class Flows:
     """The flows of one client.  Implements ``consuming.flow.FlowWork``."""
 
-    def __init__(self, shards: Shards, ends: Ends, find: Callable[[str], Queue[Any]]) -> None:
+    def __init__(
+        self, shards: Shards, ends: Ends, register: FlowRegister, tasks: Tasks, find: Callable[[str], Queue[Any]]
+    ) -> None:
         """``find``: returns the queue of a name, as this client has it."""
         self._shards = shards
         self._ends = ends
+        self._register = register
+        self._tasks = tasks
         self._find = find
+        self._joined = dict[tuple[FlowName, str], None]()
+        self._lives = Lives(ends, tasks)
+        self._last = FlowName("", ""), Options()
+        self._open = dict[FlowName, ReferenceType[object]]()
+        """Flows that this client has begun and not sealed, and who makes them."""
+        self._keeps_open = False
 
-    async def begin(self, flow: FlowName, policy: Policy) -> None:
+    # -- deciding ------------------------------------------------------------------------------------------------------
+
+    async def begin(self, flow: FlowName, policy: Policy, maker: object) -> None:
         """Begin a flow; see ``Flow.begin``."""
         parts = self._parts(flow, None)
         self._shards.placement.check(Feature.FLOWS)
         await _declared(parts)
-        stage = await self._steer(flow, "begin", keep_ms=policy.keep_ms)
-        if stage not in (Stage.OPEN, Stage.SEALED):
-            raise _ended(flow, stage)
-        parts.pusher.note_stage(flow.key.encode(), is_open=stage is Stage.OPEN)
+        await self._register.enter(flow.queue)
+        letters = flows.Policy.FAILS_FAST * policy.fail_fast + flows.Policy.IGNORES_MISSED * policy.ignore_missed
+        look = await self._ends.steer(
+            flow, "begin", keep_ms=policy.keep_ms, policy=letters, deadline_ms=policy.deadline_ms
+        )
+        if not look.stage.takes_members:
+            raise _ended(flow, look)
+        is_open = look.stage is Stage.OPEN
+        parts.pusher.note_stage(flow.key.encode(), is_open=is_open)
+        if is_open:
+            self._keep_open(flow, maker)
+
+    def _keep_open(self, flow: FlowName, maker: object) -> None:
+        self._open[flow] = ref(maker)
+        if not self._keeps_open:
+            self._keeps_open = True
+            self._tasks.supervise(Rounds(self._say_open, seconds=OPEN_SECONDS).run, "keep flows open")
+
+    async def _say_open(self) -> None:
+        """Say of flows that their makers are there; one whose maker is gone fails after an hour."""
+        self._open = {flow: maker for flow, maker in self._open.items() if maker() is not None}
+        for flow in [*self._open]:
+            try:
+                look = await self._ends.steer(flow, "open")
+            except ZkrqError:
+                continue
+            if look.stage is not Stage.OPEN:
+                self._open.pop(flow, None)
 
     async def seal(self, flow: FlowName) -> None:
         """Seal a flow; see ``Flow.seal``."""
         parts = self._parts(flow, None)
-        stage = await self._steer(flow, "seal")
-        if stage not in (Stage.SEALED, FlowState.DONE):
-            raise _ended(flow, stage)
+        look = await self._ends.steer(flow, "seal")
+        self._open.pop(flow, None)
+        if look.stage is Stage.UNKNOWN or look.outcome == flows.CANCELLED:
+            raise _ended(flow, look)
         parts.pusher.note_stage(flow.key.encode(), is_open=False)
-        self._ends.look_soon(flow)
+        if look.stage is Stage.SEALED and flows.Kind.LIVING not in look.kinds:
+            self._ends.look_soon(flow)
 
     async def cancel(self, flow: FlowName, *, stop: bool) -> None:
         """Cancel a flow; see ``Flow.cancel``."""
-        await self._finish(flow, "cancel", FlowState.CANCELLED)
+        await self._finish(flow, "cancel", flows.CANCELLED, stop=stop)
 
     async def finish(self, flow: FlowName) -> None:
         """End a flow as done; see ``Flow.finish``."""
-        await self._finish(flow, "finish", FlowState.DONE)
+        await self._finish(flow, "finish", flows.DONE)
 
-    async def _finish(self, flow: FlowName, verb: str, outcome: FlowState) -> None:
+    async def _finish(self, flow: FlowName, verb: str, outcome: bytes, *, stop: bool = False) -> None:
         self._parts(flow, None)
-        stage = await self._steer(flow, verb)
-        if stage is not outcome:
-            raise _ended(flow, stage)
-        await self._ends.look(flow)
+        look = await self._ends.steer(flow, verb)
+        self._open.pop(flow, None)
+        if look.outcome != outcome:
+            raise _ended(flow, look)
+        await self._ends.look(flow, stop=stop, anew=True)
 
-    async def _steer(self, flow: FlowName, verb: str, *, keep_ms: int = 0) -> Stage | FlowState:
-        """Decide about a flow; return its stage then, or its outcome."""
-        home = await self._shards.home(flow.queue)
-        reply = await home.replicas.steer(flow.queue, flow.key, verb, keep_ms=keep_ms)
-        stage = Stage(reply.now.decode())
-        return FlowState(reply.outcome.decode()) if stage is Stage.ENDED else stage
+    async def cancel_all(self, queue: str) -> None:
+        """Cancel all flows whose home is this queue, which is being deleted.  Raises as ``Flow.cancel``."""
+        async for flow in self.of_queue(queue):
+            await self._ends.steer(flow, "cancel")
+            await self._ends.look(flow, anew=True)
+
+    async def redrive(self, flow: FlowName) -> int:
+        """Redrive the dead letters of a flow; see ``Flow.redrive``."""
+        self._parts(flow, None)
+        count, seen = 0, set[tuple[str, str]]()
+        for _ in range(REDRIVE_ROUNDS):
+            found = await self._ends.drive(flow, OPERATIONS.read_flow(flow.key))
+            dead = {(queue, item.id.decode()) for queue, item in found.items if item.kind == b"D"} - seen
+            if not dead:
+                break
+            seen |= dead
+            for queue in sorted({queue for queue, _ in dead}):
+                count += await self._find(queue).redrive(sorted(id for of, id in dead if of == queue))
+        return count
 
     # -- looking -------------------------------------------------------------------------------------------------------
 
     async def status(self, flow: FlowName) -> FlowStatus:
         """Ask what is known of a flow; see ``Flow.status``."""
         self._parts(flow, None)
-        return _status(flow, await self._ends.look(flow))
+        return await self._ends.read(flow)
 
     async def wait(self, flow: FlowName, seconds: float | None) -> FlowStatus:
         """Wait for the end of a flow; see ``Flow.result``."""
         self._parts(flow, None)
-        found = await self._ends.wait(flow, seconds)
-        if found.stage is Stage.UNKNOWN:
-            raise _ended(flow, found.stage)
-        return _status(flow, found)
+        look = await self._ends.wait(flow, seconds)
+        if look.stage is Stage.UNKNOWN:
+            raise _ended(flow, look)
+        status = await self._ends.read(flow)
+        return status._replace(state=state_of(look.stage, look.outcome))
+
+    async def of_queue(self, queue: str) -> AsyncGenerator[FlowName]:
+        """Find the flows whose home is this queue, and of which something is left to do.  Raises ``Unavailable``."""
+        home, known = await self._shards.home(queue), set[FlowName]()
+        async for page, _ in home.replicas.pages(calls.FlowPage(queue)):
+            for row in page.rows:
+                flow = FlowName.of(row.name)
+                if flow.queue == queue and flow not in known:
+                    known.add(flow)
+                    yield flow
+
+    async def every(self, state: FlowState | None) -> AsyncGenerator[FlowStatus]:
+        """Find the flows of all queues; see ``Cluster.flows``."""
+        for queue in sorted(await self._register.read()):
+            async for flow in self.of_queue(queue):
+                status = await self._ends.read(flow)
+                if state in (None, status.state) and status.state is not FlowState.UNKNOWN:
+                    yield status
+
+    def tend(self, queue: str, due: Sequence[bytes]) -> None:
+        """Look soon at flows of which a queue may have no living members any more."""
+        for key in due:
+            self._ends.look_soon(FlowName.of(key), queue)
 
     # -- pushing -------------------------------------------------------------------------------------------------------
 
-    async def push(self, flow: FlowName, item: Any, queue: Any, options: PushOptions) -> Receipt:
+    def push(self, flow: FlowName, item: Any, queue: Any, options: PushOptions) -> Awaitable[Receipt]:
         """Push a member; see ``Flow.push``."""
+        given = _read(options, self._usual(flow)) if options else self._usual(flow)
+        if queue is None:
+            return _push(parts_of(self._find(flow.queue)), item, options, given)
         parts = self._parts(flow, queue)
-        given = _read(options, Options(flow=flow.key.encode()))
-        return await _push(parts, item, options, given)
+        if parts.name == flow.queue:
+            return _push(parts, item, options, given)
+        return self._push_into_leg(flow, parts, item, options, given)
+
+    def _usual(self, flow: FlowName) -> Options:
+        """Return the options of a member without others: the same for each of those that are pushed together."""
+        last = self._last
+        if last[0] != flow:
+            last = self._last = flow, Options(flow=flow.key.encode())
+        return last[1]
+
+    async def _push_into_leg(
+        self, flow: FlowName, parts: QueueParts[Any], item: Any, options: PushOptions, given: Options
+    ) -> Receipt:
+        receipt = await self._into_leg(flow, parts.name, partial(_push, parts, item, options, given))
+        if receipt.new is not False and parts.pusher.is_decided_about(given, options.get("id")):
+            await self._tell_home(flow, parts, [receipt.id])
+        return receipt
 
     async def push_many(self, flow: FlowName, items: Iterable[Any], queue: Any, options: RepeatedOptions) -> Receipts:
         """Push many members; see ``Flow.push_many``."""
         parts = self._parts(flow, queue)
         check_items(items)
-        given = _read(options, Options(flow=flow.key.encode()), "push_many()", _OF_MANY)
-        await _declared(parts)
-        observers = parts.pusher.observers
-        seen = None
-        if observers.pushes:
-            seen = observers.begin_push(parts.name, None, None, given.headers, is_many=True)
-            given = given._replace(headers=seen.headers)
-        try:
-            receipts = await parts.pusher.push_many(items, given)
-        except BaseException as error:
-            if seen:
-                observers.end_push(seen, error)
-            raise
-        if seen:
-            observers.end_push(seen, receipts)
+        given = _read(options, self._usual(flow), "push_many()", _OF_MANY)
+        if parts.name == flow.queue:
+            return await _push_many(parts, items, given)
+        receipts = await self._into_leg(
+            flow, parts.name, partial(_push_many, parts, items, given), repeats=isinstance(items, Sequence)
+        )
+        if parts.pusher.is_decided_about(given, None):
+            await self._tell_home(flow, parts, [receipt.id for receipt in receipts])
         return receipts
 
-    async def hold(self, flow: FlowName, item: Any, queue: Any, kind: str, options: PushOptions) -> Receipt:
+    async def hold(self, flow: FlowName, item: Any, queue: Any, opens: Opens, options: PushOptions) -> Receipt:
         """Push what comes after a flow; see ``Flow.then``."""
         parts = self._parts(flow, queue)
         if parts.pusher.is_ordered:
             raise _nothing_held(parts.name)
-        given = _read(options, Options(flow=flow.key.encode(), is_held=True), f"{kind}()")
+        given = _read(options, Options(flow=flow.key.encode(), opens=opens))
+        push = partial(_push, parts, item, options, given)
         try:
-            return await _push(parts, item, options, given)
+            return await (push() if parts.name == flow.queue else self._into_leg(flow, parts.name, push))
         except ContradictsOrder as error:
             raise _nothing_held(parts.name) from error
+
+    async def _into_leg(
+        self, flow: FlowName, queue: str, push: Callable[[], Awaitable[R]], *, repeats: bool = True
+    ) -> R:
+        """Push into a leg, which is joined before, if this client does not know that it was.
+
+        What it knows may be of an earlier flow of that name: then nothing was pushed, and it joins and pushes again.
+        """
+        if (flow, queue) in self._joined:
+            try:
+                return await push()
+            except FlowEnded as error:
+                outcomes = error.outcomes
+                is_partial = outcomes is not None and len(outcomes.errors) < len(outcomes)
+                if not repeats or is_partial:
+                    raise
+        await self._join(flow, queue)
+        return await push()
+
+    async def _join(self, flow: FlowName, queue: str) -> None:
+        await self._register.enter(queue)
+        look = await self._ends.drive(flow, OPERATIONS.join_leg(queue, flow.key))
+        if not look.stage.takes_members:
+            raise _ended(flow, look)
+        if queue not in look.legs:
+            raise ConfigError(f"{flow} has members in {len(look.legs) + 1} queues, more cannot be; nothing was written")
+        if len(self._joined) >= JOINED_MAX:
+            self._joined.clear()
+        self._joined[flow, queue] = None
+
+    async def _tell_home(self, flow: FlowName, parts: QueueParts[Any], ids: Sequence[str]) -> None:
+        """Have home know of members that were pushed into a leg; if it has ended, remove them again."""
+        try:
+            look = await self._lives.tell(flow)
+        except ZkrqError as error:
+            text = f"pushed, but {flow} may not know of it: {error}; push again with the same ids"
+            raise OutcomeUnknown(text, ids=tuple(ids)) from error
+        if look.stage.takes_members:
+            return
+        await self._find(parts.name).cancel_many(ids)
+        raise _ended(flow, look)
 
     def _parts(self, flow: FlowName, queue: Any) -> QueueParts[Any]:
         """Return the inside of a queue, None: of the home of a flow.  Raises ``Closed``, ``WrongLoop``,
         ``ConfigError``."""
-        found = self._find(flow.queue if queue is None else str(getattr(queue, "name", "")) or flow.queue)
+        found = self._find(flow.queue if queue is None or not isinstance(queue, Queue) else queue.name)
         if queue is not None and found is not queue:
             what = "belongs to another cluster" if isinstance(queue, Queue) else "is no queue of this cluster"
             raise ConfigError(f"queue={queue!r:.200} {what}: give cluster.queue(name); nothing was written")
         parts = parts_of(found)
         parts.check_open()
         return parts
+
+
+class Lives:
+    """Tell homes of flows that members came to life in their legs: one call for those that came meanwhile."""
+
+    def __init__(self, ends: Ends, tasks: Tasks) -> None:
+        self._ends = ends
+        self._tasks = tasks
+        self._next = dict[FlowName, asyncio.Task[Look | ZkrqError]]()
+        self._in_flight = dict[FlowName, asyncio.Task[Look | ZkrqError]]()
+
+    async def tell(self, flow: FlowName) -> Look:
+        """Return what home says, by a call that began after this one."""
+        if flow not in self._next:
+            self._next[flow] = self._tasks.start(self._tell(flow), f"members of {flow} came to life")
+        told = await asyncio.shield(self._next[flow])
+        if isinstance(told, ZkrqError):
+            raise own(told)
+        return told
+
+    async def _tell(self, flow: FlowName) -> Look | ZkrqError:
+        before = self._in_flight.get(flow)
+        if before:
+            await asyncio.wait([before])
+        task = self._in_flight[flow] = self._next.pop(flow)
+        try:
+            return await self._ends.steer(flow, "live")
+        except ZkrqError as error:
+            return error
+        finally:
+            if self._in_flight.get(flow) is task:
+                del self._in_flight[flow]
 
 
 def _read(
@@ -162,7 +340,7 @@ def _read(
         return usual
     if unknown := given.keys() - known:
         raise unknown_option(what, min(unknown), known)
-    return read_options(**cast("PushOptions", given))._replace(flow=usual.flow, is_held=usual.is_held)
+    return read_options(**cast("PushOptions", given))._replace(flow=usual.flow, opens=usual.opens)
 
 
 _OF_MANY = frozenset({"delay", "at", "priority", "ttl", "headers", "group"})
@@ -176,7 +354,8 @@ async def _declared(parts: QueueParts[Any]) -> None:
 
 async def _push(parts: QueueParts[Any], item: Any, named: PushOptions, options: Options) -> Receipt:
     """Push one item as ``Queue.push`` does."""
-    await _declared(parts)
+    if parts.context.declaration:
+        await _declared(parts)
     pusher, id = parts.pusher, named.get("id")
     seen = None
     if pusher.observers.pushes:
@@ -198,15 +377,32 @@ async def _push(parts: QueueParts[Any], item: Any, named: PushOptions, options: 
     return receipt
 
 
-def _status(flow: FlowName, found: Look) -> FlowStatus:
-    state = FlowState(found.outcome.decode()) if found.stage is Stage.ENDED else _STATES[found.stage]
-    return FlowStatus(flow.queue, flow.name, state)
+async def _push_many(parts: QueueParts[Any], items: Iterable[Any], options: Options) -> Receipts:
+    """Push many items as ``Queue.push_many`` does."""
+    await _declared(parts)
+    observers = parts.pusher.observers
+    seen = None
+    if observers.pushes:
+        seen = observers.begin_push(parts.name, None, None, options.headers, is_many=True)
+        options = options._replace(headers=seen.headers)
+    try:
+        receipts = await parts.pusher.push_many(items, options)
+    except BaseException as error:
+        if seen:
+            observers.end_push(seen, error)
+        raise
+    if seen:
+        observers.end_push(seen, receipts)
+    return receipts
 
 
-def _ended(flow: FlowName, stage: Stage | FlowState) -> FlowEnded:
-    if isinstance(stage, FlowState):
-        return FlowEnded(f"{flow} has ended ({stage.value}): begin another one", outcome=stage.value)
-    return FlowEnded(f"{flow} is unknown: it was never begun, or is forgotten since it has ended; begin another one")
+def _ended(flow: FlowName, look: Look) -> FlowEnded:
+    if look.stage is Stage.UNKNOWN:
+        return FlowEnded(f"{flow} is unknown: it was never begun, or is forgotten since its end; begin another one")
+    state = state_of(look.stage, look.outcome)
+    if not state.has_ended:
+        return FlowEnded(f"{flow} is {state.value}: nothing comes into it any more; begin another one")
+    return FlowEnded(f"{flow} has ended ({state.value}): begin another one", outcome=state.value)
 
 
 def _nothing_held(queue: str) -> ConfigError:

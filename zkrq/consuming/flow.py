@@ -12,7 +12,7 @@ interface (``FlowWork``): the rules of its end are in ``protocol/flows.py``.
 
 from __future__ import annotations
 
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from typing import TYPE_CHECKING, Any, Protocol, Self, Unpack
 
 from zkrq.base.checks import check_duration
@@ -26,9 +26,10 @@ from zkrq.base.errors import (
     leaves_of,
 )
 from zkrq.base.retry import judge
+from zkrq.protocol.records import Opens
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Awaitable, Iterable, Sequence
     from types import TracebackType
 
     from zkrq.base.checks import Duration
@@ -49,15 +50,15 @@ class Target(Protocol):
 class FlowWork(Protocol):
     """The interface that a flow needs from its client.  Calls raise as those of ``Flow`` do."""
 
-    async def begin(self, flow: FlowName, policy: Policy) -> None: ...
+    async def begin(self, flow: FlowName, policy: Policy, maker: object) -> None: ...
 
-    async def push(self, flow: FlowName, item: Any, queue: Any, options: PushOptions) -> Receipt: ...
+    def push(self, flow: FlowName, item: Any, queue: Any, options: PushOptions) -> Awaitable[Receipt]: ...
 
     async def push_many(
         self, flow: FlowName, items: Iterable[Any], queue: Any, options: RepeatedOptions
     ) -> Receipts: ...
 
-    async def hold(self, flow: FlowName, item: Any, queue: Any, kind: str, options: PushOptions) -> Receipt: ...
+    async def hold(self, flow: FlowName, item: Any, queue: Any, opens: Opens, options: PushOptions) -> Receipt: ...
 
     async def seal(self, flow: FlowName) -> None: ...
 
@@ -65,9 +66,17 @@ class FlowWork(Protocol):
 
     async def finish(self, flow: FlowName) -> None: ...
 
+    async def redrive(self, flow: FlowName) -> int: ...
+
+    async def cancel_all(self, queue: str) -> None: ...
+
     async def status(self, flow: FlowName) -> FlowStatus: ...
 
     async def wait(self, flow: FlowName, seconds: float | None) -> FlowStatus: ...
+
+    def tend(self, queue: str, due: Sequence[bytes]) -> None:
+        """Look soon at flows of which a queue may have no living members any more."""
+        ...
 
 
 class Flow:
@@ -76,16 +85,19 @@ class Flow:
     ``async with`` begins it, and seals it when the block is left: no more comes from there, so the flow ends when its
     last member has ended.  An exception cancels it, unless it says that the work is to be repeated (``Unavailable``,
     ``OutcomeUnknown``, ``NotEnoughReplicas``, ``QueueFull``, ``RetryLater``, or a cancellation of the task): then the
-    flow stays open, and who begins it again under its name goes on.
+    flow stays open, and who begins it again under its name goes on.  Nor does ``FlowEnded`` cancel it: one that is
+    failing hands out what is held for that.
     """
 
-    __slots__ = ("__weakref__", "_name", "_policy", "_work")
+    __slots__ = ("__weakref__", "_is_over", "_name", "_policy", "_work")
 
     def __init__(self, work: FlowWork, name: FlowName, policy: Policy | None = None) -> None:
         """``policy``: of one that has to be begun; None: it was, as its members say."""
         self._work = work
         self._name = name
         self._policy = policy
+        self._is_over = False
+        """Whether it was ended through this object, so that leaving its block has nothing to seal."""
 
     @property
     def name(self) -> str:
@@ -109,7 +121,7 @@ class Flow:
         flows; ``Unavailable``: nothing happened; ``OutcomeUnknown``: it may have begun, begin it again.
         """
         if self._policy is not None:
-            await self._work.begin(self._name, self._policy)
+            await self._work.begin(self._name, self._policy, self)
             self._policy = None
         return self
 
@@ -120,7 +132,8 @@ class Flow:
         Handlers of members may push as well, also after the flow was sealed: that costs one more round trip.
         Raises ``FlowEnded``: nothing was pushed; otherwise as ``Queue.push``.
         """
-        self._check_begun()
+        if self._policy is not None:
+            raise self._not_begun()
         return await self._work.push(self._name, item, queue, options)
 
     async def push_many(
@@ -138,13 +151,30 @@ class Flow:
         a queue that keeps the order of its groups, in which nothing can be held.
         """
         self._check_begun()
-        return await self._work.hold(self._name, item, queue, "then", options)
+        return await self._work.hold(self._name, item, queue, Opens.THEN, options)
+
+    async def on_failure(self, item: Any, *, queue: Target | None = None, **options: Unpack[PushOptions]) -> Receipt:
+        """Put an item into a queue that is handed out if the flow fails; it is held as one of ``then`` is.
+
+        With it, a flow fails for good once nothing is left of it but dead letters, and members that were removed
+        otherwise than by an ack; without it, such a flow waits for a redrive.  Raises as ``then``.
+        """
+        self._check_begun()
+        return await self._work.hold(self._name, item, queue, Opens.FAILURE, options)
+
+    async def always(self, item: Any, *, queue: Target | None = None, **options: Unpack[PushOptions]) -> Receipt:
+        """Put an item into a queue that is handed out once the flow is done or has failed; see ``then``.
+
+        A flow that is cancelled drops it.  Raises as ``then``.
+        """
+        self._check_begun()
+        return await self._work.hold(self._name, item, queue, Opens.ALWAYS, options)
 
     async def seal(self) -> None:
         """Say that nothing more comes but what members push themselves: the flow ends after its last member.
 
-        One without members ends immediately, as done.  Raises ``FlowEnded`` if it was cancelled, has failed or is
-        unknown; as ``begin`` otherwise: seal it again.
+        One without members ends immediately, as done.  One that is failing, or has ended by itself, stays as it is.
+        Raises ``FlowEnded`` if it was cancelled, or is unknown; as ``begin`` otherwise: seal it again.
         """
         await self._work.seal(self._name)
 
@@ -156,17 +186,21 @@ class Flow:
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         if error is None:
-            await self.seal()
-        elif not _is_repeated(error):
+            with suppress(FlowEnded) if self._is_over else nullcontext():
+                await self.seal()
+        elif not _leaves_open(error):
             with suppress(FlowEnded):
                 await self.cancel()
 
     def _check_begun(self) -> None:
         if self._policy is not None:
-            raise ConfigError(
-                f"flow {self.name!r} was not begun: `async with queue.flow(...) as flow`, or `await flow.begin()`; "
-                "nothing was written"
-            )
+            raise self._not_begun()
+
+    def _not_begun(self) -> ConfigError:
+        return ConfigError(
+            f"flow {self.name!r} was not begun: `async with queue.flow(...) as flow`, or `await flow.begin()`; "
+            "nothing was written"
+        )
 
     # -- ending and looking --------------------------------------------------------------------------------------------
 
@@ -177,10 +211,19 @@ class Flow:
         Raises ``FlowEnded`` if it has ended otherwise, or is unknown; as ``begin`` otherwise: cancel it again.
         """
         await self._work.cancel(self._name, stop=stop)
+        self._is_over = True
 
     async def finish(self) -> None:
         """End it as done now, whatever is left of its members; what follows is handed out.  Raises as ``cancel``."""
         await self._work.finish(self._name)
+        self._is_over = True
+
+    async def redrive(self) -> int:
+        """Queue its dead letters again, in all of its queues; return how many, as ``Queue.redrive`` does.
+
+        Those of a flow that has ended are delivered as well, and change nothing of its outcome.
+        """
+        return await self._work.redrive(self._name)
 
     async def status(self) -> FlowStatus:
         """Ask what is known of it.  Raises ``Unavailable``."""
@@ -200,8 +243,9 @@ def full_name(flow: Flow) -> FlowName:
     return flow._name  # pyright: ignore[reportPrivateUsage]
 
 
-def _is_repeated(error: BaseException) -> bool:
-    """Tell whether the work that has failed with an error is to be repeated, by what that error says."""
+def _leaves_open(error: BaseException) -> bool:
+    """Tell whether an error that ends a block does not cancel its flow: the work is to be repeated, by what the error
+    says, or the flow takes nothing more, and ends by itself."""
     if not isinstance(error, Exception):
         return True
     if all(isinstance(leaf, _LATER) for leaf in leaves_of(error)):
@@ -210,4 +254,4 @@ def _is_repeated(error: BaseException) -> bool:
     return failed.is_wish and not failed.is_final
 
 
-_LATER = (Unavailable, OutcomeUnknown, NotEnoughReplicas, QueueFull)
+_LATER = (Unavailable, OutcomeUnknown, NotEnoughReplicas, QueueFull, FlowEnded)

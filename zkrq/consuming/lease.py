@@ -225,7 +225,8 @@ class Grant:
         """The flow of which the items are members, or whose end they followed."""
         if self._unpacked is None:
             self._unpacked = unpack(self.packed)
-        name = self._unpacked.fields.get(MEMBER) or self._unpacked.fields.get(HELD)
+        fields = self._unpacked.fields
+        name = fields.get(MEMBER) or fields.get(HELD, b"")[1:]  # behind the letter of what opened it
         return FlowName.of(name) if name else None
 
     def saved_at(self, position: int) -> bytes | None:

@@ -399,6 +399,8 @@ class Leases:
             if grant.is_large:
                 self._replicas.drop_payloads_soon()
                 break
+        if reply.due:
+            self._flows.tend(self.queue, reply.due)
         if not any(reply.lost):
             return [_NONE] * len(settlings)
         lost = _lost(groups, decided)

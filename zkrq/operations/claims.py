@@ -48,6 +48,12 @@ OF_ITEM = (
 """Fields that a claim and an item at rest have in common."""
 
 
+def _flow_of(claim: Any) -> str | None:
+    """Return the full name of the flow of a claimed item."""
+    flow = claim.flow
+    return f"{flow.queue}/{flow.name}" if flow else None
+
+
 def _saved_of(claim: Any) -> Any:
     """Return what was saved, None if this program cannot read it."""
     try:
@@ -70,6 +76,14 @@ CLAIMED = Record(
             Value(),
             "What was saved of the work, by this claim or an earlier one; null: nothing that can be read.",
             source=_saved_of,
+            nullable=True,
+        ),
+        Field(
+            "flow",
+            Text(),
+            "The flow of which the item is a member, or whose end it followed: the queue on which it was begun, a "
+            "slash, its name; null: none.",
+            source=_flow_of,
             nullable=True,
         ),
         Field("deadline", Moment(), "When the claim ends unless it is extended, by the clock of the claim's machine."),

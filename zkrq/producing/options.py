@@ -20,7 +20,8 @@ if TYPE_CHECKING:
 class Options(NamedTuple):
     """Options of a push, checked, in the units of the wire; ``ttl_ms`` 0: no limit.  ``of_key``: what it does about
     other items with its key; ``ordered``: into a group that keeps the order.  ``flow``: as records name it, the flow of
-    which the item is a member, or for whose end it is held (``is_held``); empty: none.  ``at_latest_ms`` 0: no end."""
+    which the item is a member, or for whose end it is held, when that ``opens`` it; empty: none.
+    ``at_latest_ms`` 0: no end."""
 
     priority: int = 0
     delay_ms: int = 0
@@ -31,20 +32,20 @@ class Options(NamedTuple):
     of_key: OfKey = OfKey()
     ordered: bool = False
     flow: bytes = b""
-    is_held: bool = False
+    opens: Opens | None = None
     at_latest_ms: int = 0
 
     @property
     def is_plain(self) -> bool:
         """Whether the item may be in a bundle."""
-        return not (self.delay_ms or self.key or self.ttl_ms or self.ordered or self.is_held)
+        return not (self.delay_ms or self.key or self.ttl_ms or self.ordered or self.opens)
 
     @property
     def fields(self) -> Mapping[str, bytes]:
         """The fields of its record."""
-        if self.is_held:
-            return {HELD: held_for(self.flow, Opens.THEN)}
-        return {MEMBER: self.flow} if self.flow else _NO_FIELDS
+        if not self.flow:
+            return _NO_FIELDS
+        return {HELD: held_for(self.flow, self.opens)} if self.opens else {MEMBER: self.flow}
 
     def among(self, groups: Groups) -> Options:
         """Return the options of an item that is pushed into a queue with groups: one without a group belongs to their

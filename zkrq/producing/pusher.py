@@ -133,9 +133,15 @@ class Pusher(Generic[T]):
 
     def _of_flow(self, options: Options, id: str | None) -> Batcher[Push, Receipt]:
         """Return what sends an item of a flow: an item that is held is decided, and so is a member of a sealed flow."""
-        if options.is_held or options.flow in self._sealed:
+        if options.opens or options.flow in self._sealed:
             return self._decided
         return self._members if id is None else self._homed
+
+    def is_decided_about(self, options: Options, id: str | None) -> bool:
+        """Tell whether the primary may have decided about a push that has returned just now: unless servers took it
+        because they know its flow as open."""
+        is_named = bool(options.key) or (id is not None and bundle_and_position(id)[0] != id)
+        return is_named or bool(options.opens) or self.is_decided or options.flow in self._sealed
 
     async def _send_plain(self, calls: Sequence[Push], *, at_home: bool = False) -> Sequence[Receipt | ZkrqError]:
         """Push items that were gathered, in bundles as far as possible, to one shard."""
@@ -153,7 +159,11 @@ class Pusher(Generic[T]):
     async def _send_home(self, calls: Sequence[Push], *, decided: bool) -> Sequence[Receipt | ZkrqError]:
         """Push items that have an identity, each to the shard that its id names, or to the queue's home."""
         named = [Named(put_of(call), call.made_ms > 0, call.options.of_key) for call in calls]
-        results = await self._sender.at_home(named, decided=decided)
+
+        def note(refused: Sequence[int]) -> None:
+            self._note_refusal({calls[at].options.flow for at in refused})
+
+        results = await self._sender.at_home(named, decided=decided, refused=note)
         return [_receipt(call, result) for call, result in zip(calls, results, strict=True)]
 
     def _note_refusal(self, flows: Collection[bytes]) -> None:

@@ -118,12 +118,20 @@ class Sender:
             finally:
                 target.under_way -= count
 
-    async def at_home(self, items: Sequence[Named], *, decided: bool, in_turn: bool = False) -> Results:
+    async def at_home(
+        self,
+        items: Sequence[Named],
+        *,
+        decided: bool,
+        in_turn: bool = False,
+        refused: Callable[[Sequence[int]], object] = lambda _: None,
+    ) -> Results:
         """Send items that have an identity, each to its shard; return the result of each.
 
         ``decided``: the primary decides about each, because a key may be taken, the queue full, the id a former
         bundle's, or because the queue keeps an order.  ``in_turn``: these items follow others; if the queue turns out
-        to have the primary decide, nothing is pushed, and this raises ``PrimaryDecides``.
+        to have the primary decide, nothing is pushed, and this raises ``PrimaryDecides``.  ``refused``: called with the
+        positions of those that servers leave to the primary.
         """
         results: dict[int, Results] = {}
         changed = set[int]()  # numbers of maps by which something was placed wrongly
@@ -153,6 +161,7 @@ class Sender:
             except PrimaryDecides as error:
                 self.learn(error.why)
                 has_refused = True
+                refused(group)
                 if in_turn:
                     raise
                 return group

@@ -137,6 +137,7 @@ class Cluster:
         return opened.iterate(opened.read(pop), partial(Claim[T], opened))
 
     queues = blocking(cluster.Cluster.queues)
+    flows = iterating(cluster.Cluster.flows, itself, "FlowStatus")
     broadcast = blocking(cluster.Cluster.broadcast)
     listen = iterating(cluster.Cluster.listen, itself, "T")
 

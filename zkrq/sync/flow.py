@@ -99,6 +99,14 @@ class Flow:
         """Put an item into a queue that is handed out once every member is done; see ``zkrq.Flow.then``."""
         return self._in(queue, lambda inside, target: inside.then(item, queue=target, **options))
 
+    def on_failure(self, item: Any, *, queue: Target | None = None, **options: Unpack[PushOptions]) -> Receipt:
+        """Put an item into a queue that is handed out if the flow fails; see ``zkrq.Flow.on_failure``."""
+        return self._in(queue, lambda inside, target: inside.on_failure(item, queue=target, **options))
+
+    def always(self, item: Any, *, queue: Target | None = None, **options: Unpack[PushOptions]) -> Receipt:
+        """Put an item into a queue that is handed out once the flow is done or has failed; see ``zkrq.Flow.always``."""
+        return self._in(queue, lambda inside, target: inside.always(item, queue=target, **options))
+
     def _in(self, queue: Target | None, act: Callable[[flow.Flow, Any], Awaitable[R]]) -> R:
         """Do something with a flow and a queue, as they are inside the cluster."""
         opened, find = self._portal.open(), getattr(queue, "_find", None)
@@ -107,6 +115,7 @@ class Flow:
     seal = blocking(flow.Flow.seal)
     cancel = blocking(flow.Flow.cancel)
     finish = blocking(flow.Flow.finish)
+    redrive = blocking(flow.Flow.redrive)
     status = blocking(flow.Flow.status)
     result = blocking(flow.Flow.result)
 

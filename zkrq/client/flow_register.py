@@ -1,0 +1,104 @@
+"""Know which queues have flows: one register of ZooKeeper, which the leader reads before it looks at them.
+
+A client enters a queue before it begins a flow there, or makes it a leg of one, and again once its entry may be old.
+The leader removes an entry for which no flow was found, if it is much older than that.  So no flow is begun in a queue
+that is not entered, though nobody waits for ZooKeeper but at the first flow of each quarter of an hour.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import secrets
+from collections.abc import Collection, Mapping
+from typing import TYPE_CHECKING
+
+from zkrq.base import clock
+from zkrq.base.errors import ConfigError, Unavailable
+from zkrq.protocol import znodes
+
+if TYPE_CHECKING:
+    from zkrq.coordination.coordinator import Coordinator
+
+REGISTER = "flows"
+
+FRESH_SECONDS = 900.0
+"""Seconds after which a client enters a queue again before it begins a flow there."""
+
+KEPT_SECONDS = 3600.0
+"""Seconds for which an entry is kept, at least."""
+
+QUEUES_MAX = 4_000
+"""Queues that may have flows at the same time: what a register has room for."""
+
+KNOWN_MAX = 10_000
+"""Queues of which a client remembers that they are entered."""
+
+TRIES = 20
+"""Times that a register is written while others write it."""
+
+_log = logging.getLogger("zkrq.flows")
+
+
+def decode(data: bytes | None) -> dict[str, int]:
+    """Return the queues that have flows, and when each was entered last, in milliseconds since 1970; none from what
+    cannot be read: it is written anew."""
+    if not data:
+        return {}
+    try:
+        queues = znodes.read_object(data.decode())["queues"]
+        return {znodes.text(name): znodes.count(moment) for name, moment in dict(queues).items()}
+    except (KeyError, OverflowError, TypeError, ValueError):
+        return {}
+
+
+def encode(queues: Mapping[str, int]) -> bytes:
+    """Encode what ``decode`` reads, unlike any other writing of the same."""
+    return json.dumps({"queues": queues, "nonce": secrets.token_hex(8)}, separators=(",", ":")).encode()
+
+
+class FlowRegister:
+    """Enter queues, and remove them."""
+
+    def __init__(self, coordinator: Coordinator) -> None:
+        self._coordinator = coordinator
+        self._entered = dict[str, float]()
+        """When this client found each queue to be entered, by the time of its event loop."""
+
+    async def enter(self, queue: str) -> None:
+        """Return once a queue is entered, and will be for long.  Raises ``Unavailable``, ``ConfigError``."""
+        now = asyncio.get_running_loop().time()
+        if self._entered.get(queue, now - 2 * FRESH_SECONDS) + FRESH_SECONDS > now:
+            return None
+        for _ in range(TRIES):
+            found = await self._coordinator.read(REGISTER)
+            queues, now_ms = decode(found.data), clock.now_ms()
+            if abs(now_ms - queues.get(queue, 0)) < 1000 * FRESH_SECONDS:
+                return self._note(queue, now)
+            if len(queues) >= QUEUES_MAX and queue not in queues:
+                raise ConfigError(f"{len(queues)} queues have flows, more than {QUEUES_MAX} cannot; nothing was begun")
+            if await self._coordinator.swap(REGISTER, encode({**queues, queue: now_ms}), found.version) is not None:
+                return self._note(queue, now)
+        raise Unavailable("other clients begin their first flows at the same time; nothing was begun, retry")
+
+    def _note(self, queue: str, now: float) -> None:
+        if len(self._entered) >= KNOWN_MAX:
+            self._entered.clear()
+        self._entered[queue] = now
+
+    async def read(self) -> Mapping[str, int]:
+        """Return the queues that have flows, or had some, and when each was entered last.  Raises ``Unavailable``."""
+        return decode((await self._coordinator.read(REGISTER)).data)
+
+    async def remove(self, queues: Collection[str], read: Mapping[str, int]) -> None:
+        """Remove queues without flows, unless they are entered again since they were ``read``, or were lately.
+
+        Raises ``Unavailable``.
+        """
+        found = await self._coordinator.read(REGISTER)
+        known, oldest_ms = decode(found.data), clock.now_ms() - 1000 * KEPT_SECONDS
+        gone = {name for name in queues if known.get(name) == read.get(name) and known.get(name, oldest_ms) < oldest_ms}
+        if gone:
+            left = {name: moment for name, moment in known.items() if name not in gone}
+            await self._coordinator.swap(REGISTER, encode(left), found.version)
