@@ -30,6 +30,7 @@ SUBJECTS = {
     "claim": "Claim and settle",
     "results": "Results",
     "manage": "Queues and their items",
+    "flows": "Flows",
     "figures": "Figures",
     "schedules": "Schedules",
 }

@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from zkrq.base.errors import ConfigError, ZkrqError
 from zkrq.base.events import ClaimsLost, DeadLettersDropped, Event, LoopBlocked, MomentsLost, ServerEvicted, event_types
+from zkrq.base.flows import FlowState
 from zkrq.base.loop import running_loop
 from zkrq.base.version import __version__
 from zkrq.client.inner import client_of, opened_of, remembered_queues
@@ -33,6 +34,7 @@ from zkrq.client.throughput import Passed, Throughput
 from zkrq.consuming.claims import Claim, lease_of
 from zkrq.consuming.observing import Observer
 from zkrq.coordination.coordinator import SessionState
+from zkrq.operations.flows import LASTING
 from zkrq.pool import counts
 from zkrq.protocol.records import attempts_of
 from zkrq.protocol.shards import ShardState
@@ -166,6 +168,10 @@ class _Reading(NamedTuple):
     queues: Mapping[str, Statistics]
     every: int
     passed: Mapping[str, Passed]
+    flows: Mapping[str, Mapping[FlowState, int]]
+
+
+_NO_FLOWS: Mapping[FlowState, int] = {}
 
 
 class _Known(NamedTuple):
@@ -308,7 +314,10 @@ class Metrics(Observer, Collector):
                 queues = {name: told for name, told in found.items() if not (told.deleted and self._every_queue)}
                 if started >= self._counted_at:  # otherwise the figures of an overlapping scrape may be newer
                     self._count_passed(queues)
-                return _Reading(queues, len(names), {name: self._passed[name] for name in queues})
+                counted = await client_of(cluster).flows.count()
+                flows: dict[str, Mapping[FlowState, int]] = {name: counted.get(name, _NO_FLOWS) for name in queues}
+                passed = {name: self._passed[name] for name in queues}
+                return _Reading(queues, len(names), passed, flows)
         return None
 
     def _count_passed(self, queues: Mapping[str, Statistics]) -> None:
@@ -426,7 +435,12 @@ def _of_queues(namespace: str, reading: _Reading) -> Iterable[Metric]:
         "Items that left since this process first looked: acked, cancelled, discarded, dropped, expired.",
         labels=of_queue,
     )
+    flows = GaugeMetricFamily(
+        "zkrq_flows", "Flows begun on the queue that have not ended, by state.", labels=(*of_queue, "state")
+    )
     for queue, statistics in reading.queues.items():
+        for state in LASTING if reading.flows[queue] else ():
+            flows.add_metric((namespace, queue, state), reading.flows[queue].get(FlowState(state), 0))
         for state, count in statistics.sizes._asdict().items():
             items.add_metric((namespace, queue, state), count)
         oldest.add_metric((namespace, queue), statistics.oldest_ready or 0)
@@ -441,7 +455,7 @@ def _of_queues(namespace: str, reading: _Reading) -> Iterable[Metric]:
         held.add_metric((namespace, queue), statistics.held)
         pushed.add_metric((namespace, queue), reading.passed[queue].pushed)
         removed.add_metric((namespace, queue), reading.passed[queue].removed)
-    return (items, oldest, paused, limited, groups, damaged, held, pushed, removed)
+    return (items, oldest, paused, limited, groups, damaged, held, pushed, removed, flows)
 
 
 def _healthy(namespace: str, health: Health, trouble: int) -> Iterable[Metric]:

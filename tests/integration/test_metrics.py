@@ -103,6 +103,24 @@ async def test_what_passes_through_a_queue_is_counted_whoever_counts_it(
     assert (seen["queue_pushed_items_total", "jobs"], seen["queue_removed_items_total", "jobs"]) == (21, 6)
 
 
+async def test_flows_are_counted(cluster: zkrq.testing.TestCluster, registry: CollectorRegistry) -> None:
+    metrics, jobs = instrument(cluster, registry), cluster.queue("jobs")
+    assert ("zkrq_flows", "jobs", "open") not in (await scraped(metrics)).samples
+    flows = [await jobs.flow(name).begin() for name in "abc"]
+    await flows[0].push(1)
+    await flows[0].seal()
+    seen = await scraped(metrics)
+    assert {state: seen["flows", "jobs", state] for state in ("open", "running", "failing")} == {
+        "open": 2,
+        "running": 1,
+        "failing": 0,
+    }
+    for flow in flows:
+        await flow.cancel()
+    left = (await scraped(metrics)).samples
+    assert not any(value for name, value in left.items() if name[:2] == ("zkrq_flows", "jobs"))
+
+
 async def test_items_are_counted_and_timed(cluster: zkrq.testing.TestCluster, registry: CollectorRegistry) -> None:
     metrics = instrument(cluster, registry)
     queue = cluster.queue("jobs", retry=zkrq.Retry(backoff=zkrq.constant(0)))

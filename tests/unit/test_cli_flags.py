@@ -94,6 +94,7 @@ def test_a_command_has_the_parameters_of_its_operation() -> None:
     assert {operation.name for operation in OPERATIONS.values() if not operation.command} == {
         *("ack", "ack_many", "bury", "extend", "nack", "progress", "release", "save"),  # a claim ends with its command
         *("push_many", "queue_statistics", "get_schedule"),  # push -, stats and schedules list
+        *("begin_flow", "push_member", "push_follower"),  # by programs
     }
 
 

@@ -13,6 +13,7 @@ from pydantic import ValidationError
 
 from tests.every import every
 from zkrq.client.inspection import Sizes, Statistics
+from zkrq.operations.flows import FLOWS
 from zkrq.operations.kinds import ByName, Choice, Content, Count, Kind, Many
 from zkrq.operations.operation import Field, Operation, Parameter, Record
 from zkrq.operations.push import PUSH
@@ -22,6 +23,7 @@ from zkrq.operations.table import OPERATIONS
 from zkrq.serve.api import Api
 from zkrq.serve.bodies import CALLED, body_of
 from zkrq.serve.calls import make_router
+from zkrq.serve.flows import FlowApi
 from zkrq.serve.schedules import ScheduleApi
 
 NOTHING: Any = None
@@ -31,9 +33,11 @@ def schema_of(operations: Collection[Operation] = OPERATIONS.values()) -> dict[s
     """Return the OpenAPI document of operations."""
     app = FastAPI(separate_input_output_schemas=False)
     of_schedules = [each for each in operations if each.name in SCHEDULES]
-    others = [each for each in operations if each.name not in SCHEDULES]
+    of_flows = [each for each in operations if each.name in FLOWS]
+    others = [each for each in operations if each.name not in (*SCHEDULES, *FLOWS)]
     app.include_router(make_router(others, Api(NOTHING, NOTHING, NOTHING, NOTHING)))
     app.include_router(make_router(of_schedules, ScheduleApi(Mock(), NOTHING)))
+    app.include_router(make_router(of_flows, FlowApi(NOTHING, NOTHING)))
     return app.openapi()
 
 

@@ -2,24 +2,34 @@
 
 from __future__ import annotations
 
+import asyncio
 from argparse import Namespace
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
+from zkrq.base.errors import ZkrqError
 from zkrq.base.version import __version__
-from zkrq.cli.command import Command, Incomplete, Line, Lines, count, setting, settings_of
+from zkrq.cli.command import Command, Incomplete, Line, Lines, count, look_at, setting, settings_of
 from zkrq.client.connecting import read_given
 from zkrq.client.examining.reading import read_facts
 from zkrq.client.examining.rules import Finding, Gravity, examine
+from zkrq.operations.flows import held_up
 from zkrq.process.exits import Exit
 
 if TYPE_CHECKING:
     from zkrq.client.examining.facts import Facts, ServerFacts
 
 
+FLOWS_SECONDS = 10.0
+"""Seconds in which flows are looked at."""
+
+
 async def _doctor(args: Namespace) -> Lines:
     given = read_given({**settings_of(args), "found": False, "min_replicas": args.min_replicas}, only_looks=True)
     facts = await read_facts(given)
     findings = examine(facts)
+    if all(finding.gravity is Gravity.WARNING for finding in findings):
+        findings += await _held_up(args)
     yield _summary(facts)
     for finding in findings:
         yield Line(f"{_WORDS[finding.gravity]}: {finding.text}", _value(finding))
@@ -29,6 +39,20 @@ async def _doctor(args: Namespace) -> Lines:
         raise Incomplete(f"{count(len(bad), 'problem')} found", Exit.USAGE if wrong else Exit.TROUBLE)
     if not findings:
         yield Line("nothing is wrong", {"kind": "sound"})
+
+
+async def _held_up(args: Namespace) -> list[Finding]:
+    """Find the flows that nothing but an operator ends; none of a namespace that does not answer in time."""
+    found: list[Finding] = []
+    with suppress(TimeoutError, ZkrqError):
+        async with asyncio.timeout(FLOWS_SECONDS), look_at(args) as cluster:
+            async for status in cluster.flows("running"):
+                if why := held_up(status):
+                    what = f"nothing of this flow is queued or claimed any more, and it is held up by {why}"
+                    step = f"`zkrq flows redrive {status.queue} {status.name}`, or `zkrq flows finish` or `cancel`"
+                    name = f"{status.queue}/{status.name}"
+                    found.append(Finding(Gravity.WARNING, "flow-held-up", (name,), what, step))
+    return found
 
 
 _WORDS = {Gravity.WRONG: "wrong", Gravity.DOWN: "down", Gravity.WARNING: "warning"}

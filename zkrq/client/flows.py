@@ -7,7 +7,8 @@ sealed tells home of it before it returns: what home has seen of the legs no lon
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
+from collections import Counter
+from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 from weakref import ReferenceType, ref
@@ -38,6 +39,8 @@ if TYPE_CHECKING:
     from zkrq.protocol.records import Opens
 
 R = TypeVar("R")
+
+_OVER = (Stage.UNKNOWN, Stage.ENDED)
 
 OPEN_SECONDS = 600.0
 """Seconds between two times that a client says of its open flows that they are to stay so."""
@@ -184,6 +187,17 @@ class Flows:
                 status = await self._ends.read(flow)
                 if state in (None, status.state) and status.state is not FlowState.UNKNOWN:
                     yield status
+
+    async def count(self) -> Mapping[str, Counter[FlowState]]:
+        """Count the flows that have not ended, by their home and state.  Raises ``Unavailable``."""
+        found: dict[str, Counter[FlowState]] = {}
+        for queue in await self._register.read():
+            stages = dict[FlowName, Stage]()
+            async for page, _ in (await self._shards.home(queue)).replicas.pages(calls.FlowPage(queue)):
+                stages |= {FlowName.of(row.name): Stage(row.stage.decode()) for row in page.rows}
+            own = (stage for flow, stage in stages.items() if flow.queue == queue and stage not in _OVER)
+            found[queue] = Counter(state_of(stage, b"") for stage in own)
+        return found
 
     def tend(self, queue: str, due: Sequence[bytes]) -> None:
         """Look soon at flows of which a queue may have no living members any more."""

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from zkrq.operations.claims import ACK, ACK_MANY, BURY, CLAIM, CLAIM_PLACE, EXTEND, NACK, PROGRESS, RELEASE, SAVE
+from zkrq.operations.flows import FLOW_PLACE, FLOWS
 from zkrq.operations.items import ADVANCE, CANCEL, DEAD_LETTERS, FIND, GET, HISTORY, REDRIVE, RESULT
 from zkrq.operations.push import PUSH, PUSH_MANY
 from zkrq.operations.queues import CONSUMERS, GROUPS, PAUSE, QUEUE_PLACE, QUEUE_STATISTICS, RESUME, STATISTICS
@@ -46,8 +47,9 @@ OPERATIONS: Mapping[str, Operation] = {
         REDRIVE,
         ADVANCE,
         *SCHEDULES.values(),
+        *FLOWS.values(),
     )
 }
 
-PLACES: Mapping[str, Parameter] = {each.name: each for each in (QUEUE_PLACE, CLAIM_PLACE, NAME)}
+PLACES: Mapping[str, Parameter] = {each.name: each for each in (QUEUE_PLACE, CLAIM_PLACE, NAME, FLOW_PLACE)}
 """What a path names that is no parameter: of what the operation is asked."""

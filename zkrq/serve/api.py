@@ -15,6 +15,7 @@ from zkrq.base.errors import ClaimLost, Closed, CodecError, OutcomeUnknown, Payl
 from zkrq.base.limits import check_result
 from zkrq.client.changing import change_settings, named_in
 from zkrq.operations.claims import ACK, BURY, CLAIM, EXTEND, NACK, PROGRESS, RELEASE, SAVE
+from zkrq.operations.flows import FLOWS
 from zkrq.operations.items import ENDED
 from zkrq.operations.push import RECEIPT
 from zkrq.operations.queues import CONSUMER, FIGURES, GROUPS_FOUND, SHARD
@@ -58,7 +59,7 @@ class Api:
 
     def router(self) -> APIRouter:
         """Return the calls, with their paths."""
-        others = [each for each in OPERATIONS.values() if each.name not in SCHEDULES]
+        others = [each for each in OPERATIONS.values() if each.name not in (*SCHEDULES, *FLOWS)]
         return make_router(others, self)
 
     # -- push ------------------------------------------------------------------------------------------------------

@@ -16,6 +16,7 @@ from zkrq.base.errors import ZkrqError
 from zkrq.base.version import __version__
 from zkrq.serve.api import Api
 from zkrq.serve.files import Files
+from zkrq.serve.flows import FlowApi
 from zkrq.serve.guard import Guard
 from zkrq.serve.monitoring import Monitoring
 from zkrq.serve.page import Page
@@ -83,6 +84,7 @@ def make_app(
     app.add_route(f"{STATIC}{{name}}", Files(HERE / "static").give, include_in_schema=False)
     app.include_router(Api(cluster, queues, holding, stopping).router())
     app.include_router(ScheduleApi(cluster, queues).router())
+    app.include_router(FlowApi(cluster, queues).router())
     app.include_router(Page(cluster, queues, watching, policy).router())
     app.include_router(Monitoring(cluster, stopping, frank=not policy.tokens).router())
     app.add_exception_handler(ZkrqError, _on_error)

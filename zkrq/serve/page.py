@@ -16,6 +16,7 @@ from fastapi import APIRouter, Request, Response
 
 from zkrq.base.errors import ZkrqError
 from zkrq.serve.curves import ROW_POINTS, draw, latest_rate, thin
+from zkrq.serve.flow_page import FlowPage
 from zkrq.serve.listing import Choice, Row, arrange, read_choice
 from zkrq.serve.queue_pages import CONTENTS_SECONDS, ITEMS_MOST, QueuePages
 from zkrq.serve.schedule_page import SchedulePage
@@ -44,6 +45,7 @@ class Page:
         self._showing = Showing(cluster, watching, policy)
         self._queue_pages = QueuePages(cluster, queues, watching, self._showing)
         self._schedules = SchedulePage(cluster, watching, self._showing)
+        self._flows = FlowPage(cluster, queues, watching, self._showing)
         self._sessions = Sessions(self._showing, policy)
 
     def router(self) -> APIRouter:
@@ -55,6 +57,7 @@ class Page:
         router.add_route("/consumers/{owner}", self.consumer)
         self._queue_pages.add_to(router)
         self._schedules.add_to(router)
+        self._flows.add_to(router)
         self._sessions.add_to(router)
         return router
 

@@ -1,0 +1,107 @@
+"""Flows over HTTP."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.harness import settled, take
+from tests.integration.api_stage import Stage
+
+pytestmark = pytest.mark.anyio
+
+
+def told_of(told: dict[str, Any]) -> tuple[str, int, int, int]:
+    return told["state"], told["left"], told["dead"], told["missed"]
+
+
+async def test_a_flow_over_http(stage: Stage) -> None:
+    path, reports = f"/flows/{stage.name}/import-7", stage.cluster.queue(f"{stage.name}-reports")
+    get = f"/v1{path}"
+    assert (await stage.http.client.get(get)).json()["state"] == "unknown"
+    assert (await stage.http.post(f"{path}/push", {"item": 1})).status_code == 409
+    begun = (await stage.http.client.put(get, json={"keep": 60})).json()
+    assert told_of(begun) == ("open", 0, 0, 0)
+    for number in range(2):
+        assert (await stage.http.post(f"{path}/push", {"item": number, "priority": 3})).json()["new"]
+    then = (await stage.http.post(f"{path}/then", {"item": "report", "into": reports.name})).json()
+    assert (await stage.http.post(f"{path}/then", {"item": "sorry", "when": "never"})).status_code == 400
+    listed = (await stage.http.client.get("/v1/flows", params={"state": "open"})).json()["flows"]
+    assert (stage.name, "import-7") in [(each["queue"], each["name"]) for each in listed]
+    assert told_of((await stage.http.post(f"{path}/seal")).json())[:2] == ("running", 2)
+    first = await stage.http.claim(stage.name)
+    assert first["priority"] == 3
+    await stage.http.post(f"/claims/{first['claim']}/bury", {"reason": "no such row"})
+    second = await stage.http.claim(stage.name)
+    await stage.http.post(f"/claims/{second['claim']}/ack")
+
+    async def is_held_up() -> bool:
+        told = (await stage.http.client.get(get)).json()
+        return (told["held_up"], told["ids"]["dead"]) == ("1 dead letter", [first["id"]])
+
+    await settled(is_held_up)
+    assert (await stage.http.post(f"{path}/redrive")).json() == {"redriven": 1}
+    again = await stage.http.claim(stage.name)
+    assert again["id"] == first["id"]
+    await stage.http.post(f"/claims/{again['claim']}/ack")
+    claim = await take(reports)
+    assert (claim.id, claim.item) == (then["id"], "report")
+    await claim.ack()
+    ended = (await stage.http.client.get(get)).json()
+    assert (ended["state"], ended["done"], ended["held_up"]) == ("done", 2, None)
+    refused = await stage.http.client.put(get)
+    assert (refused.status_code, refused.json()["error"]) == (409, "FlowEnded")
+
+
+async def test_a_flow_is_cancelled_or_finished_over_http(stage: Stage) -> None:
+    for verb, state in (("cancel", "cancelled"), ("finish", "done")):
+        path = f"/flows/{stage.name}/{verb}-it"
+        await stage.http.client.put(f"/v1{path}")
+        await stage.http.post(f"{path}/push", {"item": 1})
+        assert (await stage.http.post(f"{path}/{verb}")).json()["state"] == state
+        assert (await stage.http.client.get(f"/v1{path}")).json()["state"] == state
+        assert (await stage.http.post(f"{path}/push", {"item": 1})).status_code == 409
+    for wrong in ("a/b", "x" * 65):
+        assert (await stage.http.client.get(f"/v1/flows/{stage.name}/{wrong}")).status_code in (400, 404)
+
+
+async def test_the_pages_of_flows(stage: Stage) -> None:
+    client, name = stage.http.client, "<nightly>"
+    assert (await client.get(f"/flows/{stage.name}/%3Cnightly%3E")).status_code == 404, "no name of a flow"
+    name = "nightly"
+    async with stage.queue.flow(name) as flow:
+        bad = await flow.push("bad")
+        left = await flow.push("left")
+    await (await take(stage.queue)).bury("<no> such row")
+    path = f"/flows/{stage.name}/{name}"
+    page = (await client.get("/flows")).text
+    assert f'<a href="{path}">{name}</a>' in page
+    assert 'aria-label="1 left, 1 dead"' in page
+    page = (await client.get(path)).text
+    assert "&lt;no&gt; such row" in page
+    assert left.id in page
+    assert "held up" not in page, "a member is left"
+    await (await take(stage.queue)).ack()
+
+    async def is_held_up() -> bool:
+        return "It is held up by 1 dead letter" in (await client.get(path)).text
+
+    await settled(is_held_up)
+    assert "held up by 1 dead letter" in (await client.get("/flows")).text
+    reply = await client.post(f"{path}/redrive", follow_redirects=True)
+    assert "The dead letters of nightly are queued again." in reply.text
+    assert (await stage.queue.size()).ready == 1
+    assert (await take(stage.queue)).id == bad.id
+    asked = await client.post(f"{path}/finish")
+    assert "End this flow as done, without 1 member?" in asked.text
+    assert not (await flow.status()).state.has_ended
+    reply = await client.post(f"{path}/finish", data={"confirmed": "yes"}, follow_redirects=True)
+    assert "nightly has ended as done." in reply.text
+    assert "<button" not in reply.text.partition("</header>")[2], "nothing is to be done about it any more"
+    other = await stage.queue.flow("other").begin()
+    assert "Cancel this flow?" in (await client.post(f"/flows/{stage.name}/other/cancel")).text
+    await client.post(f"/flows/{stage.name}/other/cancel", data={"confirmed": "yes"})
+    assert (await other.status()).state.value == "cancelled"
+    assert (await client.post(f"{path}/nothing")).status_code == 404
+    assert (await client.post(f"{path}/redrive", content=b"&".join([b"a=b"] * 99))).status_code == 400

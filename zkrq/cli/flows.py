@@ -1,0 +1,96 @@
+"""Define the commands for flows: list them, show one, seal, cancel, finish and redrive it."""
+
+from __future__ import annotations
+
+from argparse import Namespace
+from typing import TYPE_CHECKING, Any
+
+from zkrq.cli.asking import YES, confirm
+from zkrq.cli.command import Command, Line, Lines, count, look_at, open_cluster
+from zkrq.cli.flags import QUEUE, Takes
+from zkrq.operations.flows import CANCEL_FLOW, CAUSES, FLOW, LIST_FLOWS, held_up
+
+if TYPE_CHECKING:
+    from zkrq.base.flows import FlowStatus
+    from zkrq.client.cluster import Cluster
+    from zkrq.consuming.flow import Flow
+
+
+def _line(status: FlowStatus) -> Line:
+    figures = ", ".join(f"{getattr(status, name):,} {name}" for name in ("done", *CAUSES))
+    why = held_up(status)
+    return Line(
+        f"{status.queue}  {status.name}  {status.state}; {figures}{f'; held up by {why}' if why else ''}",
+        FLOW.tell(status),
+    )
+
+
+def _flow(cluster: Cluster, args: Namespace) -> Flow:
+    return cluster.queue(args.queue).flow(args.flow)
+
+
+async def _list(args: Namespace) -> Lines:
+    async with look_at(args) as cluster:
+        async for status in cluster.flows(**args.given):
+            yield _line(status)
+
+
+async def _show(args: Namespace) -> Lines:
+    async with look_at(args) as cluster:
+        status = await _flow(cluster, args).status()
+    ids: dict[str, Any] = {name: status.ids.get(name, ()) for name in CAUSES}
+    line = _line(status)
+    yield line._replace(text="\n".join([line.text, *(f"  {name}: {id}" for name in CAUSES for id in ids[name])]))
+
+
+async def _seal(args: Namespace) -> Lines:
+    async with open_cluster(args) as cluster:
+        flow = _flow(cluster, args)
+        await flow.seal()
+        yield _line(await flow.status())
+
+
+async def _cancel(args: Namespace) -> Lines:
+    async with open_cluster(args) as cluster:
+        flow = _flow(cluster, args)
+        left = (await flow.status()).left
+        of = f"flow {args.flow!r} of queue {args.queue!r} in {cluster.namespace!r}"
+        await confirm(args, f"cancel {of} with {count(left, 'member')} left")
+        await flow.cancel(**args.given)
+        yield _line(await flow.status())
+
+
+async def _finish(args: Namespace) -> Lines:
+    async with open_cluster(args) as cluster:
+        flow = _flow(cluster, args)
+        status = await flow.status()
+        undone = status.left + status.dead + status.missed
+        of = f"flow {args.flow!r} of queue {args.queue!r} in {cluster.namespace!r}"
+        await confirm(args, f"end {of} as done, without {count(undone, 'member')}")
+        await flow.finish()
+        yield _line(await flow.status())
+
+
+async def _redrive(args: Namespace) -> Lines:
+    async with open_cluster(args) as cluster:
+        redriven = await _flow(cluster, args).redrive()
+    yield Line(f"{count(redriven, 'item')} queued again", {"redriven": redriven})
+
+
+_NAMED = {**QUEUE, "flow": "the flow's name"}
+
+COMMANDS = (
+    Command("flows list", "list the flows that have not ended", _list, takes=Takes(LIST_FLOWS)),
+    Command("flows show", "show one flow, and which members keep it from its end", _show, arguments=_NAMED),
+    Command("flows seal", "say that nothing more comes but what members push", _seal, arguments=_NAMED),
+    Command(
+        "flows cancel",
+        "cancel a flow: remove its queued members, and what is held for its end",
+        _cancel,
+        (YES,),
+        _NAMED,
+        takes=Takes(CANCEL_FLOW),
+    ),
+    Command("flows finish", "end a flow as done, whatever is left of it", _finish, (YES,), _NAMED),
+    Command("flows redrive", "queue the dead letters of a flow again", _redrive, arguments=_NAMED),
+)

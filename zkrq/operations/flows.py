@@ -1,0 +1,198 @@
+"""Flows: begin one, push into it, look at it, end it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from zkrq.base.checks import check_name
+from zkrq.base.flows import FLOW_NAME_MAX, KEEP, KEEP_LEAST, KEEP_MOST, FlowState
+from zkrq.operations.kinds import ByName, Choice, Count, Flag, Many, Seconds, Text
+from zkrq.operations.operation import Failure, Field, Operation, Parameter, Record
+from zkrq.operations.push import PUSH, RECEIPT
+from zkrq.operations.queues import QUEUE_PLACE
+
+LASTING = tuple(state.value for state in (FlowState.OPEN, FlowState.RUNNING, FlowState.FAILING))
+"""States of flows that have not ended."""
+
+CAUSES = ("left", "dead", "missed")
+"""What members there are that keep a flow from its end, in the words of ``FlowStatus.ids``."""
+
+
+def _check_flow(name: str, flow: str) -> str:
+    return check_name("the flow's name", flow, most=FLOW_NAME_MAX)
+
+
+FLOW_PLACE = Parameter(
+    "flow",
+    Text(FLOW_NAME_MAX, checked=_check_flow, pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.:\-]*$"),
+    "The flow's name; its queue is the one on which it was begun.",
+    required=True,
+)
+
+ENDED = Failure("FlowEnded", "The flow has ended otherwise, or is unknown. Nothing happened.")
+
+
+def held_up(status: Any) -> str | None:
+    """Say why nothing but an operator ends a flow: nothing of it lives.  None: it goes on by itself."""
+    if status.state != FlowState.RUNNING or status.left or not (status.dead or status.missed):
+        return None
+    dead = f"{status.dead:,} dead letter{'s' if status.dead > 1 else ''}"
+    missed = f"{status.missed:,} member{'s' if status.missed > 1 else ''} removed otherwise than by an ack"
+    return " and ".join([*([dead] if status.dead else ()), *([missed] if status.missed else ())])
+
+
+FLOW = Record(
+    "Flow",
+    "What is known of a flow.",
+    (
+        Field("queue", Text(), "The queue on which it was begun."),
+        Field("name", Text(), "Its name there."),
+        Field("state", Choice(tuple(state.value for state in FlowState)), "How far it is, or how it has ended."),
+        Field("left", Count(), "Members that are queued, scheduled or claimed."),
+        Field("dead", Count(), "Members that are dead letters."),
+        Field("missed", Count(), "Members that were removed otherwise than by an ack."),
+        Field("done", Count(), "Members that were acked, as one server has counted them."),
+        Field("ids", ByName(Many(Text())), "Ids of the first hundred of `left`, `dead` and `missed`."),
+        Field(
+            "held_up",
+            Text(),
+            "Why it does not end by itself: nothing of it is queued or claimed any more.",
+            nullable=True,
+            source=held_up,
+        ),
+    ),
+)
+
+LIST_FLOWS = Operation(
+    "list_flows",
+    "List the flows that have not ended.",
+    (Parameter("state", Choice(LASTING), "Only those in this state.", "in any", example="running"),),
+    result=Record("Flows", "Flows, by queue and name.", (Field("flows", Many(FLOW)),)),
+    method="GET",
+    path="/flows",
+    on="namespace",
+    command="flows list",
+    subject="flows",
+)
+
+PATH = "/flows/{queue}/{flow}"
+
+GET_FLOW = Operation(
+    "get_flow",
+    "Look at one flow; one that was never begun, or is forgotten, is `unknown`.",
+    result=FLOW,
+    method="GET",
+    path=PATH,
+    command="flows show",
+    subject="flows",
+)
+
+BEGIN_FLOW = Operation(
+    "begin_flow",
+    "Begin a flow; one of this name that runs goes on, as it was begun.",
+    (
+        Parameter(
+            "keep",
+            Seconds(KEEP_LEAST, KEEP_MOST),
+            "Seconds for which its outcome is known after its end.",
+            "86400",
+            default=KEEP,
+        ),
+        Parameter("fail_fast", Flag(), "Fail with the first dead letter.", "false", default=False),
+        Parameter(
+            "ignore_missed",
+            Flag(),
+            "Members that are removed otherwise than by an ack count as done.",
+            "false",
+            default=False,
+        ),
+        Parameter("deadline", Seconds(positive=True), "Seconds after which it fails.", "none"),
+    ),
+    result=FLOW,
+    failures=(ENDED,),
+    method="PUT",
+    path=PATH,
+    subject="flows",
+)
+
+_INTO = Parameter("into", QUEUE_PLACE.kind, "The queue of the item.", "the queue of the flow")
+
+
+def _push(name: str, word: str, sentence: str, *parameters: Parameter) -> Operation:
+    return Operation(
+        name,
+        sentence,
+        (_INTO, *parameters, *PUSH.parameters),
+        PUSH.rules,
+        RECEIPT,
+        "POST",
+        f"{PATH}/{word}",
+        failures=(ENDED,),
+        repeatable=False,
+        has_item=True,
+        subject="flows",
+    )
+
+
+PUSH_MEMBER = _push("push_member", "push", "Push one item as a member of a flow, which ends after it.")
+
+PUSH_FOLLOWER = _push(
+    "push_follower",
+    "then",
+    "Push one item that is held until the flow has ended.",
+    Parameter(
+        "when",
+        Choice(("done", "failed", "ended")),
+        "How the flow must have ended; `ended`: done or failed.",
+        "`done`",
+        default="done",
+    ),
+)
+
+
+def _on_flow(verb: str, sentence: str, *parameters: Parameter, result: Record = FLOW) -> Operation:
+    return Operation(
+        f"{verb}_flow",
+        sentence,
+        parameters,
+        result=result,
+        failures=(ENDED,),
+        method="POST",
+        path=f"{PATH}/{verb}",
+        command=f"flows {verb}",
+        subject="flows",
+    )
+
+
+SEAL_FLOW = _on_flow("seal", "Say that nothing more comes but what members push: the flow ends after its last member.")
+
+CANCEL_FLOW = _on_flow(
+    "cancel",
+    "Cancel a flow: queued members are removed, and what is held for it.",
+    Parameter("stop", Flag(), "Claimed members as well, whose handlers are stopped.", "false", default=False),
+)
+
+FINISH_FLOW = _on_flow("finish", "End a flow as done, whatever is left of it; what follows is handed out.")
+
+REDRIVE_FLOW = _on_flow(
+    "redrive",
+    "Queue the dead letters of a flow again, in all of its queues.",
+    result=Record("RedrivenFlow", "Dead letters are queued again.", (Field("redriven", Count(), "How many."),)),
+)
+
+FLOWS: Mapping[str, Operation] = {
+    each.name: each
+    for each in (
+        LIST_FLOWS,
+        GET_FLOW,
+        BEGIN_FLOW,
+        PUSH_MEMBER,
+        PUSH_FOLLOWER,
+        SEAL_FLOW,
+        CANCEL_FLOW,
+        FINISH_FLOW,
+        REDRIVE_FLOW,
+    )
+}
+"""The operations on flows, by name."""

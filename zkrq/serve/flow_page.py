@@ -1,0 +1,183 @@
+"""The pages of flows: which there are, how far each is, who is missing, and what its buttons do."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping
+from typing import TYPE_CHECKING, NamedTuple
+from urllib.parse import urlencode
+
+from starlette.responses import RedirectResponse
+
+from zkrq.base.errors import ConfigError, ZkrqError
+from zkrq.operations.flows import held_up
+from zkrq.serve.actions import read_fields
+from zkrq.serve.contents import get_item
+from zkrq.serve.flows import flow_in
+from zkrq.serve.problems import kind_of
+from zkrq.serve.texts import show_count
+
+if TYPE_CHECKING:
+    from fastapi import APIRouter, Request, Response
+
+    from zkrq.base.flows import FlowStatus
+    from zkrq.client.cluster import Cluster
+    from zkrq.client.items import Item
+    from zkrq.consuming.flow import Flow
+    from zkrq.serve.queues import Queues
+    from zkrq.serve.showing import Showing
+    from zkrq.serve.watching import Watching
+
+SHOWN = 200
+"""Flows of the page."""
+
+ITEMS_SHOWN = 20
+"""Members of a flow that are looked up, to show why they failed."""
+
+SECONDS = 5.0
+"""Seconds that a page waits for flows; then it shows those that it knows."""
+
+FIELDS_MAX = 10
+"""Fields of a form; one with more is refused."""
+
+
+async def _redrive(flow: Flow) -> None:
+    await flow.redrive()
+
+
+async def _cancel(flow: Flow) -> None:
+    await flow.cancel()
+
+
+async def _finish(flow: Flow) -> None:
+    await flow.finish()
+
+
+ACTIONS: Mapping[str, Callable[[Flow], Awaitable[None]]] = {"redrive": _redrive, "cancel": _cancel, "finish": _finish}
+"""What the buttons do, by the last word of their path."""
+
+NOTICES: Mapping[str, str] = {
+    "redrive": "The dead letters of {} are queued again.",
+    "cancel": "{} is cancelled.",
+    "finish": "{} has ended as done.",
+}
+"""What the page says after each."""
+
+
+class Part(NamedTuple):
+    """A part of the bar of a flow, from ``left`` on, in hundredths of the bar."""
+
+    name: str
+    members: int
+    left: float
+    width: float
+
+
+class Shown(NamedTuple):
+    """A flow as a page shows it; ``why``: what holds it up, None: nothing."""
+
+    status: FlowStatus
+    parts: tuple[Part, ...]
+    why: str | None
+
+
+def show(status: FlowStatus) -> Shown:
+    """Draw the bar of a flow: what is done, left, dead and missed."""
+    counts = {"done": status.done, "left": status.left, "dead": status.dead, "missed": status.missed}
+    whole, at = sum(counts.values()) or 1, 0.0
+    parts: list[Part] = []
+    for name, count in counts.items():
+        if count:
+            parts.append(Part(name, count, at, 100 * count / whole))
+            at += parts[-1].width
+    return Shown(status, tuple(parts), held_up(status))
+
+
+def question(verb: str, status: FlowStatus) -> str | None:
+    """Return what is asked before an action; None: nothing is."""
+    undone = show_count(status.left + status.dead + status.missed, "member")
+    match verb:
+        case "cancel":
+            left = show_count(status.left, "queued or claimed member")
+            return f"Cancel this flow? It has {left}; what is held for its end is removed, too."
+        case "finish":
+            return f"End this flow as done, without {undone}? What follows is handed out."
+        case _:
+            return None
+
+
+class FlowPage:
+    """Answer browsers about flows."""
+
+    def __init__(self, cluster: Cluster, queues: Queues, watching: Watching, showing: Showing) -> None:
+        self._cluster = cluster
+        self._queues = queues
+        self._watching = watching
+        self._showing = showing
+
+    def add_to(self, router: APIRouter) -> None:
+        """Add the pages and their actions, with their paths."""
+        router.add_route("/flows", self.page)
+        router.add_route("/flows/{queue}/{flow}", self.one)
+        router.add_route("/flows/{queue}/{flow}/{verb}", self.act, ["POST"])
+
+    async def page(self, request: Request) -> Response:
+        """Show the flows that have not ended."""
+        look = await self._watching.look()
+        found: list[Shown] = []
+        trouble = ""
+        try:
+            async with asyncio.timeout(SECONDS):
+                async for status in self._cluster.flows():
+                    found.append(show(status))
+                    if len(found) == SHOWN:
+                        trouble = f"The first {SHOWN} flows; there may be more."
+                        break
+        except (ZkrqError, TimeoutError) as error:
+            trouble = str(error) or "The servers did not answer in time: there may be more flows."
+        found.sort(key=lambda each: each.why is None)
+        return self._showing.reply("flows.html", found=found, trouble=trouble, **self._showing.common(look))
+
+    async def one(self, request: Request) -> Response:
+        """Show one flow, and why its members failed."""
+        look = await self._watching.look()
+        done = NOTICES.get(request.query_params.get("done", ""), "")
+        dead: dict[str, Item[bytes] | None] = {}
+        try:
+            flow = self._named(request)
+            async with asyncio.timeout(SECONDS):
+                status = await flow.status()
+                ids = status.ids.get("dead", ())[:ITEMS_SHOWN]
+                items = await asyncio.gather(*(get_item(self._queues[status.queue], id) for id in ids))
+                dead = dict(zip(ids, items, strict=True))
+        except ConfigError as error:
+            return self._showing.message(404, "Not found", str(error), "/flows")
+        except (ZkrqError, TimeoutError) as error:
+            return self._showing.message(503, "Not found out", str(error) or "The servers do not answer.", "/flows")
+        notice, values = done.format(status.name), self._showing.common(look)
+        return self._showing.reply("flow.html", shown=show(status), dead=dead, notice=notice, **values)
+
+    async def act(self, request: Request) -> Response:
+        """Do what a button says; ask before a flow is ended."""
+        verb, back = request.path_params["verb"], "/flows"
+        if verb not in ACTIONS:
+            return self._showing.message(404, "Not found", "There is no such action.")
+        if (fields := read_fields(await request.body(), FIELDS_MAX)) is None:
+            return self._showing.message(400, "Too many fields", "The form has too many fields.", back)
+        try:
+            flow = self._named(request)
+            back = f"/flows/{flow.queue}/{flow.name}"
+            asked = None if fields.get("confirmed") == ["yes"] else question(verb, await flow.status())
+            if asked:
+                page, queue, name = "end_flow.html", flow.queue, flow.name
+                return self._showing.reply(page, queue=queue, name=name, verb=verb, question=asked)
+            await ACTIONS[verb](flow)
+        except ZkrqError as error:
+            status = 404 if isinstance(error, ConfigError) else kind_of(error).status
+            return self._showing.message(status, "Not done", str(error), back)
+        return RedirectResponse(f"{back}?{urlencode({'done': verb})}", 303)
+
+    def _named(self, request: Request) -> Flow:
+        """Return the flow that the path names.  Raises ``ConfigError`` for what can be no name."""
+        queue = request.path_params["queue"]
+        return flow_in(self._cluster, self._queues[queue].name, request.path_params["flow"])
