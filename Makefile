@@ -7,7 +7,7 @@ PYTEST = $(PYTHON) -m pytest --dist loadfile --no-loadscope-reorder
 # Hundreds of Python processes are started; compiling everything anew in each would take longer than what they do.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo dev quick test check long bench chaos turns callers simulate mutants model celery fuzz http soak oldest valkey wheel release docs lint format setup clean
+.PHONY: demo dev quick test check long bench chaos turns flows callers simulate mutants model celery fuzz http soak oldest valkey wheel release docs lint format setup clean
 
 demo: setup    ## Three Redis and three ZooKeeper servers, workers, and failures: watch that nothing gets lost.
 	$(PYTHON) -m zkrq demo $(ARGS)
@@ -35,6 +35,9 @@ chaos: setup   ## Every fault on real servers, about 25 minutes; a table and a p
 
 turns: setup   ## Groups and limits while workers and primaries are killed, about 20 minutes; ARGS="--seconds 600 --plans rate".
 	$(PYTHON) -m tests.chaos.turns --seconds 180 $(ARGS)
+
+flows: setup   ## Flows on two shards while workers, makers and primaries are killed and operators cancel; ARGS="--seconds 600".
+	$(PYTHON) -m tests.chaos.flows $(ARGS)
 
 callers: setup ## Ten thousand callers wait for results while the primary is killed every ten seconds, 6 minutes.
 	$(PYTHON) -m tests.chaos.callers $(ARGS)

@@ -35,6 +35,7 @@ PLACES: Mapping[str, str] = {
     "chaos": CHECK,
     "chaos/test_chaos.py::test_a_fault_under_load[loaded]": TEST,
     "chaos/test_checker.py": TEST,
+    "chaos/test_flows.py": TEST,
     "chaos/test_turns.py": TEST,
     "coordination": CHECK,
     "coordination/test_coordinators.py": TEST,
