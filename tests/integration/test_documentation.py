@@ -31,6 +31,7 @@ from zkrq.client.cluster import Cluster
 from zkrq.client.queue import Queue
 from zkrq.client.scheduling import StoredSchedules
 from zkrq.consuming.claims import Claim
+from zkrq.consuming.flow import Flow
 
 TEXT = "".join(page.read_text() for page in PAGES)
 RUN_TIMEOUT = 30.0  # seconds for one example
@@ -91,6 +92,8 @@ def test_calls_fit_the_real_signatures(block: Block) -> None:
         own = methods(Queue, Claim, Cluster) if of_cluster else methods(Cluster, Queue, Claim)
         if isinstance(call.func.value, ast.Name) and call.func.value.id == "schedules":
             own = methods(StoredSchedules)
+        if getattr(call.func.value, "id", "") == "flow" or getattr(call.func.value, "attr", "") == "flow":
+            own = methods(Flow)
         of_zkrq = isinstance(call.func.value, ast.Name) and call.func.value.id == "zkrq"
         signature = (known if of_zkrq else own).get(call.func.attr)
         if signature is None:

@@ -53,6 +53,18 @@ OUTCOMES = {
     "order_steps.py": [
         r"10 orders charged, 0 twice, 10 mailed",
     ],
+    "import_report.py": [
+        r"import 7: 1000 rows, 999000 in all",
+        r"done, 0 left",
+    ],
+    "trip.py": [
+        r"8 trips booked, 2 refunded",
+        r"8 confirmations, 24 bookings are left",
+    ],
+    "crawl.py": [
+        r"the site: 300 pages visited, 0 twice",
+        r"done: 300, missed: 0",
+    ],
     "replies.py": [
         r"20 of 20 replies are right",
         r"20 of 20 results are here",
