@@ -11,6 +11,7 @@ import zkrq
 from tests.behaviour.conftest import Connect, PassTime
 from tests.behaviour.helpers import is_empty, working
 from tests.harness import HANG, settled, take
+from zkrq.client.flow_ends import Ends
 from zkrq.client.flows import Lives
 from zkrq.client.inner import client_of
 
@@ -465,3 +466,20 @@ async def test_a_push_of_which_home_may_not_know_is_repeated(
 
 async def _fail(*_: object) -> None:
     raise zkrq.Unavailable
+
+
+async def test_a_look_that_fails_is_told_to_its_callers_and_not_logged(
+    queue: Queue, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    flow = await queue.flow().begin()
+
+    async def fail(*_: object) -> None:
+        raise zkrq.ConfigError("the password is wrong")
+
+    monkeypatch.setattr(Ends, "drive", fail)
+    looks = await asyncio.gather(flow.status(), flow.status(), return_exceptions=True)
+    assert [str(each) for each in looks] == ["the password is wrong"] * 2
+    assert looks[0] is not looks[1], "each adds to its own"
+    assert [record for record in caplog.records if record.exc_info] == []
+    monkeypatch.undo()
+    assert (await flow.status()).state is zkrq.FlowState.OPEN
