@@ -11,6 +11,7 @@ from tests.simulation.administering import resume
 from tests.simulation.agreement import disagreements, leftovers
 from tests.simulation.faults.covered import REPAIR
 from tests.simulation.faults.shards import reshard_by
+from tests.simulation.flowing import FlowBook, audit_flows
 from tests.simulation.items import Item, Outcome
 from tests.simulation.world import CALL_LIMIT, Client, Lane, World
 from zkrq import Cancellation, Queue, Receipt
@@ -48,7 +49,7 @@ MEMORY_SECONDS = 1_300.0
 """After this long nothing is remembered of what is gone: longer than tombstones live, by clocks that differ."""
 
 
-async def audit(auditor: Client) -> None:
+async def audit(auditor: Client, flows: FlowBook | None = None) -> None:
     """A newcomer takes all that is there, and then everything has to add up."""
     world, found = auditor.world, auditor.world.found
     until = world.loop.now + REPAIR_SECONDS
@@ -65,6 +66,8 @@ async def audit(auditor: Client) -> None:
             break
         await asyncio.sleep(1.0)
     audits = [_Audit(auditor, lane) for lane in world.lanes]
+    if flows:
+        await audit_flows(auditor, flows)
     for audit in audits:
         await audit.drain()
     for text in disagreements(world, scrubbed=False):

@@ -75,7 +75,9 @@ def _listening(code: Code, loop: Loop, found: Findings, ledgers: Mapping[str, Le
         if not isinstance(call, requests):
             return await decide(replicas, call, **options)
         call = cast("calls.Claim | calls.Turn", call)
-        ledger = ledgers[call.queue]
+        ledger = ledgers.get(call.queue)
+        if ledger is None:  # a queue of flows
+            return await decide(replicas, cast("Decision[Any]", call))
         request = f"{call.owner}/{call.seq}"
         where = replicas.membership._register  # pyright: ignore[reportPrivateUsage]
         asked_at = ledger.asked_at.setdefault((where, request), loop.now)

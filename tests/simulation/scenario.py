@@ -18,6 +18,7 @@ from tests.simulation.agreement import disorder, twins
 from tests.simulation.audit import audit
 from tests.simulation.code import PRESENT, Code
 from tests.simulation.faults.covered import Fault
+from tests.simulation.flowing import FlowMaker, flows_in
 from tests.simulation.keeping import Keeper, Kept, keeps
 from tests.simulation.listening import listening
 from tests.simulation.loop import Loop, Stuck
@@ -186,8 +187,9 @@ class _Scenario:
         self._faults += of_shards if not self._faults else [fault for fault in of_shards for _ in range(2)]
         self._draw_maps(enabled)
         world.only_shards_go = bool(of_shards) and set(self._faults) <= {all_faults.shard_away}
-        self._workloads: list[tuple[Client, Workload | Keeper]] = []
+        self._workloads: list[tuple[Client, Workload | Keeper | FlowMaker]] = []
         self._kept = Kept(world.found) if keeps(world) else None
+        self._flows = flows_in(world)
         self._most_items = self._chance.choice((6, 10, 20))
         # Where nobody takes items for a while, they have to outlast what happens.
         self._rest = self._chance.choice((0.0, 0.0, self._chance.uniform(0.2, 1.3) * world.shape.seconds))
@@ -279,7 +281,7 @@ class _Scenario:
         gc.collect()
         auditor = world.new_client("auditor", world.rolling.auditor if world.rolling else PRESENT)
         auditor.takes_part = False
-        done = auditor.start(audit(auditor), "main")
+        done = auditor.start(audit(auditor, self._flows), "main")
         await asyncio.wait([done])
         for server in world.servers.values():
             for text in server.mistakes:
@@ -370,8 +372,13 @@ class _Scenario:
             )
             for lane in world.lanes
         ]
-        keepers = [Keeper(client, self._kept, world.chance_for(f"{name} keeping"))] if self._kept else []
-        self._workloads += [(client, each) for each in (*keepers, *workloads)]
+        others: list[Keeper | FlowMaker] = []
+        if self._kept:
+            others.append(Keeper(client, self._kept, world.chance_for(f"{name} keeping")))
+        if self._flows:
+            until = world.loop.now + world.shape.seconds
+            others.append(FlowMaker(client, self._flows, world.chance_for(f"{name} flowing"), until=until))
+        self._workloads += [(client, each) for each in (*others, *workloads)]
 
         async def work() -> None:
             while not client.stopping and not await client.open():
@@ -379,7 +386,7 @@ class _Scenario:
             if client.stopping:  # all clients were told to end while this one was connecting
                 await client.close()
                 return
-            for each in (*keepers, *workloads):
+            for each in (*others, *workloads):
                 each.begin()
 
         client.start(work(), "main")

@@ -1,0 +1,500 @@
+"""Have clients make flows, work on their members, and check what was promised of each.
+
+What comes after a flow is handed out when every member whose push has returned has ended, and no member is afterwards;
+it is there once, and comes whichever clients and servers die.  An outcome never changes.  No step that has returned is
+run again, and what a flow has refused is handed out to nobody.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import random
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, TypeVar
+
+from tests.simulation.findings import Findings
+from tests.simulation.items import Outcome
+from tests.simulation.world import CALL_LIMIT, CLAIM_TIMEOUT, Client, Ended, World
+from zkrq import Claim, Flow, FlowEnded, FlowState, FlowStatus, Queue, Receipt, Retry, constant
+from zkrq.base.errors import Closed, ZkrqError
+from zkrq.consuming.claims import lease_of
+
+T = TypeVar("T")
+
+HOME = "rows"
+"""The queue of all these flows."""
+
+KEEP = 30 * 86400.0
+"""Seconds that no run lasts."""
+
+LOOK_LIMIT = 3 * CALL_LIMIT
+"""Seconds within which a flow is looked at: it asks, decides, and opens what is held."""
+
+FLOWS_MAX = 4
+"""Flows that one client makes."""
+
+END_SECONDS = 1_500.0
+"""Within so long flows have ended, once nothing goes wrong any more: longer than what a scrub finishes takes."""
+
+STEP = "step"
+
+
+@dataclass(eq=False, slots=True)
+class Part:
+    """One item of a flow, a member or what comes after.  Moments are infinite for what has not happened."""
+
+    label: str
+    is_after: bool
+    confirmed_at: float = math.inf
+    refused_at: float = math.inf
+    """When the flow refused it."""
+    given_at: float = math.inf
+    """When it was handed out first."""
+    ack_begun: bool = False
+    acked_at: float = math.inf
+    removal_begun: bool = False
+    """It was buried or cancelled, or that was begun."""
+    ids: set[str] = field(default_factory=set[str])
+    step_at: tuple[int, int] | None = None
+    """Fencing token under which its step has returned."""
+
+
+@dataclass(eq=False, slots=True)
+class Known:
+    """What is known of one flow."""
+
+    name: str
+    parts: dict[str, Part] = field(default_factory=dict[str, Part])
+    sealing: bool = False
+    sealed: bool = False
+    cancel_begun: bool = False
+    finish_begun: bool = False
+    outcome: FlowState | None = None
+    ended_at: float = math.inf
+    """When somebody was first told of the outcome."""
+
+    @property
+    def members(self) -> list[Part]:
+        return [part for part in self.parts.values() if not part.is_after]
+
+    @property
+    def afters(self) -> list[Part]:
+        return [part for part in self.parts.values() if part.is_after]
+
+    @property
+    def first_after(self) -> float:
+        """When something that comes after it was first handed out."""
+        return min((part.given_at for part in self.afters), default=math.inf)
+
+
+class FlowBook:
+    """What was promised of all flows of a run."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self._found: Findings = world.found
+        self.flows = dict[str, Known]()
+
+    def violation(self, text: str) -> None:
+        if not self._world.is_forced:  # what was on a shard that is removed by force is gone
+            self._found.violation(text)
+
+    def count(self, what: str) -> None:
+        self._found.counts[what] += 1
+
+    def given(self, claim: Claim[Any]) -> tuple[Known, Part]:
+        """A consumer was given a claim."""
+        flow = self.flows[claim.item["flow"]]
+        part, what = flow.parts[claim.item["label"]], f"{claim.item['label']} of {flow.name} to {claim.owner}"
+        # Extensions move it forward: then servers have said so much later that the claim holds.
+        since = lease_of(claim).deadline_at - CLAIM_TIMEOUT
+        part.ids.add(claim.id)
+        if len(part.ids) > 1:
+            self.violation(f"doubled: {what} is there under {sorted(part.ids)}")
+        if since > part.acked_at:
+            self.violation(f"revived: {what} after its ack had returned")
+        if since > part.refused_at:
+            self.violation(f"handed out though its flow has refused it: {what}")
+        if part.is_after:
+            self._check_after(flow, what)
+        elif (
+            flow.outcome is not FlowState.CANCELLED
+            and not flow.finish_begun
+            and since > min(flow.first_after, flow.ended_at)
+        ):
+            self.violation(f"a member after the end: {what}")
+        part.given_at = min(part.given_at, self._world.loop.now)
+        self.count("continuations" if part.is_after else "members")
+        return flow, part
+
+    def _check_after(self, flow: Known, what: str) -> None:
+        if flow.outcome in (FlowState.CANCELLED, FlowState.FAILED):
+            self.violation(f"handed out though its flow is {flow.outcome}: {what}")
+        if flow.finish_begun:
+            return
+        left = [part.label for part in flow.members if part.confirmed_at < math.inf and not part.ack_begun]
+        if left:
+            self.violation(f"early: {what}, while {left} have not ended")
+        if not flow.sealed and not flow.sealing:
+            self.violation(f"early: {what}, whose flow was not sealed")
+
+    def note_state(self, flow: Known, state: FlowState | str, begun_at: float) -> None:
+        """Somebody who asked at this moment was told of this state."""
+        state = FlowState(state)
+        if state.has_ended and flow.outcome not in (None, state):
+            self.violation(f"the outcome of {flow.name} was {flow.outcome}, and is {state}")
+        if not state.has_ended and begun_at > flow.ended_at:
+            self.violation(f"{flow.name} was {flow.outcome}, and is {state}")
+        if state.has_ended:
+            self.count(f"flows told {state}")
+            flow.outcome, flow.ended_at = state, min(flow.ended_at, self._world.loop.now)
+
+
+class FlowMaker:
+    """One client's calls: it makes flows, works on members, and ends some as an operator."""
+
+    def __init__(self, client: Client, book: FlowBook, chance: random.Random, *, until: float) -> None:
+        self._client = client
+        self._book = book
+        self._chance = chance
+        self._until = until
+        self._tasks: list[asyncio.Task[None]] = []
+
+    def begin(self) -> None:
+        """Start; runs in the client's process."""
+        works = (("maker", self._make_all()), ("worker on flows", self._work()), ("operator", self._operate()))
+        self._tasks = [self._client.start(work, name) for name, work in works]
+
+    async def end(self) -> None:
+        """Have everything end."""
+        for task in self._tasks:
+            task.cancel()
+        if self._tasks:
+            await asyncio.wait(self._tasks)
+        for task in self._tasks:
+            if not task.cancelled() and (error := task.exception()):
+                self._book.violation(f"{self._client.name}: {task.get_name()} ended with {error!r}")
+
+    def queue(self) -> Queue[Any] | None:
+        """The queue of the flows, None while the client has no cluster."""
+        try:
+            retry = Retry(max_attempts=None, backoff=constant(1.0))
+            return self._client.cluster and self._client.cluster.queue(HOME, claim_timeout=CLAIM_TIMEOUT, retry=retry)
+        except Closed:
+            return None
+
+    async def _do(
+        self, kind: str, known: Known, call: Callable[[], Coroutine[Any, Any, T]], limit: float
+    ) -> Ended[T | FlowEnded]:
+        """Make a call of a flow; one that has ended is a value here."""
+        begun_at = self._client.world.loop.now
+
+        async def guarded() -> T | FlowEnded:
+            try:
+                return await call()
+            except FlowEnded as error:
+                return error
+
+        ended = await self._client.do(kind, guarded(), limit)
+        if isinstance(ended.value, FlowEnded):
+            self._book.count("flows had ended")
+            if ended.value.outcome:
+                self._book.note_state(known, ended.value.outcome, begun_at)
+        elif isinstance(ended.value, FlowStatus):
+            self._book.note_state(known, ended.value.state, begun_at)
+        return ended
+
+    # -- making --------------------------------------------------------------------------------------------------------
+
+    async def _make_all(self) -> None:
+        world, chance = self._client.world, self._chance
+        for number in range(chance.randint(1, FLOWS_MAX)):
+            await asyncio.sleep(chance.random() * world.shape.seconds / 2)
+            if world.loop.now > self._until:
+                return
+            known = Known(f"{self._client.name}-{number}")
+            self._book.flows[known.name] = known
+            await self._make(known)
+
+    async def flow(self, known: Known) -> Flow | None:
+        """Begin a flow, or go on with it; None: it has ended, or there is no time left."""
+        while self._client.world.loop.now < self._until or not self._client.takes_part:
+            if queue := self.queue():
+                flow = queue.flow(known.name, keep=KEEP)
+                ended = await self._do("begin flow", known, flow.begin, CALL_LIMIT)
+                if ended.outcome is Outcome.DONE:
+                    return None if isinstance(ended.value, FlowEnded) else flow
+            await asyncio.sleep(0.3)
+        return None
+
+    async def _make(self, known: Known) -> None:
+        chance = self._chance
+        flow = await self.flow(known)
+        works = ["member", "member", "many", "then"] * chance.randint(0, 2)
+        works = chance.sample(works, chance.randint(0, len(works)))
+        for work in works:
+            if flow is None:
+                return
+            if work == "many":
+                await self._push_many(known, flow)
+            elif not await self.push(known, flow, is_after=work == "then"):
+                flow = await self.flow(known)  # of another cluster, maybe
+            await asyncio.sleep(chance.random() ** 2)
+        if flow and chance.random() < 0.9:
+            await self.seal(known)
+
+    def _new_part(self, known: Known, *, is_after: bool) -> tuple[Part, dict[str, str]]:
+        label = f"{'after' if is_after else 'member'} {len(known.parts)}"
+        part = known.parts[label] = Part(label, is_after)
+        return part, {"flow": known.name, "label": label}
+
+    async def push(self, known: Known, flow: Flow, *, is_after: bool = False) -> bool:
+        """Push an item until it is known to be there, or refused; return whether that is known."""
+        part, item = self._new_part(known, is_after=is_after)
+        id = f"own {known.name} {part.label}"
+        part.ids.add(id)
+        for _ in range(5):
+            push = partial(flow.then if is_after else flow.push, item, id=id)
+            ended = await self._do("push into flow", known, push, CALL_LIMIT)
+            if isinstance(ended.value, FlowEnded):
+                # It may have been there before, from a try that is not known.
+                part.refused_at = self._client.world.loop.now
+                return True
+            if isinstance(ended.value, Receipt):
+                part.confirmed_at = self._client.world.loop.now
+                return True
+            await asyncio.sleep(0.3)
+        return False
+
+    async def _push_many(self, known: Known, flow: Flow) -> None:
+        made = [self._new_part(known, is_after=False) for _ in range(self._chance.randint(2, 12))]
+        work = partial(flow.push_many, [item for _, item in made])
+        ended = await self._do("push many into flow", known, work, CALL_LIMIT)
+        receipts: Any = ended.value
+        if isinstance(ended.value, FlowEnded):
+            receipts = ended.value.outcomes
+        elif isinstance(ended.error, ZkrqError):
+            receipts = ended.error.outcomes
+        outcomes: list[Any] = [] if receipts is None else receipts.outcomes()
+        for (part, _), outcome in zip(made, outcomes, strict=False):
+            if isinstance(outcome, Receipt):
+                part.confirmed_at = self._client.world.loop.now
+                part.ids.add(outcome.id)
+            elif isinstance(outcome, FlowEnded):
+                part.refused_at = self._client.world.loop.now
+
+    async def seal(self, known: Known) -> None:
+        """Seal a flow until that is known."""
+        known.sealing = True
+        while self._client.world.loop.now < self._until or not self._client.takes_part:
+            if queue := self.queue():
+                ended = await self._do("seal flow", known, queue.flow(known.name).seal, CALL_LIMIT)
+                if ended.outcome is Outcome.DONE:
+                    known.sealed = True
+                    return
+            await asyncio.sleep(0.3)
+
+    # -- working -------------------------------------------------------------------------------------------------------
+
+    async def _work(self) -> None:
+        while True:
+            if queue := self.queue():
+                timeout = self._chance.choice((0.0, 0.5, 3.0))
+                ended = await self._client.do(
+                    "pop from flow", self._take(queue, timeout), (timeout or CALL_LIMIT) + 0.01
+                )
+                for claim in ended.value or ():
+                    known, part = self._book.given(claim)
+                    await self._handle(claim, known, part)
+            await asyncio.sleep(self._chance.random() * 0.3)
+
+    async def _take(self, queue: Queue[Any], timeout: float) -> list[Claim[Any]]:
+        if self._chance.random() < 0.5:
+            return await queue.pop_many(self._chance.randint(2, 8), timeout=timeout)
+        claim = await queue.pop_one(timeout=timeout)
+        return [] if claim is None else [claim]
+
+    async def _handle(self, claim: Claim[Any], known: Known, part: Part) -> None:
+        chance = self._chance
+        if chance.random() < 0.4:
+            await self._do_step(claim, known, part)
+        if not part.is_after and chance.random() < 0.15 and len(known.parts) < 30:
+            await self._add(known)
+        await asyncio.sleep(chance.random() ** 3)
+        match chance.choice(("ack", "ack", "ack", "ack", "ack", "nack", "release", "bury", "leak")):
+            case "ack":
+                await self.ack(claim, part)
+            case "nack":
+                await self._client.do("nack", claim.nack(chance.uniform(0.0, 3.0)), CALL_LIMIT)
+            case "release":
+                await self._client.do("release", claim.release(), CALL_LIMIT)
+            case "bury":
+                part.removal_begun = True
+                await self._client.do("bury", claim.bury("no good"), CALL_LIMIT)
+            case _:
+                pass  # comes back when its time is over
+
+    async def _add(self, known: Known) -> None:
+        """A handler of a member pushes another one: as it is told to, until that is known, or it does not ack."""
+        queue = self.queue()
+        if queue is None:
+            return
+        flow = queue.flow(known.name)
+        ended = await self._do("begin flow", known, flow.begin, CALL_LIMIT)
+        if ended.outcome is Outcome.DONE and not isinstance(ended.value, FlowEnded):
+            await self.push(known, flow)
+            self._book.count("members that were added by members")
+
+    async def _do_step(self, claim: Claim[Any], known: Known, part: Part) -> None:
+        has_run = False
+
+        async def run() -> str:
+            nonlocal has_run
+            has_run = True
+            return part.label
+
+        async def step() -> str:
+            return await claim.step(STEP, run)
+
+        ended = await self._client.do("step", step(), CALL_LIMIT)
+        if has_run and part.step_at is not None and part.step_at < claim.token:
+            self._book.violation(f"done twice: the step of {part.label} of {known.name}, under {part.step_at} before")
+        if ended.outcome is Outcome.DONE:
+            self._book.count("steps of members")
+            part.step_at = min(part.step_at or claim.token, claim.token)
+
+    async def ack(self, claim: Claim[Any], part: Part) -> bool:
+        """Ack until that is known; return whether it is done."""
+        part.ack_begun = True
+        for _ in range(4):
+            ended = await self._client.do("ack", claim.ack(), CALL_LIMIT)
+            if ended.outcome is Outcome.DONE:
+                part.acked_at = min(part.acked_at, self._client.world.loop.now)
+                return True
+            if ended.outcome not in (Outcome.UNKNOWN, Outcome.REFUSED):
+                break
+            await asyncio.sleep(0.2)
+        return False
+
+    # -- operating -----------------------------------------------------------------------------------------------------
+
+    async def _operate(self) -> None:
+        chance = self._chance
+        while True:
+            await asyncio.sleep(chance.random() * 6)
+            queue, flows = self.queue(), list(self._book.flows.values())
+            if queue is None or not flows:
+                continue
+            known = chance.choice(flows)
+            match chance.choice(
+                ("status", "status", "result", "result", "redrive", "redrive", "cancel", "remove", "finish")
+            ):
+                case "status":
+                    await self._do("status of flow", known, queue.flow(known.name).status, LOOK_LIMIT)
+                case "result":
+                    await self.result(known, chance.choice((0.0, 2.0, 8.0)))
+                case "redrive":
+                    await self._client.do("redrive", queue.redrive(), 3 * CALL_LIMIT)
+                case "remove":
+                    await self._remove(queue, known)
+                case verb:
+                    if chance.random() < 0.3:
+                        await self.end_flow(known, verb, stop=chance.random() < 0.3)
+
+    async def result(self, known: Known, timeout: float) -> FlowState | None:
+        """Wait for the end of a flow; return how it is, None if that was not told."""
+        queue = self.queue()
+        if queue is None:
+            return None
+        work = partial(queue.flow(known.name).result, timeout)
+        ended = await self._do("result of flow", known, work, timeout + LOOK_LIMIT)
+        return ended.value.state if isinstance(ended.value, FlowStatus) else None
+
+    async def _remove(self, queue: Queue[Any], known: Known) -> None:
+        """Cancel a single member."""
+        ids = [(part, id) for part in known.members for id in part.ids]
+        if ids and self._chance.random() < 0.5:
+            part, id = self._chance.choice(ids)
+            part.removal_begun = True
+            await self._client.do("cancel", queue.cancel(id), CALL_LIMIT)
+
+    async def end_flow(self, known: Known, verb: str, *, stop: bool = False) -> None:
+        """Cancel or finish a flow."""
+        queue = self.queue()
+        if queue is None:
+            return
+        flow = queue.flow(known.name)
+        if verb == "cancel":
+            known.cancel_begun = True
+            work, outcome = partial(flow.cancel, stop=stop), FlowState.CANCELLED
+        else:
+            known.finish_begun = True
+            work, outcome = flow.finish, FlowState.DONE
+        ended = await self._do(f"{verb} flow", known, work, LOOK_LIMIT)
+        if ended.outcome is Outcome.DONE and not isinstance(ended.value, FlowEnded):
+            self._book.note_state(known, outcome, math.inf)
+
+
+async def audit_flows(auditor: Client, book: FlowBook) -> None:
+    """Bring each flow to its end, as operators would, and check that what comes after has come."""
+    world, chance = auditor.world, auditor.world.chance_for("audit of flows")
+    maker = FlowMaker(auditor, book, chance, until=math.inf)
+    queue = maker.queue()
+    assert queue is not None
+    for known in book.flows.values():
+        if known.sealed or known.outcome:
+            continue
+        if await maker.flow(known):  # its maker may have died before it was begun
+            await (maker.seal(known) if chance.random() < 0.8 else maker.end_flow(known, "cancel"))
+    until = world.loop.now + END_SECONDS
+    while True:
+        await _drain(maker, queue, book)
+        left = [known for known in book.flows.values() if not known.outcome]
+        for known in left:
+            await maker.result(known, 1.0)
+        left = [known for known in left if not known.outcome]
+        if not left and await _is_empty(auditor, queue):
+            break
+        for known in left:
+            if any(part.removal_begun for part in known.members):  # a member was cancelled: nothing else ends it
+                await auditor.do("redrive", queue.redrive(), 3 * CALL_LIMIT)
+                await _drain(maker, queue, book)
+                if await maker.result(known, 1.0) is FlowState.RUNNING:
+                    await maker.end_flow(known, chance.choice(("cancel", "finish")))
+        if world.loop.now > until:
+            book.violation(f"never: {[(known.name, known.sealed) for known in left]} have not ended")
+            return
+        await asyncio.sleep(5.0)
+    for known in book.flows.values():
+        for part in known.afters:
+            was_held = part.confirmed_at < known.ended_at and not part.removal_begun
+            if known.outcome is FlowState.DONE and was_held and part.given_at == math.inf:
+                book.violation(f"never: {part.label} of {known.name}, which is done")
+        book.count(f"flows {known.outcome}")
+    await auditor.do("discard", queue.discard(), CALL_LIMIT)  # letters of flows that were cancelled
+
+
+async def _drain(maker: FlowMaker, queue: Queue[Any], book: FlowBook) -> None:
+    """Take and ack what is there."""
+    while True:
+        ended = await maker._client.do("drain flows", queue.pop_many(100, timeout=2.0), 2.1)  # pyright: ignore[reportPrivateUsage]
+        for claim in ended.value or ():
+            _, part = book.given(claim)
+            await maker.ack(claim, part)
+        if not ended.value:
+            return
+
+
+async def _is_empty(auditor: Client, queue: Queue[Any]) -> bool:
+    sizes = (await auditor.do("size", queue.size(), CALL_LIMIT)).value
+    return sizes is not None and sizes[:3] == (0, 0, 0)
+
+
+def flows_in(world: World) -> FlowBook | None:
+    """Return the book of a run in which there are flows, None for others.  Drawn by a chance of its own, so that these
+    stay as they were."""
+    has_flows = world.rolling is None and world.chance_for("flowing").random() < 0.25
+    return FlowBook(world) if has_flows else None
