@@ -1,0 +1,203 @@
+"""Flows whose client dies: the leader ends them; queues with flows are known to it; homes on other shards."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+import zkrq
+import zkrq.testing
+from tests.behaviour.homes import SECOND, B, connect, name_at, there
+from tests.harness import HANG, settled, take
+from zkrq.base import clock
+from zkrq.client import flow_register
+from zkrq.client.flow_ends import Ends
+from zkrq.client.flow_looks import FlowLooks
+from zkrq.client.flow_register import KEPT_SECONDS, QUEUES_MAX, REGISTER, FlowRegister, decode, encode
+from zkrq.client.inner import client_of
+from zkrq.coordination.memory import Hub, MemoryCoordinator
+from zkrq.protocol.shards import FIRST
+from zkrq.testing import Servers
+
+pytestmark = pytest.mark.anyio
+
+SERVERS = 4
+
+
+def _nothing(*_: object) -> None:
+    pass
+
+
+def die_before_looks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No client looks by itself."""
+    monkeypatch.setattr(Ends, "look_soon", _nothing)
+
+
+async def test_the_leader_ends_a_flow_whose_client_has_died(monkeypatch: pytest.MonkeyPatch) -> None:
+    die_before_looks(monkeypatch)
+    events = list[zkrq.Event]()
+    async with zkrq.testing.cluster(on_event=events.append) as cluster:
+        queue, other = cluster.queue("rows"), cluster.queue("other")
+        async with queue.flow("import") as flow:
+            await flow.push("a", queue=other)
+            await flow.then("after")
+        async with await take(other):
+            pass
+        assert await queue.pop_one(timeout=0) is None
+        await cluster.clock.advance(11.0)
+        assert (await take(queue)).item == "after"
+        assert [(event.name, event.outcome) for event in events if isinstance(event, zkrq.FlowClosed)] == [
+            ("import", "done")
+        ]
+
+
+async def test_an_end_that_was_not_told_everywhere_is_told_by_the_leader(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Home has decided, and the client died before the other queue opened what it holds."""
+    die_before_looks(monkeypatch)
+    async with zkrq.testing.cluster() as cluster:
+        queue, other = cluster.queue("rows"), cluster.queue("other")
+        async with queue.flow("import") as flow:
+            await flow.then("after", queue=other)
+        with monkeypatch.context() as patched:
+            patched.setattr(Ends, "look", _fail)
+            with pytest.raises(zkrq.Unavailable):
+                await flow.finish()
+        assert await other.pop_one(timeout=0) is None
+        await client_of(cluster).flow_looks.look()
+        assert (await take(other)).item == "after"
+
+
+async def test_a_stuck_flow_is_reported_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    events = list[zkrq.Event]()
+    async with zkrq.testing.cluster(on_event=events.append) as cluster:
+        queue = cluster.queue("rows")
+        async with queue.flow("import") as flow:
+            await flow.push("bad")
+        await (await take(queue)).bury("why")
+        for _ in range(3):
+            await cluster.clock.advance(11.0)
+        (stuck,) = [event for event in events if isinstance(event, zkrq.FlowStuck)]
+        assert (stuck.queue, stuck.name, stuck.dead, stuck.missed) == ("rows", "import", 1, 0)
+        assert "redrive them" in str(stuck)
+        await flow.redrive()
+        async with await take(queue):
+            pass
+        assert (await flow.result(timeout=HANG)).state is zkrq.FlowState.DONE
+
+
+async def test_a_flow_whose_maker_is_gone_fails_and_one_that_is_made_does_not() -> None:
+    async with zkrq.testing.cluster() as cluster:
+        queue = cluster.queue("rows")
+        kept = await queue.flow("kept").begin()
+        left = await queue.flow("left").begin()
+        await left.on_failure("left")
+        del left
+        for _ in range(7):
+            await cluster.clock.advance(600.0)
+        assert (await take(queue)).item == "left"
+        assert (await queue.flow("left").status()).state is zkrq.FlowState.FAILED
+        assert (await kept.status()).state is zkrq.FlowState.OPEN
+        await kept.seal()
+        assert (await kept.result(timeout=HANG)).state is zkrq.FlowState.DONE
+
+
+async def _fail(*_: object, **__: object) -> None:
+    raise zkrq.Unavailable
+
+
+# -- the register ------------------------------------------------------------------------------------------------------
+
+
+async def test_a_queue_is_entered_once_and_removed_when_its_entry_is_old(monkeypatch: pytest.MonkeyPatch) -> None:
+    hub = Hub()
+    async with MemoryCoordinator(hub) as one, MemoryCoordinator(hub) as two:
+        register, another = FlowRegister(one), FlowRegister(two)
+        for each in (register, another, register):
+            await each.enter("rows")
+        assert [*await another.read()] == ["rows"]
+        assert hub.registers[REGISTER].version == 0, "written once"
+        read = await register.read()
+        await register.remove(["rows"], read)
+        assert [*await register.read()] == ["rows"], "it was entered just now"
+        later = clock.now_ms() + int(1000 * KEPT_SECONDS) + 1
+        monkeypatch.setattr(clock, "now_ms", lambda: later)
+        await register.remove(["rows"], {"rows": read["rows"] - 1})
+        assert [*await register.read()] == ["rows"], "it was entered again since it was read"
+        await register.remove(["rows"], read)
+        assert await register.read() == {}
+
+
+async def test_a_register_that_cannot_be_read_is_written_anew() -> None:
+    hub = Hub()
+    async with MemoryCoordinator(hub) as one:
+        assert await one.swap(REGISTER, b"nonsense", -1)
+        register = FlowRegister(one)
+        assert await register.read() == {}
+        await register.enter("rows")
+        assert [*await register.read()] == ["rows"]
+    assert decode(encode({"a": 1})) == {"a": 1}
+    for bad in (b"", b"{}", b"[]", b'{"queues": {"a": "b"}}', b'{"queues": [1]}', b"\xff"):
+        assert decode(bad) == {}
+
+
+async def test_no_more_queues_have_flows_than_a_register_has_room_for() -> None:
+    hub = Hub()
+    async with MemoryCoordinator(hub) as one:
+        full = {f"queue-{n}": clock.now_ms() for n in range(QUEUES_MAX)}
+        assert await one.swap(REGISTER, encode(full), -1)
+        register = FlowRegister(one)
+        await register.enter("queue-7")
+        with pytest.raises(zkrq.ConfigError, match="nothing was begun"):
+            await register.enter("rows")
+
+
+async def test_queues_without_flows_cost_the_leader_no_call(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with zkrq.testing.cluster() as cluster:
+        await cluster.queue("rows").push("a")
+        monkeypatch.setattr(FlowLooks, "_look_at", _fail)
+        await client_of(cluster).flow_looks.look()
+        assert (await client_of(cluster).coordinator.read(flow_register.REGISTER)).version == -1
+
+
+# -- shards ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("is_first", [True, False])
+async def test_home_and_another_queue_are_on_two_shards(own: Servers, is_first: bool) -> None:
+    async with connect(own) as cluster:
+        await cluster.add_shard(B, own.urls(*SECOND))
+        at, beside = (FIRST, B) if is_first else (B, FIRST)
+        queue, other = cluster.queue(name_at(at)), cluster.queue(name_at(beside))
+        async with queue.flow("import") as flow:
+            await flow.push_many(range(10))
+            await flow.push_many(range(5), queue=other)
+            await flow.then("after", queue=other)
+        assert (await there(cluster, queue.name, at), await there(cluster, queue.name, beside)) == (10, 0)
+        claim = await take(queue)
+        assert claim.flow
+        await claim.flow.push("more", queue=other)
+        await claim.ack()
+        for each, count in ((queue, 9), (other, 6)):
+            for _ in range(count):
+                await (await take(each)).ack()
+        assert (await take(other)).item == "after"
+        assert (await flow.result(timeout=HANG)).state is zkrq.FlowState.DONE
+
+
+async def test_a_shard_that_is_added_while_members_are_pushed(own: Servers) -> None:
+    async with connect(own) as cluster:
+        queue: zkrq.Queue[Any] = cluster.queue(name_at(B))
+        async with queue.flow("import") as flow:
+            await flow.push("a")
+            await flow.then("after")
+            await cluster.add_shard(B, own.urls(*SECOND))
+            await flow.push("b")
+        for _ in range(2):
+            await (await take(queue)).ack()
+        assert (await take(queue)).item == "after"
+        await settled(lambda: _has_ended(flow))
+
+
+async def _has_ended(flow: zkrq.Flow) -> bool:
+    return (await flow.status()).state.has_ended
