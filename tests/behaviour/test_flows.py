@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
@@ -14,6 +15,7 @@ from tests.harness import HANG, settled, take
 from zkrq.client.flow_ends import Ends
 from zkrq.client.flows import Lives
 from zkrq.client.inner import client_of
+from zkrq.protocol.operations import Operations
 
 pytestmark = pytest.mark.anyio
 
@@ -202,6 +204,18 @@ async def test_options_of_members_are_those_of_pushes(queue: Queue) -> None:
     assert (await flow.result(timeout=HANG)).state == "done"
 
 
+@pytest.mark.parametrize("option", [{"delay": 5}, {"at": datetime(2100, 1, 1, tzinfo=UTC)}])
+async def test_what_is_held_has_no_delay(queue: Queue, option: Any) -> None:
+    flow = await queue.flow().begin()
+    with pytest.raises(zkrq.ConfigError, match="of what is held would mean nothing"):
+        await flow.then("after", **option)
+    assert (await flow.then("after", id="mine")).new
+    assert (await flow.then("after", id="mine")).new is False
+    await flow.seal()
+    assert (await take(queue)).id == "mine"
+    assert await queue.pop_one(timeout=0) is None
+
+
 async def test_nothing_is_held_in_a_queue_that_keeps_an_order(cluster: zkrq.Cluster, name: str) -> None:
     queue = cluster.queue(name, groups=zkrq.Groups(ordered=True))
     async with queue.flow() as flow:
@@ -319,6 +333,38 @@ async def test_a_stuck_flow_goes_on_after_a_redrive(cluster: zkrq.Cluster, queue
         await (await take(each)).ack()
     assert (await take(queue)).item == "after"
     assert await flow.redrive() == 0
+
+
+async def test_many_first_pushes_into_another_queue_join_it_once(
+    cluster: zkrq.Cluster, queue: Queue, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other, joined = cluster.queue(f"{name}-other"), list[str]()
+    join = Operations.join_leg
+
+    def note(self: Operations, queue: str, flow: str, **options: Any) -> Any:
+        joined.append(queue)
+        return join(self, queue, flow, **options)
+
+    monkeypatch.setattr(Operations, "join_leg", note)
+    async with queue.flow() as flow:
+        await asyncio.gather(*(flow.push(number, queue=other) for number in range(20)))
+    assert joined == [other.name]
+    for _ in range(20):
+        await (await take(other)).ack()
+    assert (await flow.result(timeout=HANG)).state is zkrq.FlowState.DONE
+
+
+async def test_a_flow_is_begun_again_under_a_name_that_is_forgotten(
+    cluster: zkrq.Cluster, queue: Queue, name: str, pass_time: PassTime
+) -> None:
+    """What this client remembers of the other queue is of the earlier flow."""
+    other = cluster.queue(f"{name}-other")
+    for _ in range(2):
+        async with queue.flow("daily", keep=1) as flow:
+            await flow.push("a", queue=other)
+        await (await take(other)).ack()
+        assert (await flow.result(timeout=HANG)).state is zkrq.FlowState.DONE
+        await pass_time(2.0)
 
 
 async def test_a_removed_member_is_missed(queue: Queue) -> None:

@@ -65,12 +65,22 @@ class FlowRegister:
         self._coordinator = coordinator
         self._entered = dict[str, float]()
         """When this client found each queue to be entered, by the time of its event loop."""
+        self._lock = asyncio.Lock()
 
     async def enter(self, queue: str) -> None:
         """Return once a queue is entered, and will be for long.  Raises ``Unavailable``, ``ConfigError``."""
+        if self._is_fresh(queue):
+            return
+        async with self._lock:  # calls of this client would only be in each other's way
+            if not self._is_fresh(queue):
+                await self._enter(queue)
+
+    def _is_fresh(self, queue: str) -> bool:
         now = asyncio.get_running_loop().time()
-        if self._entered.get(queue, now - 2 * FRESH_SECONDS) + FRESH_SECONDS > now:
-            return None
+        return self._entered.get(queue, now - 2 * FRESH_SECONDS) + FRESH_SECONDS > now
+
+    async def _enter(self, queue: str) -> None:
+        now = asyncio.get_running_loop().time()
         for _ in range(TRIES):
             found = await self._coordinator.read(REGISTER)
             queues, now_ms = decode(found.data), clock.now_ms()

@@ -65,6 +65,7 @@ class Flows:
         self._tasks = tasks
         self._find = find
         self._joined = dict[tuple[FlowName, str], None]()
+        self._joining = dict[tuple[FlowName, str], asyncio.Task[ZkrqError | None]]()
         self._lives = Lives(ends, tasks)
         self._last = FlowName("", ""), Options()
         self._open = dict[FlowName, ReferenceType[object]]()
@@ -250,6 +251,11 @@ class Flows:
         parts = self._parts(flow, queue)
         if parts.pusher.is_ordered:
             raise _nothing_held(parts.name)
+        if waits := _WAITS & options.keys():
+            raise ConfigError(
+                f"{min(waits)} of what is held would mean nothing: it is handed out as soon as the flow has ended; "
+                "nothing was written"
+            )
         given = _read(options, Options(flow=flow.key.encode(), opens=opens))
         push = partial(_push, parts, item, options, given)
         try:
@@ -276,6 +282,22 @@ class Flows:
         return await push()
 
     async def _join(self, flow: FlowName, queue: str) -> None:
+        """Make a queue a leg of a flow: once for all pushes that wait for it."""
+        if (flow, queue) not in self._joining:
+            task = self._tasks.start(self._try_to_join(flow, queue), f"join queue {queue} to {flow}")
+            self._joining[flow, queue] = task
+            task.add_done_callback(lambda _: self._joining.pop((flow, queue), None))
+        if error := await asyncio.shield(self._joining[flow, queue]):
+            raise own(error)
+
+    async def _try_to_join(self, flow: FlowName, queue: str) -> ZkrqError | None:
+        try:
+            await self._join_once(flow, queue)
+        except ZkrqError as error:
+            return error
+        return None
+
+    async def _join_once(self, flow: FlowName, queue: str) -> None:
         await self._register.enter(queue)
         look = await self._ends.drive(flow, OPERATIONS.join_leg(queue, flow.key))
         if not look.stage.takes_members:
@@ -356,6 +378,9 @@ def _read(
         raise unknown_option(what, min(unknown), known)
     return read_options(**cast("PushOptions", given))._replace(flow=usual.flow, opens=usual.opens)
 
+
+_WAITS = frozenset({"delay", "at", "at_latest"})
+"""Options of a push that say when an item may first be delivered."""
 
 _OF_MANY = frozenset({"delay", "at", "priority", "ttl", "headers", "group"})
 """Options of a push of many."""

@@ -147,8 +147,10 @@ class Flow:
         """Put an item into a queue that is handed out once every member is done: it is *held* until then.
 
         It is stored with the flow, so it comes whichever clients and servers die; once, like any other item: it is
-        delivered at least once.  A flow that is cancelled, or fails, drops it.  Raises as ``push``; ``ConfigError`` for
-        a queue that keeps the order of its groups, in which nothing can be held.
+        delivered at least once.  A flow that is cancelled, or fails, drops it.  ``options``: those of ``Queue.push``
+        but ``delay`` and ``at``; ``ttl`` counts from this call; with an ``id`` a maker that is delivered again holds it
+        once.  Raises as ``push``; ``ConfigError`` for a queue that keeps the order of its groups, in which nothing can
+        be held.
         """
         self._check_begun()
         return await self._work.hold(self._name, item, queue, Opens.THEN, options)
