@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 import zkrq
+from tests.harness import HANG, take
 from zkrq.base import clock
 from zkrq.base.settings import Settings
 from zkrq.client.inner import client_of
@@ -82,6 +83,29 @@ async def test_what_an_operator_leaves_in_the_middle_another_one_ends(
             await steps[step](other)
         assert list(other.shards) == [FIRST]
         assert await queue.push("plain")
+
+
+async def test_a_shard_is_not_removed_while_it_is_the_home_of_a_flow(own: Servers) -> None:
+    """Nothing of it may be there: its members, and what is held for it, are in queues that are at home elsewhere."""
+    async with own.connect(first=1) as cluster:
+        await cluster.add_shard("b", own.urls("redis-2"))
+        shards = client_of(cluster).shards
+        homes = {f"q{number}": (await shards.home(f"q{number}")).name for number in range(30)}
+        there, here = (next(name for name in homes if homes[name] == shard) for shard in ("b", FIRST))
+        elsewhere = cluster.queue(here)
+        async with cluster.queue(there).flow() as flow:
+            await flow.push("member", queue=elsewhere)
+            await flow.then("report", queue=elsewhere)
+        await cluster.drain_shard("b")
+        with pytest.raises(
+            zkrq.ConfigError, match=rf"queue '{there}', of which 1 flow\(s\) have not ended: `zkrq flows`"
+        ):
+            await cluster.remove_shard("b")
+        await (await take(elsewhere)).ack()
+        assert (await flow.result(timeout=HANG)).state is zkrq.FlowState.DONE
+        assert (await take(elsewhere)).item == "report"
+        with pytest.raises(zkrq.ConfigError, match="it has been draining for"):
+            await cluster.remove_shard("b")
 
 
 @pytest.mark.parametrize(("verb", "at"), [("add", 0), ("drain", 0), ("drain", 1), ("remove", 0), ("remove", 1)])

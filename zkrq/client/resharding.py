@@ -442,11 +442,15 @@ class Resharding:
             if count := told.ready + told.scheduled + told.claimed + told.dead:
                 return f"queue {queue!r} has {count} item(s) there"
             home, _ = await read_home(self._coordinator, queue)
-            if home == shard.register and told.tombstones and not force and (count := await _remembered(shard, queue)):
+            if home != shard.register or force:
+                continue
+            if told.tombstones and (count := await _remembered(shard, queue)):
                 return (
                     f"it is the home of queue {queue!r}, and remembers {count} id(s) of items that were removed within "
                     "the last ten minutes, or windows of keys"
                 )
+            if count := await _flows_in(shard, queue):
+                return f"it is the home of queue {queue!r}, of which {count} flow(s) have not ended: `zkrq flows`"
         now_ms = clock.now_ms()
         since = (now_ms - (self._shards.entry(shard.name).since_ms or now_ms)) / 1000
         if not force and since < PUT_WINDOW:
@@ -459,6 +463,14 @@ class Resharding:
 
 def _new_register(name: ShardName) -> str:
     return f"views/{name}-{secrets.token_hex(4)}"
+
+
+async def _flows_in(shard: Shard, queue: str) -> int:
+    """Count the flows, and legs of such, about which there is something to do: their members may be elsewhere."""
+    names = set[bytes]()
+    async for page, is_first in shard.replicas.pages(calls.FlowPage(queue)):
+        names = (set[bytes]() if is_first else names) | {row.name for row in page.rows}
+    return len(names)
 
 
 async def _remembered(shard: Shard, queue: str) -> int:
