@@ -152,6 +152,32 @@ async def test_what_a_row_keeps_are_options_of_a_push(engine: sa.Engine, cluster
     assert await Forwarder(engine, cluster).forward() == Forwarded(pushed=1)
 
 
+@pytest.mark.parametrize("is_committed", [True, False])
+async def test_a_flow_is_begun_by_an_item_of_the_transaction(
+    engine: sa.Engine, cluster: zkrq.Cluster, is_committed: bool
+) -> None:
+    """Its maker dies half-way, and goes on when the item comes again."""
+    makers, parts, reports = (cluster.queue(f"{name}-{is_committed}") for name in ("makers", "parts", "reports"))
+    with engine.connect() as connection:
+        push(connection, makers.name, ["a", "b", "c"])
+        connection.commit() if is_committed else connection.rollback()
+    assert await Forwarder(engine, cluster).forward() == Forwarded(pushed=int(is_committed))
+    for most in (2, 3) if is_committed else ():
+        claim = await take(makers)
+        flow = await parts.flow(claim.id).begin()
+        await flow.then("report", queue=reports, id=f"{claim.id}.report")
+        for part in claim.item[:most]:
+            await flow.push(part, id=f"{claim.id}.{part}")
+        if most == 3:
+            await flow.seal()
+        await (claim.ack() if most == 3 else claim.nack(delay=0))
+    for _ in range(3 if is_committed else 0):
+        await (await take(parts)).ack()
+    assert [claim.item for claim in await reports.pop_many(9, timeout=5 if is_committed else 0)] == ["report"][
+        : int(is_committed)
+    ]
+
+
 async def test_an_option_that_is_added_to_the_table_is_kept(engine: sa.Engine, monkeypatch: pytest.MonkeyPatch) -> None:
     colour = Parameter("colour", Text(10), "Of the item.")
     monkeypatch.setattr(rows, "PUSH", replace(PUSH, parameters=(*PUSH.parameters, colour)))
