@@ -171,6 +171,8 @@ async def test_it_fits_a_phone_and_has_names_and_contrast(
     await queue.push(1, id=letter * 128)
     claim = await take(queue)
     await queue.pause()
+    async with queue.flow("f" * 63 + letter) as flow:
+        await flow.push("y" * 3000, id=f"flow-{letter * 123}")
     for path, shown in (
         ("/", f"#queue-{long}"),
         (f"/queues/{long}?tab=dead", "#letters"),
@@ -178,6 +180,8 @@ async def test_it_fits_a_phone_and_has_names_and_contrast(
         (f"/queues/{long}?tab=settings", "#settings"),
         (f"/queues/{long}/item?id={letter * 128}", "#history"),
         (f"/queues/{long}/find?text={letter}", "#found"),
+        ("/flows", ".flow"),
+        (f"/flows/{long}/{flow.name}", "#left"),
     ):
         for width, dark in looks:
             await do(browser.open, f"{stage.http.url}{path}", width=width, dark=dark)
@@ -186,6 +190,7 @@ async def test_it_fits_a_phone_and_has_names_and_contrast(
             assert await do(browser.violations) == []
     assert await do(browser.complaints) == []
     await claim.ack()
+    await flow.cancel()
     await queue.resume()  # for the other looks
 
 
