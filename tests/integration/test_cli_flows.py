@@ -28,10 +28,9 @@ async def test_flows_are_listed_shown_and_ended(shell: Shell, servers: local.Ser
 
         await settled(is_held_up)
         code, out, _ = await shell.run("flows", "show", "rows", "import")
-        assert (code, out) == (
-            0,
-            f"rows  import  running; 1 done, 0 left, 1 dead, 0 missed; held up by 1 dead letter\n  dead: {bad}\n",
-        )
+        first, second = out.splitlines()
+        assert first == "rows  import  running; 1 done, 0 left, 1 dead, 0 missed; held up by 1 dead letter"
+        assert (code, second) == (0, f"  dead: {bad} of rows")
         assert await shell.value("flows", "redrive", "rows", "import") == [{"redriven": 1}]
         code, out, err = await shell.run("flows", "finish", "rows", "import")
         assert (code, out) == (2, "")

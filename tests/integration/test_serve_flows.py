@@ -70,17 +70,19 @@ async def test_the_pages_of_flows(stage: Stage) -> None:
     client, name = stage.http.client, "<nightly>"
     assert (await client.get(f"/flows/{stage.name}/%3Cnightly%3E")).status_code == 404, "no name of a flow"
     name = "nightly"
+    others = stage.cluster.queue(f"{stage.name}-others")
     async with stage.queue.flow(name) as flow:
-        bad = await flow.push("bad")
+        bad = await flow.push("bad", queue=others)
         left = await flow.push("left")
-    await (await take(stage.queue)).bury("<no> such row")
+    await (await take(others)).bury("<no> such row")
     path = f"/flows/{stage.name}/{name}"
     page = (await client.get("/flows")).text
     assert f'<a href="{path}">{name}</a>' in page
     assert 'aria-label="1 left, 1 dead"' in page
     page = (await client.get(path)).text
     assert "&lt;no&gt; such row" in page
-    assert left.id in page
+    assert f"/queues/{stage.name}/item?id={left.id}" in page
+    assert f"/queues/{others.name}/item?id={bad.id}" in page
     assert "held up" not in page, "a member is left"
     await (await take(stage.queue)).ack()
 
@@ -91,8 +93,8 @@ async def test_the_pages_of_flows(stage: Stage) -> None:
     assert "held up by 1 dead letter" in (await client.get("/flows")).text
     reply = await client.post(f"{path}/redrive", follow_redirects=True)
     assert "The dead letters of nightly are queued again." in reply.text
-    assert (await stage.queue.size()).ready == 1
-    assert (await take(stage.queue)).id == bad.id
+    assert (await others.size()).ready == 1
+    assert (await take(others)).id == bad.id
     asked = await client.post(f"{path}/finish")
     assert "End this flow as done, without 1 member?" in asked.text
     assert not (await flow.status()).state.has_ended

@@ -47,7 +47,7 @@ class FlowStatus(NamedTuple):
 
     ``left``: members that are queued, scheduled or claimed; ``dead``: dead letters; ``missed``: those that were removed
     otherwise than by an ack.  ``done``: members that were acked, as one server has counted them.  ``ids``: under these
-    names, the ids of the first hundred of each.
+    names, the ids of the first hundred of each.  ``queues``: the queue of each of these, by its id.
     """
 
     queue: str
@@ -58,6 +58,7 @@ class FlowStatus(NamedTuple):
     missed: int = 0
     done: int = 0
     ids: Mapping[str, tuple[str, ...]] = MappingProxyType({})
+    queues: Mapping[str, str] = MappingProxyType({})
 
 
 class FlowName(NamedTuple):

@@ -40,7 +40,9 @@ async def _show(args: Namespace) -> Lines:
         status = await _flow(cluster, args).status()
     ids: dict[str, Any] = {name: status.ids.get(name, ()) for name in CAUSES}
     line = _line(status)
-    yield line._replace(text="\n".join([line.text, *(f"  {name}: {id}" for name in CAUSES for id in ids[name])]))
+    yield line._replace(
+        text="\n".join([line.text, *(f"  {name}: {id} of {status.queues[id]}" for name in CAUSES for id in ids[name])])
+    )
 
 
 async def _seal(args: Namespace) -> Lines:

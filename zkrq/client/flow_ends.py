@@ -70,7 +70,8 @@ def status_of(flow: FlowName, found: Figures) -> FlowStatus:
         for kind, name in _LISTED.items()
     }
     state = state_of(found.stage, found.outcome)
-    return FlowStatus(flow.queue, flow.name, state, found.living, found.died, found.missed, found.done, ids)
+    queues = {item.id.decode(): queue for queue, item in found.items}
+    return FlowStatus(flow.queue, flow.name, state, found.living, found.died, found.missed, found.done, ids, queues)
 
 
 class Rest(NamedTuple):

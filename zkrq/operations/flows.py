@@ -54,6 +54,7 @@ FLOW = Record(
         Field("missed", Count(), "Members that were removed otherwise than by an ack."),
         Field("done", Count(), "Members that were acked, as one server has counted them."),
         Field("ids", ByName(Many(Text())), "Ids of the first hundred of `left`, `dead` and `missed`."),
+        Field("queues", ByName(Text()), "The queue of each of these, by its id."),
         Field(
             "held_up",
             Text(),

@@ -148,7 +148,7 @@ class FlowPage:
             async with asyncio.timeout(SECONDS):
                 status = await flow.status()
                 ids = status.ids.get("dead", ())[:ITEMS_SHOWN]
-                items = await asyncio.gather(*(get_item(self._queues[status.queue], id) for id in ids))
+                items = await asyncio.gather(*(get_item(self._queues[status.queues[id]], id) for id in ids))
                 dead = dict(zip(ids, items, strict=True))
         except ConfigError as error:
             return self._showing.message(404, "Not found", str(error), "/flows")
