@@ -44,7 +44,9 @@ MEMBERS = Topic(
     "µs per item",
     "items",
 )
-MEMBER_RATIO = Topic("flow-member-ratio", "The same as ratios", "A member / a lone item.", "ratio", "part")
+MEMBER_RATIO = Topic(
+    "flow-member-ratio", "A member beside a lone item, as ratios", "A member / a lone item.", "ratio", "part"
+)
 INDEX = Topic(
     "flow-index",
     "Memory of members in the index",
