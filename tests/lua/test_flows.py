@@ -23,6 +23,9 @@ RECORD = "\1flow import-7"
 
 KEEP_MS = 60_000
 
+LIFE = 1_750_000_000_000
+"""When a flow of another queue has begun, in milliseconds."""
+
 
 def steer(
     server: OneServer,
@@ -34,9 +37,10 @@ def steer(
     policy: str = "",
     deadline_ms: int = 0,
     leg: str = "",
+    life: int = 0,
     remaining: str = "",
 ) -> calls.SteerReply:
-    return server.ask(calls.Steer(server.queue, flow, verb, stamp, keep_ms, policy, deadline_ms, leg, remaining))
+    return server.ask(calls.Steer(server.queue, flow, verb, stamp, keep_ms, policy, deadline_ms, leg, life, remaining))
 
 
 def stage(server: OneServer, verb: str, *, flow: str = FLOW, stamp: int = 0, remaining: str = "") -> Stage:
@@ -386,23 +390,41 @@ def test_a_flow_is_not_closed_while_something_is_held(begun: OneServer) -> None:
 
 
 def test_a_leg_ends_as_home_says_and_opens_what_it_holds(server: OneServer) -> None:
-    steer(server, "begin", policy="l")
+    steer(server, "begin", policy="l", life=LIFE)
     push_decided(server, following(server, "then"))
     assert stage(server, "end") is Stage.OPEN
-    opened = server.ask(calls.OpenHeld(server.queue, FLOW, "done"))
+    opened = server.ask(calls.OpenHeld(server.queue, FLOW, "done", LIFE))
     assert opened.opened == 1
     told = steer(server, "look")
     assert (told.now, told.outcome, told.is_closed) == (b"E", DONE, True)
     assert ack_all(server) == ["then"]
-    assert server.ask(calls.OpenHeld(server.queue, FLOW, "cancelled")).opened == 0
+    assert server.ask(calls.OpenHeld(server.queue, FLOW, "cancelled", LIFE)).opened == 0
     assert steer(server, "look").outcome == DONE
-    assert stage(server, "begin") is Stage.ENDED
-    assert stage(server, "again") is Stage.OPEN
+    assert steer(server, "begin", policy="l", life=LIFE).now == b"E"
     assert server.contents().faults == []
 
 
+def test_a_leg_of_an_earlier_flow_is_told_from_one_of_the_next(server: OneServer) -> None:
+    """A client may have been told long ago how the earlier one has ended, or that it is unknown."""
+    steer(server, "begin", policy="l", life=LIFE)
+    assert steer(server, "begin", policy="l", life=LIFE + 1).life == LIFE
+    server.ask(calls.OpenHeld(server.queue, FLOW, "cancelled", LIFE))
+    begun = steer(server, "begin", policy="l", life=LIFE + 1)
+    assert (begun.now, begun.life) == (b"O", LIFE + 1)
+    push_decided(server, following(server, "then"))
+    assert server.ask(calls.OpenHeld(server.queue, FLOW, "cancelled", LIFE)).opened == 0
+    assert left(server)[0] == "W"
+    assert server.contents().faults == []
+
+
+def test_home_names_legs_of_this_flow_alone(begun: OneServer) -> None:
+    life = steer(begun, "look").life
+    assert legs(steer(begun, "join", leg="late", life=life - 1)) == []
+    assert legs(steer(begun, "join", leg="reports", life=life)) == ["reports"]
+
+
 def test_a_leg_is_due_when_nothing_lives_there(server: OneServer) -> None:
-    steer(server, "begin", policy="l")
+    steer(server, "begin", policy="l", life=LIFE)
     push_plain(server, member(server, "a"))
     (row,) = server.ask(calls.FlowPage(server.queue)).rows
     assert (row.kinds, row.is_due) == (b"L", 0)
@@ -443,11 +465,11 @@ def test_a_queue_without_flows_gets_no_word_more(server: OneServer) -> None:
     ("outcome", "opened"), [("done", {"then", "always"}), ("failed", {"failure", "always"}), ("cancelled", set[str]())]
 )
 def test_what_was_held_is_opened_as_the_flow_has_ended(server: OneServer, outcome: str, opened: set[str]) -> None:
-    steer(server, "begin", policy="l")
+    steer(server, "begin", policy="l", life=LIFE)
     puts = [following(server, opens.name.lower(), opens=opens) for opens in Opens]
     push_decided(server, *puts)
     assert left(server)[0] == "WV"
-    assert server.ask(calls.OpenHeld(server.queue, FLOW, outcome)).opened == 3
+    assert server.ask(calls.OpenHeld(server.queue, FLOW, outcome, LIFE)).opened == 3
     assert set(ack_all(server)) == opened
     assert server.contents().faults == []
 

@@ -257,8 +257,10 @@ class AlteredOperations(Altered, Operations):
     def affirm(self, queue: str, bundles: Sequence[bytes]) -> Operation[Decided[Records]]:
         return super().affirm(QUEUE, bundles)
 
-    def open_held(self, queue: str, flow: str, *, outcome: str = "", stop: bool = False) -> Operation[int]:
-        return super().open_held(QUEUE, flow, outcome=outcome, stop=stop)
+    def open_held(
+        self, queue: str, flow: str, *, outcome: str = "", life: int = 0, stop: bool = False
+    ) -> Operation[int]:
+        return super().open_held(QUEUE, flow, outcome=outcome, life=life, stop=stop)
 
     def is_settled(self, view: View) -> bool:
         return Rule.FLOW_WAITS_FOR_OTHERS not in self.on or super().is_settled(view)

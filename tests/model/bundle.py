@@ -98,6 +98,10 @@ class Draft:
     def pushed_at_ms(self) -> float:
         return self._bundle.pushed_at_ms
 
+    @pushed_at_ms.setter
+    def pushed_at_ms(self, moment: float) -> None:
+        self._bundle = self._bundle._replace(pushed_at_ms=moment)
+
     @property
     def group(self) -> str | None:
         return self._bundle.group

@@ -69,17 +69,21 @@ class Ending(Moving):
         legs = [leg.encode() for leg in says.legs.split()] if says else []
         told = (stamp, outcome, kinds.encode(), says.policy.encode() if says else b"")
         is_closed = now is Stage.ENDED and says is None
-        return ok(before.encode(), now.encode(), *told, int(is_closed), legs, work.commit())
+        life = int(draft.pushed_at_ms) if draft else 0
+        return ok(before.encode(), now.encode(), *told, int(is_closed), life, legs, work.commit())
 
     def _may_move(self, draft: Draft | None, before: Stage, call: calls.Steer) -> bool:
         if call.verb == "end" and before is Stage.ENDED and Rule.END_IS_DECIDED_ONCE not in self.on:
             return True
-        is_closed = draft is None or draft.states[0] != PAUSED
-        return call.verb in MOVES[before] and (before is not Stage.ENDED or (call.verb == "again") == is_closed)
+        if before is not Stage.ENDED or draft is None:
+            return call.verb in MOVES[before]
+        if draft.states[0] == PAUSED:
+            return call.verb == "close"
+        return call.verb == "begin" and call.life not in (0, draft.pushed_at_ms)
 
     def _move(self, work: Work, draft: Draft, before: Stage, call: calls.Steer, kinds: str) -> None:
         """Do what the verb says."""
-        if call.verb in ("begin", "again"):
+        if call.verb == "begin":
             work.touch(draft)
             _begin(draft, call)
             return
@@ -93,7 +97,7 @@ class Ending(Moving):
             case "open" if 0 not in draft.own:
                 return
             case "join":
-                if call.leg in says.legs.split():
+                if call.leg in says.legs.split() or call.life not in (0, draft.pushed_at_ms):
                     return
                 says = says._replace(legs=f"{says.legs} {call.leg}".strip(), stamp=says.stamp + 1)
             case "live":
@@ -178,6 +182,8 @@ class Ending(Moving):
         work = Work(self, epoch)
         flow, outcome = work.open(flow_id(call.flow)), call.outcome.encode()
         stage = _stage(flow)
+        if flow and call.outcome and stage is not Stage.UNKNOWN and flow.pushed_at_ms != call.life:
+            return ok(0, 0, [])
         if flow and stage is Stage.ENDED:
             outcome = outcome_of(flow)
         elif flow and call.outcome and stage is not Stage.UNKNOWN:
@@ -230,6 +236,7 @@ def _begin(draft: Draft, call: calls.Steer) -> None:
     draft.own.pop(0, None)
     draft.set(range(1), State.PAUSED.value, 0)
     draft.rows.clear()
+    draft.pushed_at_ms = call.life or draft.version.n
     policy = call.policy + (Policy.HAS_DEADLINE if call.deadline_ms else "")
     if Policy.IS_LEG not in policy:
         draft.own[0] = Own(0, 0)

@@ -200,8 +200,11 @@ class Flowing(Client):
             ids = [put.item_id(at) for at in range(put.size)]
             for id in ids:
                 self.world.ledger.may_be_removed(id.encode())
+            queued = State.QUEUED.value
             with suppress(Failure):
-                yield from self.hands[LEG].run(self.operations.decide(Cancel(QUEUE, "", 0, self.world.nonce(), ids)))
+                yield from self.hands[LEG].run(
+                    self.operations.decide(Cancel(QUEUE, queued, 0, self.world.nonce(), ids))
+                )
         return False
 
     def _note(self, put: Put, pushes: Pushes, *, decided: bool, register: str) -> bool:

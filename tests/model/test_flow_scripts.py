@@ -16,9 +16,12 @@ MEMBERS, FOLLOWING = ["i1", "zkrq-0b-0-0", "zkrq-0c-0-0"], ["i2"]
 """Bundles of members, where there are flows, and what follows these."""
 
 
+LIVES = (1, 1, 1, 2)
+"""When flows have begun."""
+
 VERBS = (
     *("begin", "begin", "begin", "seal", "look", "look", "end", "end", "cancel", "finish"),
-    *("join", "live", "open", "fail", "close", "again"),
+    *("join", "live", "open", "fail", "close"),
 )
 
 
@@ -48,7 +51,7 @@ class FlowLoad(Load):
         verb = rng.choice(VERBS)
         policy, remaining = rng.choice(["", "", "f", "m", "l"]), rng.choice(["", "", "L", "D", "M", "DV", ",1,2,3"])
         given = rng.choice(FLOWS), verb, rng.randint(0, 2), LONG_MS, policy
-        return calls.Steer(QUEUE, *given, leg=rng.choice(["x", "y"]), remaining=remaining)
+        return calls.Steer(QUEUE, *given, leg=rng.choice(["x", "y"]), life=rng.choice(LIVES), remaining=remaining)
 
     def _flow_members(self) -> calls.FlowMembers:
         return calls.FlowMembers(QUEUE, self.random.choice(FLOWS))
@@ -56,7 +59,7 @@ class FlowLoad(Load):
     def _open_held(self) -> calls.OpenHeld:
         rng = self.random
         outcome = rng.choice(["", "", "", "done", "failed", "cancelled"])
-        return calls.OpenHeld(QUEUE, rng.choice(FLOWS), outcome, stop=rng.random() < 0.5)
+        return calls.OpenHeld(QUEUE, rng.choice(FLOWS), outcome, rng.choice(LIVES), stop=rng.random() < 0.5)
 
 
 DRAWN = (

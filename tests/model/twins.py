@@ -229,6 +229,7 @@ TOLD: Mapping[type[calls.Call[Any]], Callable[[Any], Any]] = {
         set(reply.kinds),
         set(reply.policy),
         reply.is_closed,
+        reply.life,
         list(reply.legs),
         decided(reply.records),
     ),

@@ -259,7 +259,10 @@ class Load:
 
     def draw_verb(self) -> Word:
         often = ["begin", "begin", "seal", "look", "end", "cancel", "finish"]
-        return self.rng.choice([*often, "join", "live", "open", "fail", "close", "again"])
+        return self.rng.choice([*often, "join", "live", "open", "fail", "close"])
+
+    def draw_life(self) -> Word:
+        return self.rng.choice([0, 1, 1, 2])
 
     def draw_policy(self) -> Word:
         return self.rng.choice(["", "", "f", "m", "l"])

@@ -8,9 +8,10 @@ from typing import Any, TypeVar
 import pytest
 
 from tests.simulation.stage import HANGS, Actor, Stage, scenario
+from zkrq import NotEnoughReplicas, Queue
 from zkrq.base import clock
 from zkrq.protocol import calls
-from zkrq.protocol.flows import CANCELLED, DONE, Kind, Look, Tending
+from zkrq.protocol.flows import CANCELLED, DONE, FAILED, Kind, Look, Tending
 from zkrq.protocol.flows import Stage as Step
 from zkrq.protocol.operations import OPERATIONS
 from zkrq.protocol.payloads import join, with_headers
@@ -164,6 +165,110 @@ async def test_the_next_primary_ends_the_flow(stage: Stage) -> None:
 
 
 @scenario()
+async def test_a_flow_of_two_queues_ends_when_both_are_done(stage: Stage) -> None:
+    near = await stage.enter("near")
+    maker = Maker(near)
+    await maker.steer("begin")
+    assert (await maker.join()).legs == [OTHER]
+    await maker.follow("then", queue=OTHER)
+    await maker.push("a")
+    await maker.push("b", OTHER)
+    await maker.steer("seal")
+    await near.ack("a")
+    assert (await maker.end()).kinds >= {Kind.LIVING}
+    other = near.cluster.queue(OTHER)
+    await ack(near, other, "b")
+    assert (await maker.end()).outcome == DONE
+    await ack(near, other, "then")
+    assert (await maker.run(OPERATIONS.steer(maker.queue, maker.flow, "look"))).is_closed
+    stage.expect_agreement()
+
+
+async def ack(actor: Actor, queue: Queue[Any], item: str) -> None:
+    """Claim and ack the next item of a queue, which has to be this one."""
+    claim = await actor.do(queue.pop_one(timeout=20))
+    assert claim
+    assert claim.item == item
+    await actor.do(claim.ack())
+
+
+@scenario()
+async def test_what_a_leg_holds_is_opened_after_the_client_that_ended_the_flow_has_died(stage: Stage) -> None:
+    near, far = await stage.enter("near"), await stage.enter("far")
+    maker, other = Maker(near), Maker(far)
+    await maker.steer("begin")
+    await maker.join()
+    await maker.follow("then", queue=OTHER)
+    await maker.steer("seal")
+    seen = await maker.run(OPERATIONS.steer(maker.queue, maker.flow, "look"))
+    assert await maker.steer("end", stamp=seen.stamp) is Step.ENDED
+    stage.drop(near)
+    page = await other.run(OPERATIONS.read_members(maker.queue, maker.flow))
+    assert (page.stage, page.legs) == (b"E", [OTHER.encode()])
+    stage.kill(stage.primary)
+    assert (await other.end()).outcome == DONE
+    await ack(far, far.cluster.queue(OTHER), "then")
+
+
+@scenario()
+async def test_a_member_that_comes_into_a_leg_after_the_end_goes_again(stage: Stage) -> None:
+    """Its push is told so by home, before it returns."""
+    near, far = await stage.enter("near"), await stage.enter("far")
+    maker, adder = Maker(near), Maker(far)
+    await maker.steer("begin")
+    await maker.join()
+    await maker.steer("seal")
+    seen = await maker.run(OPERATIONS.steer(maker.queue, maker.flow, "look"))
+    await adder.add("late", queue=OTHER)
+    assert await adder.steer("live") is Step.SEALED
+    assert await maker.steer("end", stamp=seen.stamp) is Step.SEALED, "home's stamp has been raised"
+    await ack(far, far.cluster.queue(OTHER), "late")
+    assert (await maker.end()).outcome == DONE
+    assert await adder.steer("live") is Step.ENDED
+    assert (await adder.join()).legs == []
+
+
+@scenario()
+async def test_a_leg_that_home_does_not_name_ends_as_home_has(stage: Stage) -> None:
+    near = await stage.enter("near")
+    maker = Maker(near)
+    await maker.steer("begin")
+    seen = await maker.run(OPERATIONS.steer(maker.queue, maker.flow, "look"))
+    await maker.steer("begin", OTHER, policy="l", life=seen.life)  # and its client has died
+    await maker.follow("then", queue=OTHER)
+    await maker.tend(OPERATIONS.tend_flow(OTHER, maker.flow))
+    assert await maker.steer("look", OTHER) is Step.OPEN
+    await maker.steer("cancel")
+    await maker.tend(OPERATIONS.tend_flow(OTHER, maker.flow))
+    assert await maker.steer("look", OTHER) is Step.ENDED
+    assert not await near.do(near.cluster.queue(OTHER).pop_one(timeout=5))
+
+
+@scenario()
+async def test_a_failing_flow_removes_what_is_queued_in_all_queues(stage: Stage) -> None:
+    near = await stage.enter("near")
+    maker = Maker(near)
+    await maker.steer("begin")
+    await maker.join()
+    await maker.follow("undo", opens=Opens.FAILURE)
+    await maker.follow("then", queue=OTHER)
+    await maker.push("a")
+    await maker.push("b", OTHER)
+    claim = await near.claim()
+    await maker.steer("seal")
+    assert await maker.steer("fail") is Step.FAILING
+    look = await maker.end()
+    assert (look.stage, Kind.LIVING in look.kinds) == (Step.FAILING, True)
+    stage.kill(stage.primary)
+    await near.do(claim.ack())
+    assert (await maker.end()).outcome == FAILED
+    await near.ack("undo")
+    assert not await near.do(near.cluster.queue(OTHER).pop_one(timeout=5))
+    figures = await maker.tend(OPERATIONS.read_flow(maker.flow))
+    assert (figures.done, figures.missed) == (1, 1)
+
+
+@scenario()
 async def test_no_flow_ends_below_min_replicas(stage: Stage) -> None:
     """A server that may come back with what it has may have a member that no other one knows."""
     near = await stage.enter("near")
@@ -178,6 +283,16 @@ async def test_no_flow_ends_below_min_replicas(stage: Stage) -> None:
     await stage.until(lambda: len(stage.view.members) > 1 and not (stage.view.learners or stage.view.eligible), 600)
     assert (await maker.end()).stage is Step.ENDED
     await near.ack("then")
+
+
+@scenario()
+async def test_no_flow_begins_below_min_replicas(stage: Stage) -> None:
+    """Its record would be lost with the only server that has it, and its legs would be those of no flow."""
+    near = await stage.enter("near")
+    stage.kill(stage.primary, next(id for id in stage.followers if id != stage.heir))
+    await stage.until(lambda: len(stage.view.members) == 1, 600)
+    with pytest.raises(NotEnoughReplicas):
+        await Maker(near).steer("begin")
 
 
 @scenario()

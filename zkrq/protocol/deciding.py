@@ -126,8 +126,9 @@ class Deciding(Attempts):
             obstacles: Obstacles = yield Begin(view)
             if obstacles.kept_out:
                 return obstacles.kept_out
-            if so_far.payloads:
+            if so_far.payloads or call.needs_replicas:
                 self.check_writable(view)
+            if so_far.payloads:
                 if not self.is_placed(view, map_number):
                     map_number = yield from self.place_again(view, map_number, so_far.effort, may_leave=may_leave)
                 if obstacles.askew and not so_far.effort.touched:

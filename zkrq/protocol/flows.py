@@ -78,14 +78,14 @@ class Stage(enum.StrEnum):
 _RUNNING: Mapping[str, Stage] = {"fail": Stage.FAILING, "cancel": Stage.ENDED, "finish": Stage.ENDED}
 
 MOVES: Mapping[Stage, Mapping[str, Stage]] = {
-    # again: of a leg; it is begun even if it has ended, in an earlier flow of that name.
-    Stage.UNKNOWN: {"begin": Stage.OPEN, "again": Stage.OPEN},
+    Stage.UNKNOWN: {"begin": Stage.OPEN},
     # open: its maker keeps it open.  join: home names a leg.  live: a member came to life in a leg.
     Stage.OPEN: {"open": Stage.OPEN, "join": Stage.OPEN, "live": Stage.OPEN, "seal": Stage.SEALED, **_RUNNING},
     Stage.SEALED: {"join": Stage.SEALED, "live": Stage.SEALED, "end": Stage.ENDED, **_RUNNING},
     Stage.FAILING: {"live": Stage.FAILING, "end": Stage.ENDED, "cancel": Stage.ENDED, "finish": Stage.ENDED},
     # close: all that was held is opened.  Then it is forgotten once its outcome was kept for as long as was asked for.
-    Stage.ENDED: {"close": Stage.ENDED, "again": Stage.OPEN},
+    # begin: of a leg that has ended in an earlier flow of that name.
+    Stage.ENDED: {"close": Stage.ENDED, "begin": Stage.OPEN},
 }
 """What may happen to a flow, and its next stage.  ``end`` needs a stamp, and that nothing is left.  A look makes one
 fail whose deadline has passed, or whose maker has not kept it open."""
@@ -131,6 +131,7 @@ class Terms(TypedDict, total=False):
     policy: str
     deadline_ms: int
     leg: str
+    life: int
     remaining: str
 
 
@@ -147,12 +148,13 @@ Tending = Generator[At, Any, T]
 
 class Look(NamedTuple):
     """What was found of a flow.  ``kinds``: letters of what is left of it, on any server that was asked.  ``legs``:
-    further queues that have members."""
+    further queues that have members.  ``life``: when it has begun, 0: it is unknown."""
 
     stage: Stage
     outcome: bytes
     kinds: frozenset[str]
     legs: Sequence[str] = ()
+    life: int = 0
 
 
 class Asked(NamedTuple):
@@ -229,16 +231,20 @@ class Flowing(Deciding):
         come back with what it has."""
         return view.writable and not view.learners and not view.eligible
 
-    def open_held(self, queue: str, flow: str, *, outcome: str = "", stop: bool = False) -> Operation[int]:
+    def open_held(
+        self, queue: str, flow: str, *, outcome: str = "", life: int = 0, stop: bool = False
+    ) -> Operation[int]:
         """Open what is held for a flow that has ended, or remove it; remove queued members of one that is failing, or
         was cancelled.  Return how many items that were.
 
-        ``outcome``: of the flow, if the queue is a leg of it.  ``stop``: whether claimed members are removed, too, of a
-        flow that was cancelled.  Raises ``NothingDone``, ``Unknown``; then somebody has to try again.
+        ``outcome``: of the flow, if the queue is a leg of it, and its ``life``.  ``stop``: whether claimed
+        members are removed, too, of a flow that was cancelled.
+
+        Raises ``NothingDone``, ``Unknown``; then somebody has to try again.
         """
         count = 0
         while True:
-            decided = yield from self.decide(OpenHeld(queue, flow, outcome, stop))
+            decided = yield from self.decide(OpenHeld(queue, flow, outcome, life, stop))
             count += decided.reply.opened
             if not decided.reply.more:
                 return count
@@ -266,15 +272,22 @@ class Flowing(Deciding):
         Return what home says: nothing may be pushed unless its stage takes members, and the queue is among its legs.
         """
         home, leg = home_of(flow), Policy.IS_LEG.value
-        begun: SteerReply = yield At(queue, self.steer(queue, flow, "begin", keep_ms=keep_ms, policy=leg))
-        told: SteerReply = yield At(home, self.steer(home, flow, "join", leg=queue))
-        look = _look(told)
-        if look.stage in (Stage.UNKNOWN, Stage.ENDED):
-            outcome = (look.outcome or CANCELLED).decode()
-            yield At(queue, self.open_held(queue, flow, outcome=outcome))
-        elif queue in look.legs and begun.now.decode() == Stage.ENDED:
-            yield At(queue, self.steer(queue, flow, "again", keep_ms=keep_ms, policy=leg))
-        return look
+        look = _look((yield At(home, self.steer(home, flow, "look"))))
+        if not look.stage.takes_members:
+            return look
+        for _ in range(ROUNDS):
+            begin = self.steer(queue, flow, "begin", keep_ms=keep_ms, policy=leg, life=look.life)
+            begun: SteerReply = yield At(queue, begin)
+            if begun.life == look.life:
+                break
+            yield At(queue, self.open_held(queue, flow, outcome=CANCELLED.decode(), life=begun.life))
+        told = _look((yield At(home, self.steer(home, flow, "join", leg=queue, life=look.life))))
+        if told.stage.takes_members and told.life == look.life and begun.life == look.life:
+            return told
+        outcome = (told.outcome or CANCELLED) if told.life == look.life else CANCELLED
+        if told.stage is Stage.ENDED or told.life != look.life:
+            yield At(queue, self.open_held(queue, flow, outcome=outcome.decode(), life=look.life))
+        return told._replace(legs=())
 
     def tend_flow(self, queue: str, flow: str, *, stop: bool = False) -> Tending[Look]:
         """End a flow if that is due, and open what is held for it in all of its queues; return what was found.
@@ -282,9 +295,18 @@ class Flowing(Deciding):
         ``queue``: where the flow was found; home need not name it as a leg, if the client that began it has died.
         ``stop``: whether claimed members are removed, too, of a flow that was cancelled.
         """
+        home = home_of(flow)
+        found: SteerReply | None = None
+        if queue != home:
+            found = yield At(queue, self.steer(queue, flow, "look"))  # before home, which begins before its legs
         look = yield from self.end_flow(flow, stop=stop)
-        if look.stage in (Stage.UNKNOWN, Stage.ENDED) and queue != home_of(flow) and queue not in look.legs:
-            yield At(queue, self.open_held(queue, flow, outcome=(look.outcome or CANCELLED).decode(), stop=stop))
+        if found and found.now.decode() != Stage.UNKNOWN and queue not in look.legs:
+            is_its_own = found.life == look.life
+            if not is_its_own or look.stage is Stage.ENDED:
+                outcome = look.outcome if is_its_own else CANCELLED
+                yield At(queue, self.open_held(queue, flow, outcome=outcome.decode(), life=found.life, stop=stop))
+        elif look.stage is Stage.UNKNOWN and look.kinds & {Kind.HELD, Kind.HELD_FOR_FAILURE}:
+            yield At(home, self.open_held(home, flow, outcome=CANCELLED.decode(), life=look.life, stop=stop))
         return look
 
     def end_flow(self, flow: str, *, stop: bool = False) -> Tending[Look]:
@@ -316,7 +338,7 @@ class Flowing(Deciding):
             ended: SteerReply = yield At(home, self.steer(home, flow, "end", stamp=seen.stamp, remaining=remaining))
             if ended.now.decode() == Stage.ENDED:
                 yield from self.open_all(flow, ended, stop=stop)
-                return Look(Stage.ENDED, ended.outcome, kinds, look.legs)
+                return Look(Stage.ENDED, ended.outcome, kinds, look.legs, look.life)
         return look
 
     def ask_legs(self, flow: str, look: Look) -> Tending[tuple[Sequence[Asked], bool]]:
@@ -350,7 +372,7 @@ class Flowing(Deciding):
         home, outcome = home_of(flow), ended.outcome.decode()
         legs = [leg.decode() for leg in ended.legs]
         for leg in legs:
-            yield At(leg, self.open_held(leg, flow, outcome=outcome, stop=stop))
+            yield At(leg, self.open_held(leg, flow, outcome=outcome, life=ended.life, stop=stop))
         yield At(home, self.open_held(home, flow, stop=stop))
         if legs:
             yield At(home, self.steer(home, flow, "close"))
@@ -371,7 +393,8 @@ class Flowing(Deciding):
 
 def _look(reply: SteerReply) -> Look:
     stage, legs = Stage(reply.now.decode()), [leg.decode() for leg in reply.legs]
-    return Look(stage, reply.outcome, frozenset(reply.kinds.decode()), legs)
+    life = 0 if stage is Stage.UNKNOWN else reply.life
+    return Look(stage, reply.outcome, frozenset(reply.kinds.decode()), legs, life)
 
 
 def _asked(replies: Sequence[MembersReply], kinds: Iterable[str]) -> Asked:

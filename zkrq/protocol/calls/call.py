@@ -298,6 +298,11 @@ class Decision(Call[R]):
     """Whether what it removes may have payloads, which are dropped later."""
 
     @property
+    def needs_replicas(self) -> bool:
+        """Whether it is only decided where pushes are taken: what is pushed later rests on it."""
+        return False
+
+    @property
     def fenced(self) -> str:
         """Owner that every server refuses from then on, or empty."""
         return ""

@@ -14,8 +14,8 @@ class SteerReply(NamedTuple):
 
     ``stamp``: how often members have come to life, and legs were joined.  ``outcome``: of a flow that has ended, else
     empty.  ``kinds``: letters of what is left of it here (``flows.Kind``).  ``policy``: letters (``flows.Policy``).
-    ``is_closed``: whether it has ended and nothing is left to open.  ``legs``: further queues in which it has members,
-    as long as it is not closed.
+    ``is_closed``: whether it has ended and nothing is left to open.  ``life``: when it has begun at home.
+    ``legs``: further queues in which it has members, as long as it is not closed.
     """
 
     before: bytes
@@ -25,6 +25,7 @@ class SteerReply(NamedTuple):
     kinds: bytes
     policy: bytes
     is_closed: bool
+    life: int
     legs: Sequence[bytes]
     records: Records
 
@@ -35,8 +36,9 @@ class Steer(Trimming[SteerReply]):
 
     ``verb``: one of those in ``flows.MOVES``.  ``stamp``: under which ``end`` counts.  ``keep_ms``: milliseconds for
     which the outcome of a flow that begins is kept; ``policy``, ``deadline_ms``: of one that begins, 0: it has none.
-    ``leg``: the queue that ``join`` names.  ``remaining``: letters of what is left in the legs, for ``end``, and, after
-    commas, how many members were acked, are dead and were removed otherwise.
+    ``leg``: the queue that ``join`` names.  ``life``: of the flow, for ``join``, and where a leg begins; 0: of any.
+    ``remaining``: letters of what is left in the legs, for ``end``, and, after commas, how many members were acked, are
+    dead and were removed otherwise.
     """
 
     script: ClassVar[str] = "flow"
@@ -49,8 +51,13 @@ class Steer(Trimming[SteerReply]):
     policy: str = ""
     deadline_ms: int = 0
     leg: str = ""
+    life: int = 0
     remaining: str = ""
     trim: bool = False
+
+    @property
+    def needs_replicas(self) -> bool:
+        return self.verb in ("begin", "join")
 
 
 class Left(NamedTuple):
@@ -98,14 +105,15 @@ class OpenHeld(Trimming[OpenReply]):
     """Queue what is held for a flow that has ended, or remove it, as the outcome says; remove queued members of one
     that is failing, or was cancelled.
 
-    ``outcome``: of the flow, if this is a leg of it; empty: the flow's home is here.  ``stop``: whether claimed members
-    are removed, too, of a flow that was cancelled.
+    ``outcome``: of the flow, if this is a leg of it; empty: the flow's home is here.  ``life``: of that flow.
+    ``stop``: whether claimed members are removed, too, of a flow that was cancelled.
     """
 
     script: ClassVar[str] = "flow_open"
     queue: str
     flow: str
     outcome: str = ""
+    life: int = 0
     stop: bool = False
     trim: bool = False
 

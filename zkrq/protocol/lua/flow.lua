@@ -1,20 +1,22 @@
 #!lua flags=allow-oom
 -- purpose: decide about a flow itself (_flows.lua): a record of the queue has it, and is replicated like an item's.  At home that is
 -- all of the flow, in another queue which has members a leg of it.
--- verb: begin; again: the same, also of a leg that has ended, in an earlier flow of this name; open: its maker keeps it so;
+-- verb: begin; open: its maker keeps it so;
 -- join: home names a leg; live: members came to life in a leg; seal: nothing is pushed into it from now on but by decisions, each of
 -- which raises its stamp; look: nothing changes, but that a flow fails whose deadline has passed, or whose maker is gone; fail:
 -- its queued members are cancelled, and it ends when the claimed ones have ended; end: it is done, or has failed, if it is sealed or
 -- failing, this is its stamp, and nothing lives here; cancel; finish: it is done, whatever is left; close: all that was held for its
 -- end was opened, in all of its legs.  A verb that does not fit the flow's stage changes nothing.
+-- life: when the flow has begun at home, by its server's clock in milliseconds: so a leg of an earlier flow of this name is told
+-- from one of this; 0: whatever it is, and for home, which says it.
 -- keep_ms: for how long the outcome of a flow that begins is kept.  policy, deadline_ms: see _flows.lua; 0: it has none.
 -- leg: the queue that home names.  remaining: letters of what is left in other legs, for end, and how many members were acked, are dead
 -- and were removed otherwise, after commas.
 -- before, now: U unknown, O open, S sealed, F failing, E ended.  outcome: of one that has ended.  kinds: what is left of it here.
 -- is_closed: 1 if it has ended, and nothing is left to open.
 -- KEYS: server queues records payloads ready scheduled members groups claimed holdings dead recent tombstones keys expiring notes lead
--- ARGV: epoch generation queue put_window_ms trim flow verb stamp keep_ms policy deadline_ms leg remaining
--- reply: OK before now stamp outcome kinds policy is_closed [leg; queues] [id record notes since; of the record]
+-- ARGV: epoch generation queue put_window_ms trim flow verb stamp keep_ms policy deadline_ms leg life remaining
+-- reply: OK before now stamp outcome kinds policy is_closed life [leg; queues] [id record notes since; of the record]
 -- reply: NOTINSYNC generation
 -- reply: STALE epoch
 
@@ -29,6 +31,7 @@ local function begin(r, _, given)
   drop_own(r, 1, 1)
   set(r, 1, 1, string.byte('P'), 0)
   r.rows, r.row_owners = '', {} -- of an earlier flow of this name
+  r.pushed_at = given.life > 0 and given.life or now_ms
   local policy, deadline_ms = given.policy, tonumber(given.deadline_ms)
   if deadline_ms > 0 then policy, r.due = policy .. 'd', now_us + 1000 * deadline_ms end
   if not string.find(policy, 'l', 1, true) then set_own(r, 1, now_us + 1000 * OPEN_MS, 0) end
@@ -50,6 +53,7 @@ local function raise_stamp(r, says)
 end
 
 local function join(r, says, given)
+  if given.life > 0 and given.life ~= r.pushed_at then return end
   if string.find(' ' .. says.legs .. ' ', ' ' .. given.leg .. ' ', 1, true) then return end
   if select(2, string.gsub(says.legs, '%S+', '')) >= LEGS_MAX then return end
   says.legs = says.legs == '' and given.leg or says.legs .. ' ' .. given.leg
@@ -86,7 +90,7 @@ local function close(r, _, given)
 end
 
 -- By stage: what each verb does, and which ones are nothing but a look.
-VERBS.U = {begin = begin, again = begin}
+VERBS.U = {begin = begin}
 VERBS.O = {
   open = function(r)
     if not own_of(r, 1) then return end
@@ -101,15 +105,15 @@ VERBS.S = {
 VERBS.F = {live = raise_stamp, ['end'] = finish_by_itself, cancel = finish_as('cancelled'), finish = finish_as('done')}
 VERBS.E = {
   close = close,
-  again = function(r, says, given)
-    if r.states ~= 'P' then begin(r, says, given) end
+  begin = function(r, says, given)
+    if r.states ~= 'P' and given.life > 0 and given.life ~= r.pushed_at then begin(r, says, given) end
   end,
 }
 
-local function operation(queue, put_window_ms, trim, flow, verb, stamp, keep_ms, policy, deadline_ms, leg, remaining)
+local function operation(queue, put_window_ms, trim, flow, verb, stamp, keep_ms, policy, deadline_ms, leg, life, remaining)
   local known, before = flows.stage_of(flow)
   local given = {id = flows.id(flow), kinds = flows.kinds(flow), stamp = tonumber(stamp), keep_ms = keep_ms, policy = policy,
-    deadline_ms = deadline_ms, leg = leg, remaining = remaining}
+    deadline_ms = deadline_ms, leg = leg, life = tonumber(life), remaining = remaining}
   local says = known and known.states == 'P' and flows.read(known) or nil
   local is_late = (before == 'O' or before == 'S') and flows.is_late(known, says)
   local act = VERBS[before][is_late and verb ~= 'cancel' and verb ~= 'finish' and 'fail' or verb]
@@ -123,5 +127,5 @@ local function operation(queue, put_window_ms, trim, flow, verb, stamp, keep_ms,
   commit()
   if trim == '1' and removals > 0 then trim_tombstones(tonumber(put_window_ms), 2 * removals) end
   return {'OK', before, now, now ~= 'E' and says.stamp or 0, outcome, given.kinds, says.policy, now == 'E' and not is_running and 1 or 0,
-    legs, decisions()}
+    r and r.pushed_at or 0, legs, decisions()}
 end

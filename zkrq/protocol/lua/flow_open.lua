@@ -2,19 +2,21 @@
 -- purpose: decide that what is held for a flow that has ended is queued, or removed, as its outcome says; some at a time.
 -- The state of these items moves, so clients that do this together open each once.  Queued members of a flow that is failing, or
 -- was cancelled, are removed.
--- outcome: of the flow, if this is a leg, which has ended then; empty: as home says here.
+-- outcome: of the flow, if this is a leg, which has ended then; empty: as home says here.  life: as in flow.lua; a leg of another
+-- flow of this name stays as it is.
 -- stop: 1 to remove claimed members, too, of a flow that was cancelled.
 -- opened: number of items of this call.  more: 1 if others may be held.  A flow without legs, and a leg, is closed with the last one.
 -- KEYS: server records payloads ready scheduled members groups claimed holdings dead recent tombstones keys expiring notes lead waiting
--- ARGV: epoch generation put_window_ms trim flow outcome stop
+-- ARGV: epoch generation put_window_ms trim flow outcome life stop
 -- reply: OK opened more [id record notes since; of each item, and of the flow]
 -- reply: NOTINSYNC generation
 -- reply: STALE epoch
-local function operation(put_window_ms, trim, flow, outcome, stop)
+local function operation(put_window_ms, trim, flow, outcome, life, stop)
   local HELD_MAX = 100 -- items opened, or bundles of which members are removed, in one call
   local OPENS = {done = '[TA]', failed = '[FA]'} -- by outcome: letters of what is queued (flows.held_for)
   local r, stage = flows.stage_of(flow)
   local is_leg = outcome ~= ''
+  if is_leg and stage ~= 'U' and r.pushed_at ~= tonumber(life) then return {'OK', 0, 0, {}} end
   local says = r and r.states == 'P' and flows.read(r)
   if stage == 'E' then
     outcome = flows.outcome(r)
