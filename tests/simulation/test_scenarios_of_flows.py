@@ -229,6 +229,55 @@ async def test_a_member_that_comes_into_a_leg_after_the_end_goes_again(stage: St
 
 
 @scenario()
+async def test_home_is_told_of_a_member_that_some_servers_have_taken_before_the_primary_decides(stage: Stage) -> None:
+    """They had not heard yet that the leg is sealed.  One of them may leave before it is asked what lives there."""
+    near, far = await stage.enter("near"), await stage.enter("far")
+    maker, flow = Maker(near), far.queue.flow("f")
+    await far.do(flow.begin())
+    other = far.cluster.queue(OTHER)
+    await far.do(flow.push("a", queue=other))
+    await maker.steer("seal")
+    seen = await maker.run(OPERATIONS.steer(maker.queue, maker.flow, "look"))
+    leading = stage.view.primary(OTHER)
+    stage.cut(near, *[id for id in stage.view.members if id != leading])
+    near.begin(maker.run(OPERATIONS.steer(OTHER, maker.flow, "seal"), OTHER))
+    await asyncio.sleep(HANGS / 2)
+    stage.drop(near)
+    await far.do(flow.push("b", queue=other))
+    told = await Maker(far).run(OPERATIONS.steer(maker.queue, maker.flow, "look"))
+    assert told.stamp > seen.stamp
+
+
+@scenario()
+async def test_a_member_that_is_redriven_in_a_leg_while_others_are_asked_holds_the_flow_up(stage: Stage) -> None:
+    """Home does not know of it: the leg is looked at again."""
+    near = await stage.enter("near")
+    maker = Maker(near)
+    await maker.steer("begin")
+    await maker.join()
+    await maker.follow("undo", opens=Opens.FAILURE)
+    await maker.push("b", OTHER)
+    await maker.steer("seal")
+    other = near.cluster.queue(OTHER)
+    claim = await near.do(other.pop_one(timeout=20))
+    assert claim
+    await near.do(claim.bury("why"))
+    tending, result = OPERATIONS.end_flow(maker.flow), None
+    has_redriven = False
+    with pytest.raises(StopIteration) as ended:
+        while True:
+            at = tending.send(result)
+            is_asked = getattr(at.operation, "__name__", "") == "ask_servers" and at.queue == OTHER
+            result = await maker.run(at.operation, at.queue)
+            if is_asked and not has_redriven:
+                has_redriven = True
+                await near.do(other.redrive())
+    assert ended.value.value.stage is Step.SEALED
+    await ack(near, other, "b")
+    assert (await maker.end()).outcome == DONE
+
+
+@scenario()
 async def test_a_leg_that_home_does_not_name_ends_as_home_has(stage: Stage) -> None:
     near = await stage.enter("near")
     maker = Maker(near)

@@ -151,6 +151,8 @@ class Pusher(Generic[T]):
         except PrimaryDecides:
             self._note_refusal({call.options.flow for call in calls})
             return await self._send_home(calls, decided=True)
+        if pushes.why is not None:  # some servers had taken it, others left it to the primary
+            self._note_refusal({call.options.flow for call in calls})
         if not pushes.exceptional:
             copies = pushes.replicas
             return [_receipt_of((call.id, copies, False, False, True, ())) for call in calls]
@@ -283,6 +285,8 @@ class Pusher(Generic[T]):
             if isinstance(error, OutcomeUnknown):
                 error.ids = tuple(itertools.chain.from_iterable(chunk.ids))
             return [[error] * len(ids) for ids in chunk.ids]
+        if pushes.why is not None:
+            self._note_refusal({chunk.options.flow})
         return [results_of(pushes, at, ids, causes, are_named=False) for at, ids in enumerate(chunk.ids)]
 
     def encode(self, item: T) -> bytes:

@@ -155,6 +155,8 @@ class Sender:
                         self.learn(pushes.why)
                 else:
                     pushes = await target.replicas.push_plain(self._queue, puts, map_number=map_number, confirm=confirm)
+                    if pushes.why is not None:  # some servers had taken it, others left it to the primary
+                        refused(group)
             except MapChanged:
                 changed.add(map_number)
                 return group
