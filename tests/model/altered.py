@@ -239,8 +239,7 @@ class AlteredOperations(Altered, Operations):
 
     def ask_legs(self, flow: str, look: Look) -> Tending[tuple[Sequence[Asked], bool]]:
         self._is_failing = look.stage is Stage.FAILING
-        found, has_moved = yield from super().ask_legs(flow, look)
-        return found, has_moved and Rule.LEGS_ARE_LOOKED_AT_AGAIN in self.on
+        return (yield from super().ask_legs(flow, look))
 
     def ask_servers(self, queue: str, flow: str) -> Operation[Asked]:
         if Rule.FLOW_ASKS_ALL not in self.on:

@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 
 from tests.model.bundle import CLAIMED, DEAD, NEVER_US, Draft, unpack
 from tests.model.consumers import Consumer
-from tests.model.content import QUEUE, Item, flow_id, stage_of
+from tests.model.content import QUEUE, Item, flow_id, place_of, stage_of
 from tests.model.membership import PAUSE, Steps
 from tests.model.process import Process
 from tests.model.promises import Broken, Promise
@@ -141,10 +141,13 @@ class Flowing(Client):
         flow = self.world.ledger.flow
         if flow.outcome not in (DONE, FAILED) or not flow.is_judged:
             return
+        # A redrive after a failure says so, and is delivered.
+        redriven = {place_of(item)[0] for item in self.world.ledger.redriven if flow.outcome == FAILED}
         worlds = [hand.world for hand in self.hands.values()]
         for server in [each.servers[id] for each in worlds for id in each.view.members if each.in_sync(id)]:
             id, records = server.id, server.records
-            if living := [each for each, record in records.items() if is_living(record) and flow.counts_for(each)]:
+            living = [each for each, record in records.items() if is_living(record) and flow.counts_for(each)]
+            if living := [each for each in living if each not in redriven]:
                 raise Broken(Promise.FLOW_EARLY, f"{living} on {id} after the end")
             missed = [each for each, record in records.items() if is_missed(each, record) and flow.counts_for(each)]
             if flow.outcome == DONE and missed:
@@ -415,7 +418,8 @@ class Ender(Flowing):
 
     def end(self) -> Steps[Look]:
         """Raises ``Failure``."""
-        look = yield from self.tend(self.operations.tend_flow(self.place(), FLOW))
+        found = self.place() if Rule.ENDED_STAYS_DUE in self.on else HOME
+        look = yield from self.tend(self.operations.tend_flow(found, FLOW))
         self.told(look.stage, look.outcome)
         if look.stage is Stage.ENDED and look.outcome == DONE and Rule.OPENING_MOVES_THE_STATE not in self.on:
             number = 90 + self.world.below(9)
@@ -452,7 +456,7 @@ class LastEnder(Ender):
         if look.stage is Stage.OPEN:
             yield from self.steer("seal")
             look = yield from self.end()
-        if self.world.leg:
+        if self.world.leg and Rule.ENDED_STAYS_DUE in self.on:
             yield from self.tend(self.operations.tend_flow(LEG, FLOW))
         if look.stage is Stage.SEALED and Kind.LIVING not in look.kinds:
             self.world.ledger.flow.is_judged = False  # an operator says that it is done

@@ -477,11 +477,6 @@ class Rule(Said):
         "each leg is sealed before its servers are asked",
         "a server takes a plain push of a member after it was asked",
     )
-    LEGS_ARE_LOOKED_AT_AGAIN = (
-        0,
-        "each leg is looked at again after all were asked",
-        "what a redrive or a scrub brought to life there has raised the stamp of that leg alone",
-    )
     PUSH_NAMES_ITS_MAP = (
         0,
         "a push is placed by a shard map, and sent only under a view that asks for no newer one",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.model.explore import Findings, explore, explore_together
-from tests.model.kinds import FLOW_RULES
+from tests.model.kinds import FLOW_RULES, LEG_RULES
 from tests.model.promises import Promise
 from tests.model.rules import Rule
 
@@ -26,6 +26,17 @@ KNOWN = {
     Rule.LOOKS_END_WHAT_IS_DUE: (1, Promise.NOTHING_FOLLOWS),
 }
 """A seed in which each rule is missed, and the promise that is broken then."""
+
+
+KNOWN_OF_LEGS = {
+    Rule.FAILING_WAITS: (31, Promise.FLOW_EARLY),
+    Rule.ENDED_STAYS_DUE: (1, Promise.NOTHING_FOLLOWS),
+    Rule.HOME_NAMES_ITS_LEGS: (17, Promise.FLOW_EARLY),
+    Rule.LEG_RAISES_HOMES_STAMP: (245, Promise.FLOW_EARLY),
+    Rule.SEAL_IS_EVERYWHERE: (125, Promise.FLOW_EARLY),
+    Rule.LEGS_ARE_SEALED: (85, Promise.FLOW_EARLY),
+}
+"""The same where the flow has members in two queues."""
 
 
 @pytest.fixture(scope="module")
@@ -49,7 +60,29 @@ def test_without_a_rule_of_flows_a_promise_is_broken(rule: Rule) -> None:
     assert not explore([seed], flows=True).broken
 
 
+@pytest.fixture(scope="module")
+def legs() -> Findings:
+    return explore(SCHEDULES[:40], legs=True)
+
+
+def test_no_promise_is_broken_with_flows_of_two_queues(legs: Findings) -> None:
+    assert not legs.broken, legs.first
+
+
+@pytest.mark.parametrize("what", ["sealed", "ended", "opened", "flows checked", "members decided"])
+def test_flows_of_two_queues_are_made_and_end(what: str, legs: Findings) -> None:
+    assert legs.counts[what] >= len(SCHEDULES[:40]) // 10
+
+
+@pytest.mark.parametrize("rule", LEG_RULES, ids=lambda rule: rule.label)
+def test_without_a_rule_of_legs_a_promise_is_broken(rule: Rule) -> None:
+    seed, promise = KNOWN_OF_LEGS[rule]
+    assert explore([seed], off=[rule], legs=True).violations.keys() == {promise}
+    assert not explore([seed], legs=True).broken
+
+
 @pytest.mark.chaos
-def test_no_promise_is_broken_in_many_schedules_with_flows() -> None:
-    findings = explore_together(range(20_000), jobs=JOBS, flows=True)
+@pytest.mark.parametrize("kind", ["flows", "legs"])
+def test_no_promise_is_broken_in_many_schedules_with_flows(kind: str) -> None:
+    findings = explore_together(range(20_000), jobs=JOBS, flows=True, legs=kind == "legs")
     assert not findings.broken, findings.first

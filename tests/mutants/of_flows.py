@@ -98,6 +98,22 @@ MUTANTS: tuple[Mutant, ...] = (
         _SCRIPTS,
     ),
     Mutant(
+        "flow-looks-at-its-legs-once",
+        "zkrq/protocol/flows.py",
+        "has_moved = has_moved or told.stamp != stamps[leg]",
+        "has_moved = False",
+        "what came to life in a leg while others were asked holds the flow up",
+        _SCENARIOS,
+    ),
+    Mutant(
+        "leg-of-an-earlier-flow-ends-that-of-the-next",
+        LUA + "flow_open.lua",
+        "if is_leg and stage ~= 'U' and r.pushed_at ~= tonumber(life) then return {'OK', 0, 0, {}} end",
+        "",
+        "only what is told of the flow of a leg ends it",
+        _SCRIPTS,
+    ),
+    Mutant(
         "failing-flow-takes-members",
         LUA + "_flows.lua",
         "return stage == 'O' or stage == 'S'\n  end\n\n  -- Return the outcome",

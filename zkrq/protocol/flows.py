@@ -275,14 +275,16 @@ class Flowing(Deciding):
         look = _look((yield At(home, self.steer(home, flow, "look"))))
         if not look.stage.takes_members:
             return look
+        life = 0
         for _ in range(ROUNDS):
             begin = self.steer(queue, flow, "begin", keep_ms=keep_ms, policy=leg, life=look.life)
             begun: SteerReply = yield At(queue, begin)
-            if begun.life == look.life:
+            life = begun.life
+            if life == look.life:
                 break
-            yield At(queue, self.open_held(queue, flow, outcome=CANCELLED.decode(), life=begun.life))
+            yield At(queue, self.open_held(queue, flow, outcome=CANCELLED.decode(), life=life))
         told = _look((yield At(home, self.steer(home, flow, "join", leg=queue, life=look.life))))
-        if told.stage.takes_members and told.life == look.life and begun.life == look.life:
+        if told.stage.takes_members and told.life == look.life == life:
             return told
         outcome = (told.outcome or CANCELLED) if told.life == look.life else CANCELLED
         if told.stage is Stage.ENDED or told.life != look.life:
