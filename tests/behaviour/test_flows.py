@@ -12,6 +12,7 @@ import zkrq
 from tests.behaviour.conftest import Connect, PassTime
 from tests.behaviour.helpers import is_empty, working
 from tests.harness import HANG, settled, take
+from zkrq.base.flows import FlowName
 from zkrq.client.flow_ends import Ends
 from zkrq.client.flows import Lives
 from zkrq.client.inner import client_of
@@ -506,7 +507,15 @@ async def test_a_push_of_which_home_may_not_know_is_repeated(
         with pytest.raises(zkrq.OutcomeUnknown, match="may not know of it") as caught:
             await flow.push("c", queue=other, id="mine")
     assert caught.value.ids == ("mine",)
+    told, tell = list[FlowName](), Lives.tell
+
+    def note(self: Lives, flow: FlowName) -> Any:
+        told.append(flow)
+        return tell(self, flow)
+
+    monkeypatch.setattr(Lives, "tell", note)
     assert (await flow.push("c", queue=other, id="mine")).new is False
+    assert told, "home knows of it now"
     assert (await flow.status()).left == 3
 
 

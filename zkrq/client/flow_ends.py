@@ -12,7 +12,8 @@ import itertools
 import logging
 from collections import defaultdict
 from contextlib import suppress
-from typing import TYPE_CHECKING, NamedTuple, TypeVar, Unpack
+from functools import partial
+from typing import TYPE_CHECKING, Generic, NamedTuple, TypeVar, Unpack
 
 from zkrq.base.errors import Closed, OutcomeUnknown, Unavailable, ZkrqError, own
 from zkrq.base.events import FlowClosed, FlowStuck
@@ -23,7 +24,7 @@ from zkrq.protocol.flows import Figures, Kind, Look, Stage
 from zkrq.protocol.operations import OPERATIONS
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Awaitable, Callable, Mapping
 
     from zkrq.base.events import Events
     from zkrq.base.tasks import Tasks
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
     from zkrq.protocol.flows import Tending, Terms
 
 T = TypeVar("T")
+K = TypeVar("K")
 
 FIRST_PAUSE, LAST_PAUSE = 0.05, 2.0
 """Seconds between two looks of a caller that waits for the end of a flow: more from look to look."""
@@ -85,6 +87,40 @@ class Rest(NamedTuple):
         return Rest(now + self.pause, min(LAST_REST, 2 * self.pause))
 
 
+class Shared(Generic[K, T]):
+    """Do things once at a time for all who ask for the same; an error is told to each of them."""
+
+    def __init__(self, tasks: Tasks) -> None:
+        self._tasks = tasks
+        self._running = dict[K, asyncio.Task[T | ZkrqError]]()
+
+    async def do(self, key: K, act: Callable[[], Awaitable[T]], name: str, *, anew: bool = False) -> T:
+        """Do it, or wait for the one who does.  ``anew``: only for one who began after this call.  Raises what ``act``
+        does."""
+        if anew and key in self._running:
+            await asyncio.wait([self._running[key]])
+        running = self._running.get(key)
+        if running is None or running.done():
+            running = self._running[key] = self._tasks.start(_told(act), name)
+            running.add_done_callback(partial(self._forget, key))
+        result = await asyncio.shield(running)
+        if isinstance(result, ZkrqError):
+            raise own(result)
+        return result
+
+    def _forget(self, key: K, task: asyncio.Task[T | ZkrqError]) -> None:
+        if self._running.get(key) is task:
+            del self._running[key]
+
+
+async def _told(act: Callable[[], Awaitable[T]]) -> T | ZkrqError:
+    """Return an error as a result: it belongs to those who wait, and is not logged."""
+    try:
+        return await act()
+    except ZkrqError as error:
+        return error
+
+
 class Ends:
     """End the flows that this client looks at."""
 
@@ -93,7 +129,7 @@ class Ends:
         self._tasks = tasks
         self._events = events
         self._cluster = cluster
-        self._looks = dict[tuple[FlowName, str, bool], asyncio.Task[Look | ZkrqError]]()
+        self._looks = Shared[tuple[FlowName, str, bool], Look](tasks)
         self._soon = dict[FlowName, asyncio.Task[None]]()
         """Flows that are looked at after a pause."""
         self._rests = dict[FlowName, Rest]()
@@ -141,24 +177,9 @@ class Ends:
         way may have missed what was decided just now.  Raises as ``drive``.
         """
         asked = flow, queue or flow.queue, stop
-        while anew and asked in self._looks:
-            await asyncio.wait([self._looks[asked]])
-        if asked not in self._looks:
-            task = self._looks[asked] = self._tasks.start(self._look(*asked), f"end {flow}")
-            task.add_done_callback(lambda _: self._looks.pop(asked, None))
-        found = await asyncio.shield(self._looks[asked])
-        if isinstance(found, ZkrqError):
-            raise own(found)
-        return found
+        return await self._looks.do(asked, partial(self._look, *asked), f"end {flow}", anew=anew)
 
-    async def _look(self, flow: FlowName, queue: str, stop: bool) -> Look | ZkrqError:
-        """Look, for all who have asked for it; an error is theirs."""
-        try:
-            return await self._look_once(flow, queue, stop)
-        except ZkrqError as error:
-            return error
-
-    async def _look_once(self, flow: FlowName, queue: str, stop: bool) -> Look:
+    async def _look(self, flow: FlowName, queue: str, stop: bool) -> Look:
         found = await self.drive(flow, OPERATIONS.tend_flow(queue, flow.key, stop=stop))
         if found.stage in (Stage.UNKNOWN, Stage.ENDED):
             self._forget(flow)
@@ -171,7 +192,11 @@ class Ends:
         if flow not in self._soon:
             with suppress(Closed):
                 task = self._soon[flow] = self._tasks.start(self._rest_and_look(flow, queue), f"look at {flow}")
-                task.add_done_callback(lambda _: self._soon.pop(flow, None))
+                task.add_done_callback(partial(self._forget_soon, flow))
+
+    def _forget_soon(self, flow: FlowName, task: asyncio.Task[None]) -> None:
+        if self._soon.get(flow) is task:
+            del self._soon[flow]
 
     async def _rest_and_look(self, flow: FlowName, queue: str) -> None:
         now = asyncio.get_running_loop().time()
@@ -208,7 +233,11 @@ class Ends:
             self._stuck.pop(flow, None)
         elif flow not in self._stuck and found.kinds & {Kind.DEAD, Kind.MISSED}:
             self._stuck[flow] = None
-            status = await self.read(flow)
+            try:
+                status = await self.read(flow)
+            except ZkrqError:
+                self._stuck.pop(flow, None)  # the next look tells it
+                return
             told = FlowStuck(self._cluster, flow.queue, flow.name, status.dead, status.missed)
             self._events.tell(told, logging.WARNING)
 

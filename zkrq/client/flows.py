@@ -18,7 +18,7 @@ from zkrq.base.errors import ConfigError, ContradictsOrder, FlowEnded, OutcomeUn
 from zkrq.base.flows import FlowName, FlowState, FlowStatus, Policy
 from zkrq.base.meant import unknown_option
 from zkrq.base.tasks import Rounds
-from zkrq.client.flow_ends import state_of
+from zkrq.client.flow_ends import Shared, state_of
 from zkrq.client.queue import Queue, parts_of
 from zkrq.operations.push import PUSH, PushOptions, RepeatedOptions
 from zkrq.producing.options import Options, read_options
@@ -65,7 +65,7 @@ class Flows:
         self._tasks = tasks
         self._find = find
         self._joined = dict[tuple[FlowName, str], None]()
-        self._joining = dict[tuple[FlowName, str], asyncio.Task[ZkrqError | None]]()
+        self._joining = Shared[tuple[FlowName, str], None](tasks)
         self._lives = Lives(ends, tasks)
         self._last = FlowName("", ""), Options()
         self._open = dict[FlowName, ReferenceType[object]]()
@@ -228,7 +228,8 @@ class Flows:
         self, flow: FlowName, parts: QueueParts[Any], item: Any, options: PushOptions, given: Options
     ) -> Receipt:
         receipt = await self._into_leg(flow, parts.name, partial(_push, parts, item, options, given))
-        if receipt.new is not False and parts.pusher.is_decided_about(given, options.get("id")):
+        # Also of an item that is known: the call that pushed it may not have told home.
+        if not receipt.duplicate and parts.pusher.is_decided_about(given, options.get("id")):
             await self._tell_home(flow, parts, [receipt.id])
         return receipt
 
@@ -283,19 +284,8 @@ class Flows:
 
     async def _join(self, flow: FlowName, queue: str) -> None:
         """Make a queue a leg of a flow: once for all pushes that wait for it."""
-        if (flow, queue) not in self._joining:
-            task = self._tasks.start(self._try_to_join(flow, queue), f"join queue {queue} to {flow}")
-            self._joining[flow, queue] = task
-            task.add_done_callback(lambda _: self._joining.pop((flow, queue), None))
-        if error := await asyncio.shield(self._joining[flow, queue]):
-            raise own(error)
-
-    async def _try_to_join(self, flow: FlowName, queue: str) -> ZkrqError | None:
-        try:
-            await self._join_once(flow, queue)
-        except ZkrqError as error:
-            return error
-        return None
+        key = flow, queue
+        await self._joining.do(key, partial(self._join_once, flow, queue), f"join queue {queue} to {flow}")
 
     async def _join_once(self, flow: FlowName, queue: str) -> None:
         await self._register.enter(queue)
