@@ -228,11 +228,13 @@ async def _kill_workers(stage: _Stage, recorder: Recorder) -> None:
 
 
 async def _kill_primaries(stage: _Stage, cluster: Cluster, recorder: Recorder) -> None:
-    """Kill the primary of a queue, in a shard that is whole."""
+    """Kill the primary of a queue, in one of the shards, whichever other servers are out of sync."""
     while True:
         await asyncio.sleep(stage.plan.kill_primary)
-        shard = cluster.shards[stage.chance.choice(SHARDS)]
-        name = shard.view.primary(stage.chance.choice([*QUEUES, AFTER]))
+        view = cluster.shards[stage.chance.choice(SHARDS)].view
+        if view is None:  # none of its servers is reached for the moment
+            continue
+        name = view.primary(stage.chance.choice([*QUEUES, AFTER]))
         server = next(each for each in stage.servers.redis if each.name == name)
         recorder.note(Kind.FAULT_BEGUN, detail=name)
         await server.kill()
