@@ -217,6 +217,28 @@ async def test_what_is_held_has_no_delay(queue: Queue, option: Any) -> None:
     assert await queue.pop_one(timeout=0) is None
 
 
+async def test_a_maker_that_comes_again_repeats_its_pushes_by_name(
+    cluster: zkrq.Cluster, queue: Queue, name: str
+) -> None:
+    other = cluster.queue(f"{name}-other")
+    for delivery in range(3):
+        async with queue.flow("order-7") as flow:
+            receipts = [await flow.push("price", name="a"), await flow.push("stock", queue=other, name="a:b")]
+        assert [receipt.id for receipt in receipts] == ["order-7.a", "order-7.a:b"]
+        assert [receipt.new for receipt in receipts] == [not delivery] * 2
+        if delivery == 1:
+            await (await take(queue)).ack()
+    assert await is_held(queue)
+    with pytest.raises(zkrq.ConfigError, match="exclude each other"):
+        await flow.push("b", name="b", id="c")
+    with pytest.raises(zkrq.ConfigError, match="name is 'b/c'"):
+        await flow.push("b", name="b/c")
+    with pytest.raises(TypeError, match="'delay'"):
+        await flow.push("b", name="b", countdown=3)  # pyright: ignore[reportCallIssue]
+    await (await take(other)).ack()
+    assert (await flow.result(timeout=HANG)).done == 2
+
+
 async def test_nothing_is_held_in_a_queue_that_keeps_an_order(cluster: zkrq.Cluster, name: str) -> None:
     queue = cluster.queue(name, groups=zkrq.Groups(ordered=True))
     async with queue.flow() as flow:

@@ -188,6 +188,44 @@ def test_the_tombstone_of_such_a_member_stays_while_the_flow_runs(begun: OneServ
     assert begun.contents().faults == []
 
 
+NAMED = "7.page-1"
+"""The id of a member with a name, of the flow 7."""
+
+
+@pytest.mark.parametrize("end", ["ack", "cancel"])
+def test_a_name_begins_no_new_life_while_the_flow_runs(server: OneServer, end: str) -> None:
+    flow = "rows/7"
+    steer(server, "begin", flow=flow)
+    push_plain(server, member(server, NAMED, flow=flow), member(server, "other", flow=flow))
+    if end == "cancel":
+        server.cancel(NAMED)
+    ack_all(server)
+    wait_ms(5)
+    server.trim(put_window_ms=1)
+    assert server.contents().bundles.keys() == {"\1flow rows/7", NAMED}
+    again = member(server, NAMED, flow=flow)
+    told = server.ask(calls.PushPlain(server.queue, [again]))
+    assert told.known.keys() == {0}
+    decided = server.ask(calls.PushDecided(server.queue, [again]), put_window_ms=1)
+    assert decided.outcomes == [b"D"]
+    steer(server, "finish", flow=flow)
+    wait_ms(5)
+    server.trim(put_window_ms=1)
+    assert NAMED not in server.contents().bundles
+    assert server.contents().faults == []
+
+
+def test_names_are_forgotten_when_tombstones_take_too_much(server: OneServer) -> None:
+    server.limits = {"TOMBSTONES_BYTES": 0, "LEAST_AGE_MS": 1}
+    flow = "rows/7"
+    steer(server, "begin", flow=flow)
+    push_plain(server, member(server, NAMED, flow=flow))
+    ack_all(server)
+    wait_ms(5)
+    server.trim(put_window_ms=1)
+    assert NAMED not in server.contents().bundles
+
+
 def test_a_plain_push_is_taken_only_while_the_flow_is_open(server: OneServer) -> None:
     assert is_refused(server, member(server, "a"))
     steer(server, "begin")

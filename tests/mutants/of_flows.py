@@ -41,6 +41,22 @@ MUTANTS: tuple[Mutant, ...] = (
         _SCRIPTS,
     ),
     Mutant(
+        "flow-forgets-its-names",
+        LUA + "_tombstones.lua",
+        "stays = stays or is_latest and freed >= excess and flows.keeps_name(r)",
+        "stays = stays or false",
+        "the tombstone of a member with a name stays while its flow runs",
+        _SCRIPTS,
+    ),
+    Mutant(
+        "name-begins-a-new-life",
+        LUA + "push_decided.lua",
+        "is_expired(before, put_window_ms) and not flows.keeps_name(before)",
+        "is_expired(before, put_window_ms)",
+        "a name that is pushed again while its flow runs begins no new life",
+        _SCRIPTS,
+    ),
+    Mutant(
         "held-item-comes-from-another-shard",
         LUA + "_bundle.lua",
         "if string.byte(r.states, position) ~= REQUEUED or tails.field(r, 'W') then return nil end",

@@ -25,7 +25,7 @@ from zkrq.operations.items import ENDED, ENDS, FATES, ITEM, RESULT_OF_ITEM, STAT
 from zkrq.operations.kinds import Choice, Count, Flag, Header, Many, Moment, Number, Seconds, Text, Texts
 from zkrq.operations.labels import Labels
 from zkrq.operations.operation import Parameter, Section, Wording
-from zkrq.operations.push import PUSH, RECEIPT, PushOptions
+from zkrq.operations.push import PUSH, PUSH_MEMBER, RECEIPT, MemberOptions, PushOptions
 from zkrq.operations.queues import CONSUMER, FIGURES, GROUP_FIGURES
 from zkrq.operations.schedules import LEFT_OUT, OPTIONS
 from zkrq.operations.settings import CHANGE_SETTINGS, CHANGED_LIMITS, STORED
@@ -39,6 +39,16 @@ def test_a_push_in_python_has_the_options_of_the_table() -> None:
     assert options == PUSH.defaults
     assert get_type_hints(PushOptions).keys() == PUSH.defaults.keys()
     assert not [name for name in options if f"``{name}``" not in (push.__doc__ or "")]
+
+
+def test_a_push_of_a_member_has_the_options_of_the_table() -> None:
+    assert get_type_hints(MemberOptions).keys() == PUSH_MEMBER.defaults.keys()
+    with pytest.raises(ConfigError, match="name and id exclude each other"):
+        PUSH_MEMBER.check({"name": "a", "id": "b"})
+    for bad in ("", "x" * 64, "a/b", ".a", 7):
+        with pytest.raises(ConfigError, match="name"):
+            PUSH_MEMBER.check({"name": bad})
+    assert PUSH_MEMBER.check({"name": "x" * 63, "id": None}) == {"name": "x" * 63}
 
 
 def test_a_receipt_has_the_fields_of_the_table() -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Collection, Iterable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 from weakref import ReferenceType, ref
@@ -20,8 +20,8 @@ from zkrq.base.meant import unknown_option
 from zkrq.base.tasks import Rounds
 from zkrq.client.flow_ends import Shared, state_of
 from zkrq.client.queue import Queue, parts_of
-from zkrq.operations.push import PUSH, PushOptions, RepeatedOptions
-from zkrq.producing.options import Options, read_options
+from zkrq.operations.push import PUSH, PUSH_MEMBER, MemberOptions, PushOptions, RepeatedOptions
+from zkrq.producing.options import Options, named_in, read_options
 from zkrq.protocol import calls, flows
 from zkrq.protocol.flows import Look, Stage
 from zkrq.protocol.levels import Feature
@@ -207,8 +207,12 @@ class Flows:
 
     # -- pushing -------------------------------------------------------------------------------------------------------
 
-    def push(self, flow: FlowName, item: Any, queue: Any, options: PushOptions) -> Awaitable[Receipt]:
+    def push(self, flow: FlowName, item: Any, queue: Any, named: MemberOptions) -> Awaitable[Receipt]:
         """Push a member; see ``Flow.push``."""
+        options = cast("PushOptions", named)
+        if "name" in named:
+            check_names(named, "push()", _OF_MEMBER)
+            options = named_in(flow.name, named)
         given = _read(options, self._usual(flow)) if options else self._usual(flow)
         if queue is None:
             return _push(parts_of(self._find(flow.queue)), item, options, given)
@@ -364,13 +368,22 @@ def _read(
     ``TypeError`` for one that ``what`` does not have."""
     if not given:
         return usual
-    if unknown := given.keys() - known:
-        raise unknown_option(what, min(unknown), known)
+    check_names(given, what, known)
     return read_options(**cast("PushOptions", given))._replace(flow=usual.flow, opens=usual.opens)
 
 
 _WAITS = frozenset({"delay", "at", "at_latest"})
 """Options of a push that say when an item may first be delivered."""
+
+
+def check_names(given: Collection[str], what: str, known: Collection[str]) -> None:
+    """Raise ``TypeError`` for an option that ``what`` does not have."""
+    if unknown := set(given) - set(known):
+        raise unknown_option(what, min(unknown), known)
+
+
+_OF_MEMBER = frozenset(PUSH_MEMBER.by_name)
+"""Options of a push of a member."""
 
 _OF_MANY = frozenset({"delay", "at", "priority", "ttl", "headers", "group"})
 """Options of a push of many."""

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from zkrq.base.checks import Duration
     from zkrq.base.errors import Receipt, Receipts
     from zkrq.base.flows import FlowName, FlowStatus, Policy
-    from zkrq.operations.push import PushOptions, RepeatedOptions
+    from zkrq.operations.push import MemberOptions, PushOptions, RepeatedOptions
 
 
 class Target(Protocol):
@@ -52,7 +52,7 @@ class FlowWork(Protocol):
 
     async def begin(self, flow: FlowName, policy: Policy, maker: object) -> None: ...
 
-    def push(self, flow: FlowName, item: Any, queue: Any, options: PushOptions) -> Awaitable[Receipt]: ...
+    def push(self, flow: FlowName, item: Any, queue: Any, named: MemberOptions) -> Awaitable[Receipt]: ...
 
     async def push_many(
         self, flow: FlowName, items: Iterable[Any], queue: Any, options: RepeatedOptions
@@ -125,10 +125,16 @@ class Flow:
             self._policy = None
         return self
 
-    async def push(self, item: Any, *, queue: Target | None = None, **options: Unpack[PushOptions]) -> Receipt:
+    async def push(self, item: Any, *, queue: Target | None = None, **options: Unpack[MemberOptions]) -> Receipt:
         """Put one item into a queue, None: the flow's home; it is a member: the flow ends after it has ended.
 
-        ``options``: those of ``Queue.push``.  The item goes to the home of its queue, if there are several shards.
+        ``options``: those of ``Queue.push``, and ``name``: 1 to 63 characters as in names of queues.  A name makes the
+        push repeatable while the flow runs: pushed several times under it, also after it was acked, the item exists
+        once.  Its id is the flow's name, a dot and this name, so two flows of one name and of different homes should
+        not push named members into the same queue.  Names of members that have ended are forgotten early if the queue's
+        tombstones exceed their memory.  ``name`` and ``id`` exclude each other.
+
+        The item goes to the home of its queue, if there are several shards.
         Handlers of members may push as well, also after the flow was sealed: that costs one more round trip.
         Raises ``FlowEnded``: nothing was pushed; otherwise as ``Queue.push``.
         """

@@ -8,8 +8,9 @@ from datetime import datetime
 from typing import Any, TypedDict
 
 from zkrq.base import clock
-from zkrq.base.checks import MAX_GROUP, MAX_ID, Duration, Headers, check_duration, check_group, check_id
+from zkrq.base.checks import MAX_GROUP, MAX_ID, Duration, Headers, check_duration, check_group, check_id, check_name
 from zkrq.base.errors import ConfigError
+from zkrq.base.flows import MEMBER_NAME_MAX
 from zkrq.base.ids import check_push_id
 from zkrq.base.meant import HOMES
 from zkrq.operations.kinds import Count, Flag, Many, Moment, Seconds, Text, Texts
@@ -23,6 +24,7 @@ from zkrq.operations.operation import (
     Parameter,
     Record,
     Rule,
+    Section,
     Wording,
 )
 from zkrq.protocol.records import PRIORITIES
@@ -47,6 +49,12 @@ class PushOptions(RepeatedOptions, total=False):
     delay: Duration | None
     at: datetime | None
     at_latest: Duration | None
+
+
+class MemberOptions(PushOptions, total=False):
+    """The arguments of ``Flow.push`` beside the item and its queue."""
+
+    name: str | None
 
 
 def once(key: str, seconds: float) -> PushOptions:
@@ -231,6 +239,30 @@ PUSH = Operation(
     subject="push",
 )
 """``repeatable``: with an ``id``."""
+
+
+def _check_member_name(name: str, given: Any) -> str:
+    return check_name(name, given, most=MEMBER_NAME_MAX)
+
+
+PUSH_MEMBER = Section(
+    "member",
+    "Push one item as a member of a flow.",
+    (
+        *PUSH.parameters,
+        Parameter(
+            "name",
+            Text(MEMBER_NAME_MAX, checked=_check_member_name),
+            "Makes the push repeatable while the flow runs: the item's id is the flow's name, a dot and this one. "
+            "Excludes `id`.",
+        ),
+    ),
+    (
+        *RULES,
+        Excludes("name", "id", "{name} and {other} exclude each other: the name of a member makes its id"),
+    ),
+)
+"""The push of a member: only ``Flow.push`` has its name."""
 
 PUSH_MAX = 1_000
 """Items of one request to push many."""

@@ -5,10 +5,10 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from types import MappingProxyType
-from typing import TYPE_CHECKING, NamedTuple, Unpack
+from typing import TYPE_CHECKING, NamedTuple, Unpack, cast
 
 from zkrq.base.errors import ContradictsOrder
-from zkrq.operations.push import PUSH, PushOptions, wait_of
+from zkrq.operations.push import PUSH, PUSH_MEMBER, MemberOptions, PushOptions, wait_of
 from zkrq.protocol.calls import OfKey
 from zkrq.protocol.records import HELD, MEMBER, Opens, held_for
 
@@ -91,3 +91,12 @@ def read_options(**given: Unpack[PushOptions]) -> Options:
         OfKey(values.get("replace", False), round(values.get("key_window", 0.0) * 1000)),
         at_latest_ms=math.ceil(values.get("at_latest", 0.0) * 1000),
     )
+
+
+def named_in(flow: str, given: MemberOptions) -> PushOptions:
+    """Return the options of a push into a flow: the name of a member makes its id.  Raises ``ConfigError``."""
+    options = cast("PushOptions", {name: value for name, value in given.items() if name != "name"})
+    if (name := given.get("name")) is not None:
+        PUSH_MEMBER.check(given)
+        options["id"] = f"{flow}.{name}"
+    return options

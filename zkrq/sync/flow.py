@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from zkrq.base.flows import FlowName
     from zkrq.client.cluster import Cluster
     from zkrq.consuming.flow import Target
-    from zkrq.operations.push import PushOptions, RepeatedOptions
+    from zkrq.operations.push import MemberOptions, PushOptions, RepeatedOptions
     from zkrq.sync.portal import Opened
 
 R = TypeVar("R")
@@ -84,7 +84,7 @@ class Flow:
         self._call(flow.Flow.begin)
         return self
 
-    def push(self, item: Any, *, queue: Target | None = None, **options: Unpack[PushOptions]) -> Receipt:
+    def push(self, item: Any, *, queue: Target | None = None, **options: Unpack[MemberOptions]) -> Receipt:
         """Put one item into a queue, as a member; see ``zkrq.Flow.push``."""
         return self._in(queue, lambda inside, target: inside.push(item, queue=target, **options))
 

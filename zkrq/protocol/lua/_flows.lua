@@ -137,6 +137,12 @@ do
     end
   end
 
+  -- Tell whether a bundle has a name in its flow, for which others may wait.
+  function flows.is_named(bundle, name)
+    local short = string.match(name, '[^/]*$') .. '.'
+    return string.sub(bundle, 1, #short) == short
+  end
+
   function flows.is_itself(bundle)
     return string.sub(bundle, 1, #RECORD) == RECORD
   end
@@ -346,11 +352,21 @@ do
     return names, nil
   end
 
+  local function is_running(name)
+    local _, stage = flows.stage_of(name)
+    return stage == 'O' or stage == 'S' or stage == 'F'
+  end
+
   -- Tell whether the tombstone of a bundle is needed: one was removed otherwise than by an ack, and its flow runs.
   function flows.needs(r)
-    if not has_missed(r) then return false end
-    local _, stage = flows.stage_of(flows.of(r))
-    return stage == 'O' or stage == 'S' or stage == 'F'
+    return has_missed(r) and is_running(flows.of(r))
+  end
+
+  -- Tell whether a tombstone counts for as long as its flow runs, unless the bytes of tombstones do not suffice: it has a name there,
+  -- and no push under that name begins a new life meanwhile.
+  function flows.keeps_name(r)
+    local name = flows.of(r)
+    return name ~= nil and flows.is_named(r.bundle, name) and is_running(name)
   end
 
   -- Return what names a tombstone that is dropped.

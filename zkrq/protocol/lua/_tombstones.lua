@@ -3,7 +3,7 @@
 -- not of a tombstone: it is of results of a bundle of which other items live, and goes with the last of these results.
 -- A repeated put of an item whose tombstone was dropped could revive it, so puts as old as the youngest such item are
 -- refused (floor_ms).  One that has a result stays until the time of that is over, and one whose items are in the history until these are
--- not: it is put behind the others each time
+-- not, or which has a name in a flow that runs: it is put behind the others each time
 -- it comes to the front.  If the bytes do not suffice, forgot_ms is the time of the last burial that is forgotten early.
 
 local trim_tombstones
@@ -71,6 +71,7 @@ do
         else
           stays = is_latest and r.own ~= '' and freed >= excess and (not is_expired(r, put_window_ms) or endings.has(r))
         end
+        stays = stays or is_latest and freed >= excess and flows.keeps_name(r)
         local bytes = tombstone.bytes
         for _, entry in ipairs(over) do bytes = math.max(0, bytes - redis.call('HSTRLEN', notes, entry)) end
         if over[1] then redis.call('HDEL', notes, unpack(over)) end

@@ -279,7 +279,8 @@ local function operation(again, queue, put_window_ms, replacing, key_window_ms, 
       if window_ms > 0 then keep_window(key, id, before.pushed_at, window_ms, put_window_ms) end
       return 'K' .. replaced_by(before, put_window_ms)
     end
-    if state == GONE and not is_expired(before, put_window_ms) and not lies_before_deletion(before, r.pushed_at) then
+    local is_over = state == GONE and is_expired(before, put_window_ms) and not flows.keeps_name(before)
+    if state == GONE and not is_over and not lies_before_deletion(before, r.pushed_at) then
       tell_as_is(before)
       if window_ms > 0 then keep_window(key, id, before.pushed_at, window_ms, put_window_ms) end
       return (places.has_left(before, position) and 'K' or 'D') .. replaced_by(before, put_window_ms)
