@@ -23,8 +23,12 @@ async def test_a_flow_over_http(stage: Stage) -> None:
     assert (await stage.http.post(f"{path}/push", {"item": 1})).status_code == 409
     begun = (await stage.http.client.put(get, json={"keep": 60})).json()
     assert told_of(begun) == ("open", 0, 0, 0)
-    for number in range(2):
-        assert (await stage.http.post(f"{path}/push", {"item": number, "priority": 3})).json()["new"]
+    assert (await stage.http.post(f"{path}/push", {"item": 0, "priority": 3})).json()["new"]
+    for is_new in (True, False):  # repeatable while the flow runs
+        told = (await stage.http.post(f"{path}/push", {"item": 1, "priority": 3, "name": "row"})).json()
+        assert (told["id"], told["new"]) == ("import-7.row", is_new)
+    refused = await stage.http.post(f"{path}/push", {"item": 1, "name": "row", "id": "own"})
+    assert (refused.status_code, refused.json()["happened"]) == (400, "nothing")
     then = (await stage.http.post(f"{path}/then", {"item": "report", "into": reports.name})).json()
     assert (await stage.http.post(f"{path}/then", {"item": "sorry", "when": "never"})).status_code == 400
     listed = (await stage.http.client.get("/v1/flows", params={"state": "open"})).json()["flows"]

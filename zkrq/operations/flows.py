@@ -8,8 +8,9 @@ from typing import Any
 from zkrq.base.checks import check_name
 from zkrq.base.flows import FLOW_NAME_MAX, KEEP, KEEP_LEAST, KEEP_MOST, FlowState
 from zkrq.operations.kinds import ByName, Choice, Count, Flag, Many, Seconds, Text
-from zkrq.operations.operation import Failure, Field, Operation, Parameter, Record
+from zkrq.operations.operation import Failure, Field, Operation, Parameter, Record, Section
 from zkrq.operations.push import PUSH, RECEIPT
+from zkrq.operations.push import PUSH_MEMBER as MEMBER
 from zkrq.operations.queues import QUEUE_PLACE
 
 LASTING = tuple(state.value for state in (FlowState.OPEN, FlowState.RUNNING, FlowState.FAILING))
@@ -120,12 +121,12 @@ BEGIN_FLOW = Operation(
 _INTO = Parameter("into", QUEUE_PLACE.kind, "The queue of the item.", "the queue of the flow")
 
 
-def _push(name: str, word: str, sentence: str, *parameters: Parameter) -> Operation:
+def _push(name: str, word: str, sentence: str, options: Section, *parameters: Parameter) -> Operation:
     return Operation(
         name,
         sentence,
-        (_INTO, *parameters, *PUSH.parameters),
-        PUSH.rules,
+        (_INTO, *parameters, *options.parameters),
+        options.rules,
         RECEIPT,
         "POST",
         f"{PATH}/{word}",
@@ -136,12 +137,13 @@ def _push(name: str, word: str, sentence: str, *parameters: Parameter) -> Operat
     )
 
 
-PUSH_MEMBER = _push("push_member", "push", "Push one item as a member of a flow, which ends after it.")
+PUSH_MEMBER = _push("push_member", "push", "Push one item as a member of a flow, which ends after it.", MEMBER)
 
 PUSH_FOLLOWER = _push(
     "push_follower",
     "then",
     "Push one item that is held until the flow has ended.",
+    PUSH,
     Parameter(
         "when",
         Choice(("done", "failed", "ended")),
