@@ -1,8 +1,8 @@
 """Crawl a site: items add items until none is left, and a report follows.
 
-Each page is a member of the flow, under an id made of its address, so it is visited once, however many pages link to
-it: an id is known while its item is there, and some ten minutes longer. A page adds those that it links to before it is
-acked, so the flow cannot end in between.
+Each page is a member of the flow, under a name made of its address, so it is visited once, however many pages link to
+it: a name is taken as long as the flow runs. A page adds those that it links to before it is acked, so the flow cannot
+end in between.
 
 Run it with ``python examples/crawl.py``. For servers of your own replace ``zkrq.embedded()`` by
 ``zkrq.connect(redis=["redis://10.0.0.1", ...], zookeeper="zk1,zk2,zk3", namespace="shop", found=True)``.
@@ -18,8 +18,8 @@ import zkrq
 PAGES = 300
 
 
-def id_of(url: str) -> str:
-    return f"crawl-7-{hashlib.sha256(url.encode()).hexdigest()[:32]}"
+def digest(url: str) -> str:
+    return hashlib.sha256(url.encode()).hexdigest()[:32]
 
 
 def links(url: str) -> list[str]:
@@ -38,7 +38,7 @@ async def main() -> None:
             assert claim.flow is not None
             visited.append(url)
             for link in links(url):
-                await claim.flow.push(link, id=id_of(link))
+                await claim.flow.push(link, name=digest(link))
 
         async def report(site: str) -> None:
             print(f"{site}: {len(visited)} pages visited, {len(visited) - len(set(visited))} twice")
@@ -46,7 +46,7 @@ async def main() -> None:
 
         async with zkrq.Worker(concurrency=20).add(pages, visit).add(reports, report):
             async with pages.flow("crawl-7") as flow:
-                await flow.push("/0", id=id_of("/0"))
+                await flow.push("/0", name=digest("/0"))
                 await flow.then("the site", queue=reports)
             status = await flow.result(timeout=None)
             await reported.wait()
