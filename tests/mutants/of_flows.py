@@ -19,8 +19,8 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "flow-takes-plain-pushes-after-the-seal",
         LUA + "push_plain.lua",
-        "return not name or select(2, flows.stage_of(name)) == 'O'",
-        "return not name or select(2, flows.stage_of(name)) ~= 'E'",
+        "joined[name] = select(2, flows.stage_of(name)) == 'O' end",
+        "joined[name] = select(2, flows.stage_of(name)) ~= 'E' end",
         "a server that was asked what is left takes no plain push of a member",
         _SCRIPTS,
     ),

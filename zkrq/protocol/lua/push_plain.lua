@@ -41,20 +41,36 @@ local function read_marked(record, marked, size, pushed_at, shift)
   return {priority = marked % MARK, marks = GROUPED / MARK, pushed_at = pushed_at, shift = shift, group = group, order = order, fields = ''}
 end
 
+-- The same of a new record with fields: without marks its place in line follows from its priority alone.
+local function read_fields(record)
+  local marked, size = string.byte(record, MARKED_AT), math.max(1, string.byte(record, COUNT_AT))
+  if marked >= MARK then return read_record(record, 0) end
+  local own_fields = struct.unpack('<Hc0', record, GROUP_AT + 4 * size)
+  if not tails.are_sound(own_fields) then return read_record(record, 0) end
+  return {priority = marked, marks = 0, shift = 0, fields = own_fields}
+end
+
 -- Tell whether a server takes a plain push: one of members only while it knows their flow as open.  Otherwise one that is late
 -- would come after what was asked of this server.
-local function may_join(record)
-  local name = flows.of(read_record(record, 0))
-  return not name or select(2, flows.stage_of(name)) == 'O'
+-- joined: of flows that were looked at before, whether they are.
+local function may_join(r, joined)
+  local name = flows.of(r)
+  if name and joined[name] == nil then joined[name] = select(2, flows.stage_of(name)) == 'O' end
+  return not name or joined[name]
 end
 
 local function operation(queue, put_window_ms, cuts)
   local why = limits.decide()
   if why ~= '' then return {'DECIDE', why} end
   local ids, late, told = {}, {}, {}
+  local with_fields, joined = {}, {} -- records that have fields, by position
   for i = first, last, 3 do
-    ids[#ids + 1] = ARGV[i]
-    if string.byte(ARGV[i + 1]) == FIELDS_FORMAT and not may_join(ARGV[i + 1]) then return {'DECIDE', 'f'} end
+    local position = #ids + 1
+    ids[position] = ARGV[i]
+    if string.byte(ARGV[i + 1]) == FIELDS_FORMAT then
+      with_fields[position] = read_fields(ARGV[i + 1])
+      if not may_join(with_fields[position], joined) then return {'DECIDE', 'f'} end
+    end
   end
   local known = redis.call('HMGET', records, unpack(ids))
   local floor_ms = math.max(now_ms - put_window_ms, number('floor_ms'))
@@ -78,11 +94,11 @@ local function operation(queue, put_window_ms, cuts)
       late[#late + 1] = position
     elseif not seen[id] then
       seen[id] = true
-      local has_fields = string.byte(record) == FIELDS_FORMAT
       local marked, shift = string.byte(record, MARKED_AT), due_us > 0 and now_us or oldest_us + position
-      if marked >= MARK or has_fields then
-        local r = has_fields and read_record(record, shift) or read_marked(record, marked, size, pushed_at, shift)
-        r.bundle = id
+      local r = with_fields[position]
+      if marked >= MARK or r then
+        r = r or read_marked(record, marked, size, pushed_at, shift)
+        r.bundle, r.shift = id, shift
         if has_tail(r) then look_after(r) end
         if flows.of(r) then flows.begin_living(r) end
         enter(r, id, stands_at(r, due_us))
