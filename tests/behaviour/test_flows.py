@@ -427,19 +427,21 @@ async def test_a_flow_that_fails_before_its_maker_is_done_is_not_cancelled(queue
         await flow.push("bad")
         await (await take(queue)).bury("why")
         assert (await flow.result(timeout=HANG)).state is zkrq.FlowState.FAILED
-    assert (await take(queue)).item == "refund"
+    async with await take(queue) as claim:
+        assert claim.item == "refund"
     flow = queue.flow("loud", fail_fast=True)
     await flow.begin()
     await flow.push_many(["bad", "claimed"])
     bad, claimed = await take(queue), await take(queue)
     with pytest.raises(zkrq.FlowEnded):
         async with flow:
-            await flow.on_failure("refund")
+            await flow.on_failure("another refund")
             await bad.bury("why")
             assert (await flow.result(timeout=0)).state is zkrq.FlowState.FAILING
             await flow.push("late")
     await claimed.ack()
-    assert (await take(queue)).item == "refund"
+    assert (await take(queue)).item == "another refund"
+    assert (await flow.status()).state is zkrq.FlowState.FAILED
 
 
 async def test_a_flow_fails_at_its_deadline(queue: Queue, pass_time: PassTime) -> None:

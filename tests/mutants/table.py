@@ -5,6 +5,7 @@ from __future__ import annotations
 from tests.mutants import (
     of_access,
     of_claims,
+    of_flow_clients,
     of_flows,
     of_limits,
     of_pushes,
@@ -26,5 +27,6 @@ MUTANTS: tuple[Mutant, ...] = (
     *of_replication.MUTANTS,
     *of_access.MUTANTS,
     *of_flows.MUTANTS,
+    *of_flow_clients.MUTANTS,
     *of_saves.MUTANTS,
 )

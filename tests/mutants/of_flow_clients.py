@@ -1,0 +1,51 @@
+"""Mutants of what clients do with flows: tell home, look anew, leave open what is repeated."""
+
+from __future__ import annotations
+
+from tests.mutants.trial import Mutant, Suite
+
+_FLOWS = Suite("tests/behaviour/test_flows.py")
+_LOOKS = Suite("tests/behaviour/test_flow_looks.py")
+
+MUTANTS: tuple[Mutant, ...] = (
+    Mutant(
+        "repeated-member-tells-nobody",
+        "zkrq/client/flows.py",
+        "        if not receipt.duplicate and parts.pusher.is_decided_about(",
+        "        if receipt.new is not False and parts.pusher.is_decided_about(",
+        "home is told of a member that was pushed before, by a call that may not have told it",
+        _FLOWS,
+    ),
+    Mutant(
+        "look-misses-what-was-decided",
+        "zkrq/client/flow_ends.py",
+        "        if anew and key in self._running:",
+        "        if False:",
+        "a look after a decision begins after it",
+        _FLOWS,
+    ),
+    Mutant(
+        "flow-that-fails-is-cancelled",
+        "zkrq/consuming/flow.py",
+        "_LATER = (Unavailable, OutcomeUnknown, NotEnoughReplicas, QueueFull, FlowEnded)",
+        "_LATER = (Unavailable, OutcomeUnknown, NotEnoughReplicas, QueueFull)",
+        "a block that ends because its flow is failing does not cancel it",
+        _FLOWS,
+    ),
+    Mutant(
+        "leader-looks-at-nothing",
+        "zkrq/client/flow_looks.py",
+        "                    if row.is_due:",
+        "                    if not row.is_due:",
+        "the leader ends what is due",
+        _LOOKS,
+    ),
+    Mutant(
+        "maker-says-nothing",
+        "zkrq/client/flows.py",
+        "        if is_open:\n            self._keep_open(flow, maker)",
+        "        if False:\n            self._keep_open(flow, maker)",
+        "an open flow stays open while its maker is there",
+        _LOOKS,
+    ),
+)
