@@ -7,7 +7,7 @@ import random
 from typing import Any
 
 from tests.simulation.ensemble import GHOST
-from tests.simulation.flowing import HOME
+from tests.simulation.flowing import QUEUES
 from tests.simulation.items import Item, Outcome
 from tests.simulation.world import CALL_LIMIT, Client, Lane
 from zkrq import Cancellation, Queue, Statistics
@@ -77,7 +77,7 @@ class Administrator:
         names = {client.name for client in self._world.clients}
         for owner, consumer in consumers.items():
             known = consumer.description == GHOST or consumer.description.partition(" ")[0] in names
-            if not known or consumer.claims.keys() - {HOME, *(lane.name for lane in self._world.lanes)}:
+            if not known or consumer.claims.keys() - {*QUEUES, *(lane.name for lane in self._world.lanes)}:
                 self._ledger.violation(f"nobody's consumer: {owner} is {consumer}")
         claimed = sum(consumer.claims.get(self._lane.name, 0) for consumer in consumers.values())
         if self._ledger.found.calm and claimed > (most := self._ledger.there_since(begun_at)):

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import math
 import random
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, TypeVar
@@ -25,7 +25,10 @@ from zkrq.consuming.claims import lease_of
 T = TypeVar("T")
 
 HOME = "rows"
-"""The queue of all these flows."""
+"""The queue on which all these flows are begun."""
+
+QUEUES = (HOME, "prices")
+"""Where their items go."""
 
 KEEP = 30 * 86400.0
 """Seconds that no run lasts."""
@@ -36,10 +39,26 @@ LOOK_LIMIT = 3 * CALL_LIMIT
 FLOWS_MAX = 4
 """Flows that one client makes."""
 
+PASSIVE_SECONDS = 150.0
+"""Within so long a flow of which nothing is left ends by itself: the leader looks for such."""
+
 END_SECONDS = 1_500.0
 """Within so long flows have ended, once nothing goes wrong any more: longer than what a scrub finishes takes."""
 
 STEP = "step"
+
+OPERATIONS = ("status", "status", "result", "result", "redrive", "redrive", "again", "cancel", "remove", "finish")
+"""What operators do."""
+
+HOLDS = ("then", "on_failure", "always")
+"""Calls that hold what comes after."""
+
+OPENED: Mapping[FlowState, frozenset[str]] = {
+    FlowState.DONE: frozenset({"then", "always"}),
+    FlowState.FAILED: frozenset({"on_failure", "always"}),
+    FlowState.CANCELLED: frozenset(),
+}
+"""What each outcome hands out."""
 
 
 @dataclass(eq=False, slots=True)
@@ -47,7 +66,8 @@ class Part:
     """One item of a flow, a member or what comes after.  Moments are infinite for what has not happened."""
 
     label: str
-    is_after: bool
+    opens: str = ""
+    """Of what comes after: the call that held it; empty: a member."""
     confirmed_at: float = math.inf
     refused_at: float = math.inf
     """When the flow refused it."""
@@ -61,17 +81,25 @@ class Part:
     step_at: tuple[int, int] | None = None
     """Fencing token under which its step has returned."""
 
+    @property
+    def is_after(self) -> bool:
+        return bool(self.opens)
+
 
 @dataclass(eq=False, slots=True)
 class Known:
     """What is known of one flow."""
 
     name: str
+    fail_fast: bool = False
+    ignore_missed: bool = False
     parts: dict[str, Part] = field(default_factory=dict[str, Part])
     sealing: bool = False
     sealed: bool = False
     cancel_begun: bool = False
     finish_begun: bool = False
+    opened: set[str] = field(default_factory=set[str])
+    """Calls that held what was handed out."""
     outcome: FlowState | None = None
     ended_at: float = math.inf
     """When somebody was first told of the outcome."""
@@ -119,27 +147,41 @@ class FlowBook:
         if since > part.refused_at:
             self.violation(f"handed out though its flow has refused it: {what}")
         if part.is_after:
-            self._check_after(flow, what)
-        elif (
-            flow.outcome is not FlowState.CANCELLED
-            and not flow.finish_begun
-            and since > min(flow.first_after, flow.ended_at)
-        ):
+            self._check_after(flow, part, what)
+        elif since > min(flow.first_after, flow.ended_at) and self._may_not_come(flow, part):
             self.violation(f"a member after the end: {what}")
         part.given_at = min(part.given_at, self._world.loop.now)
         self.count("continuations" if part.is_after else "members")
         return flow, part
 
-    def _check_after(self, flow: Known, what: str) -> None:
-        if flow.outcome in (FlowState.CANCELLED, FlowState.FAILED):
-            self.violation(f"handed out though its flow is {flow.outcome}: {what}")
+    def _may_not_come(self, flow: Known, part: Part) -> bool:
+        """Whether a member is not to be handed out after the end of its flow.
+
+        A dead letter that is redriven is, and one that fails when its flow was ended by somebody.
+        """
+        if flow.finish_begun or (part.removal_begun and flow.outcome is not FlowState.DONE):
+            return False
+        return not flow.cancel_begun or (part.given_at == math.inf and part.confirmed_at < flow.ended_at)
+
+    def _check_after(self, flow: Known, part: Part, what: str) -> None:
+        flow.opened.add(part.opens)
+        self._check_outcome(flow)
         if flow.finish_begun:
             return
-        left = [part.label for part in flow.members if part.confirmed_at < math.inf and not part.ack_begun]
-        if left:
-            self.violation(f"early: {what}, while {left} have not ended")
-        if not flow.sealed and not flow.sealing:
+        left = [one.label for one in flow.members if one.confirmed_at < math.inf and not one.ack_begun]
+        removed = [one.label for one in flow.members if one.removal_begun]
+        if part.opens != "then" or flow.ignore_missed:
+            left = [label for label in left if label not in removed]
+        if left and not (part.opens != "then" and flow.fail_fast and removed):
+            self.violation(f"early: {what}, held by {part.opens}, while {left} have not ended")
+        if not flow.sealing and not (part.opens != "then" and flow.fail_fast):
             self.violation(f"early: {what}, whose flow was not sealed")
+
+    def _check_outcome(self, flow: Known) -> None:
+        """What was handed out is what the outcome opens, of which there is one."""
+        outcomes = [state for state, opens in OPENED.items() if flow.opened <= opens]
+        if not outcomes or (flow.outcome is not None and flow.outcome not in outcomes):
+            self.violation(f"{flow.opened} of {flow.name} were handed out, and its outcome is {flow.outcome}")
 
     def note_state(self, flow: Known, state: FlowState | str, begun_at: float) -> None:
         """Somebody who asked at this moment was told of this state."""
@@ -151,13 +193,14 @@ class FlowBook:
         if state.has_ended:
             self.count(f"flows told {state}")
             flow.outcome, flow.ended_at = state, min(flow.ended_at, self._world.loop.now)
+            self._check_outcome(flow)
 
 
 class FlowMaker:
     """One client's calls: it makes flows, works on members, and ends some as an operator."""
 
     def __init__(self, client: Client, book: FlowBook, chance: random.Random, *, until: float) -> None:
-        self._client = client
+        self.client = client
         self._book = book
         self._chance = chance
         self._until = until
@@ -166,7 +209,7 @@ class FlowMaker:
     def begin(self) -> None:
         """Start; runs in the client's process."""
         works = (("maker", self._make_all()), ("worker on flows", self._work()), ("operator", self._operate()))
-        self._tasks = [self._client.start(work, name) for name, work in works]
+        self._tasks = [self.client.start(work, name) for name, work in works]
 
     async def end(self) -> None:
         """Have everything end."""
@@ -176,13 +219,13 @@ class FlowMaker:
             await asyncio.wait(self._tasks)
         for task in self._tasks:
             if not task.cancelled() and (error := task.exception()):
-                self._book.violation(f"{self._client.name}: {task.get_name()} ended with {error!r}")
+                self._book.violation(f"{self.client.name}: {task.get_name()} ended with {error!r}")
 
-    def queue(self) -> Queue[Any] | None:
-        """The queue of the flows, None while the client has no cluster."""
+    def queue(self, name: str = HOME) -> Queue[Any] | None:
+        """A queue of the flows, None while the client has no cluster."""
         try:
             retry = Retry(max_attempts=None, backoff=constant(1.0))
-            return self._client.cluster and self._client.cluster.queue(HOME, claim_timeout=CLAIM_TIMEOUT, retry=retry)
+            return self.client.cluster and self.client.cluster.queue(name, claim_timeout=CLAIM_TIMEOUT, retry=retry)
         except Closed:
             return None
 
@@ -190,7 +233,7 @@ class FlowMaker:
         self, kind: str, known: Known, call: Callable[[], Coroutine[Any, Any, T]], limit: float
     ) -> Ended[T | FlowEnded]:
         """Make a call of a flow; one that has ended is a value here."""
-        begun_at = self._client.world.loop.now
+        begun_at = self.client.world.loop.now
 
         async def guarded() -> T | FlowEnded:
             try:
@@ -198,7 +241,7 @@ class FlowMaker:
             except FlowEnded as error:
                 return error
 
-        ended = await self._client.do(kind, guarded(), limit)
+        ended = await self.client.do(kind, guarded(), limit)
         if isinstance(ended.value, FlowEnded):
             self._book.count("flows had ended")
             if ended.value.outcome:
@@ -210,20 +253,20 @@ class FlowMaker:
     # -- making --------------------------------------------------------------------------------------------------------
 
     async def _make_all(self) -> None:
-        world, chance = self._client.world, self._chance
+        world, chance = self.client.world, self._chance
         for number in range(chance.randint(1, FLOWS_MAX)):
             await asyncio.sleep(chance.random() * world.shape.seconds / 2)
             if world.loop.now > self._until:
                 return
-            known = Known(f"{self._client.name}-{number}")
+            known = Known(f"{self.client.name}-{number}", chance.random() < 0.2, chance.random() < 0.2)
             self._book.flows[known.name] = known
             await self._make(known)
 
     async def flow(self, known: Known) -> Flow | None:
         """Begin a flow, or go on with it; None: it has ended, or there is no time left."""
-        while self._client.world.loop.now < self._until or not self._client.takes_part:
+        while self.client.world.loop.now < self._until or not self.client.takes_part:
             if queue := self.queue():
-                flow = queue.flow(known.name, keep=KEEP)
+                flow = queue.flow(known.name, keep=KEEP, fail_fast=known.fail_fast, ignore_missed=known.ignore_missed)
                 ended = await self._do("begin flow", known, flow.begin, CALL_LIMIT)
                 if ended.outcome is Outcome.DONE:
                     return None if isinstance(ended.value, FlowEnded) else flow
@@ -233,45 +276,53 @@ class FlowMaker:
     async def _make(self, known: Known) -> None:
         chance = self._chance
         flow = await self.flow(known)
-        works = ["member", "member", "many", "then"] * chance.randint(0, 2)
+        works = ["member", "member", "many", "then", chance.choice(HOLDS)] * chance.randint(0, 2)
         works = chance.sample(works, chance.randint(0, len(works)))
         for work in works:
             if flow is None:
                 return
             if work == "many":
                 await self._push_many(known, flow)
-            elif not await self.push(known, flow, is_after=work == "then"):
+            elif not await self.push(known, flow, opens="" if work == "member" else work):
                 flow = await self.flow(known)  # of another cluster, maybe
             await asyncio.sleep(chance.random() ** 2)
         if flow and chance.random() < 0.9:
             await self.seal(known)
 
-    def _new_part(self, known: Known, *, is_after: bool) -> tuple[Part, dict[str, str]]:
-        label = f"{'after' if is_after else 'member'} {len(known.parts)}"
-        part = known.parts[label] = Part(label, is_after)
+    def _new_part(self, known: Known, opens: str = "") -> tuple[Part, dict[str, str]]:
+        label = f"{opens or 'member'} {len(known.parts)}"
+        part = known.parts[label] = Part(label, opens)
         return part, {"flow": known.name, "label": label}
 
-    async def push(self, known: Known, flow: Flow, *, is_after: bool = False) -> bool:
+    async def push(self, known: Known, flow: Flow, *, opens: str = "") -> bool:
         """Push an item until it is known to be there, or refused; return whether that is known."""
-        part, item = self._new_part(known, is_after=is_after)
+        part, item = self._new_part(known, opens)
+        name = self._chance.choice((*QUEUES, HOME))
         id = f"own {known.name} {part.label}"
         part.ids.add(id)
         for _ in range(5):
-            push = partial(flow.then if is_after else flow.push, item, id=id)
+            queue = self.queue(name)
+            if queue is None:
+                return False
+            held = {"then": flow.then, "on_failure": flow.on_failure, "always": flow.always}
+            push = partial(held.get(opens, flow.push), item, id=id, queue=queue)
             ended = await self._do("push into flow", known, push, CALL_LIMIT)
             if isinstance(ended.value, FlowEnded):
                 # It may have been there before, from a try that is not known.
-                part.refused_at = self._client.world.loop.now
+                part.refused_at = self.client.world.loop.now
                 return True
             if isinstance(ended.value, Receipt):
-                part.confirmed_at = self._client.world.loop.now
+                part.confirmed_at = self.client.world.loop.now
                 return True
             await asyncio.sleep(0.3)
         return False
 
     async def _push_many(self, known: Known, flow: Flow) -> None:
-        made = [self._new_part(known, is_after=False) for _ in range(self._chance.randint(2, 12))]
-        work = partial(flow.push_many, [item for _, item in made])
+        made = [self._new_part(known) for _ in range(self._chance.randint(2, 12))]
+        queue = self.queue(self._chance.choice((*QUEUES, HOME)))
+        if queue is None:
+            return
+        work = partial(flow.push_many, [item for _, item in made], queue=queue)
         ended = await self._do("push many into flow", known, work, CALL_LIMIT)
         receipts: Any = ended.value
         if isinstance(ended.value, FlowEnded):
@@ -281,15 +332,15 @@ class FlowMaker:
         outcomes: list[Any] = [] if receipts is None else receipts.outcomes()
         for (part, _), outcome in zip(made, outcomes, strict=False):
             if isinstance(outcome, Receipt):
-                part.confirmed_at = self._client.world.loop.now
+                part.confirmed_at = self.client.world.loop.now
                 part.ids.add(outcome.id)
             elif isinstance(outcome, FlowEnded):
-                part.refused_at = self._client.world.loop.now
+                part.refused_at = self.client.world.loop.now
 
     async def seal(self, known: Known) -> None:
         """Seal a flow until that is known."""
         known.sealing = True
-        while self._client.world.loop.now < self._until or not self._client.takes_part:
+        while self.client.world.loop.now < self._until or not self.client.takes_part:
             if queue := self.queue():
                 ended = await self._do("seal flow", known, queue.flow(known.name).seal, CALL_LIMIT)
                 if ended.outcome is Outcome.DONE:
@@ -301,9 +352,9 @@ class FlowMaker:
 
     async def _work(self) -> None:
         while True:
-            if queue := self.queue():
+            if queue := self.queue(self._chance.choice(QUEUES)):
                 timeout = self._chance.choice((0.0, 0.5, 3.0))
-                ended = await self._client.do(
+                ended = await self.client.do(
                     "pop from flow", self._take(queue, timeout), (timeout or CALL_LIMIT) + 0.01
                 )
                 for claim in ended.value or ():
@@ -322,30 +373,26 @@ class FlowMaker:
         if chance.random() < 0.4:
             await self._do_step(claim, known, part)
         if not part.is_after and chance.random() < 0.15 and len(known.parts) < 30:
-            await self._add(known)
+            await self._add(known, claim)
         await asyncio.sleep(chance.random() ** 3)
         match chance.choice(("ack", "ack", "ack", "ack", "ack", "nack", "release", "bury", "leak")):
             case "ack":
                 await self.ack(claim, part)
             case "nack":
-                await self._client.do("nack", claim.nack(chance.uniform(0.0, 3.0)), CALL_LIMIT)
+                await self.client.do("nack", claim.nack(chance.uniform(0.0, 3.0)), CALL_LIMIT)
             case "release":
-                await self._client.do("release", claim.release(), CALL_LIMIT)
+                await self.client.do("release", claim.release(), CALL_LIMIT)
             case "bury":
                 part.removal_begun = True
-                await self._client.do("bury", claim.bury("no good"), CALL_LIMIT)
+                await self.client.do("bury", claim.bury("no good"), CALL_LIMIT)
             case _:
                 pass  # comes back when its time is over
 
-    async def _add(self, known: Known) -> None:
+    async def _add(self, known: Known, claim: Claim[Any]) -> None:
         """A handler of a member pushes another one: as it is told to, until that is known, or it does not ack."""
-        queue = self.queue()
-        if queue is None:
-            return
-        flow = queue.flow(known.name)
-        ended = await self._do("begin flow", known, flow.begin, CALL_LIMIT)
-        if ended.outcome is Outcome.DONE and not isinstance(ended.value, FlowEnded):
-            await self.push(known, flow)
+        if claim.flow is None or claim.flow.name != known.name:
+            self._book.violation(f"the claim of a member of {known.name} names {claim.flow}")
+        elif await self.push(known, claim.flow):
             self._book.count("members that were added by members")
 
     async def _do_step(self, claim: Claim[Any], known: Known, part: Part) -> None:
@@ -359,7 +406,7 @@ class FlowMaker:
         async def step() -> str:
             return await claim.step(STEP, run)
 
-        ended = await self._client.do("step", step(), CALL_LIMIT)
+        ended = await self.client.do("step", step(), CALL_LIMIT)
         if has_run and part.step_at is not None and part.step_at < claim.token:
             self._book.violation(f"done twice: the step of {part.label} of {known.name}, under {part.step_at} before")
         if ended.outcome is Outcome.DONE:
@@ -370,9 +417,9 @@ class FlowMaker:
         """Ack until that is known; return whether it is done."""
         part.ack_begun = True
         for _ in range(4):
-            ended = await self._client.do("ack", claim.ack(), CALL_LIMIT)
+            ended = await self.client.do("ack", claim.ack(), CALL_LIMIT)
             if ended.outcome is Outcome.DONE:
-                part.acked_at = min(part.acked_at, self._client.world.loop.now)
+                part.acked_at = min(part.acked_at, self.client.world.loop.now)
                 return True
             if ended.outcome not in (Outcome.UNKNOWN, Outcome.REFUSED):
                 break
@@ -385,24 +432,34 @@ class FlowMaker:
         chance = self._chance
         while True:
             await asyncio.sleep(chance.random() * 6)
-            queue, flows = self.queue(), list(self._book.flows.values())
+            queue, flows = self.queue(chance.choice(QUEUES)), list(self._book.flows.values())
             if queue is None or not flows:
                 continue
             known = chance.choice(flows)
-            match chance.choice(
-                ("status", "status", "result", "result", "redrive", "redrive", "cancel", "remove", "finish")
-            ):
+            match chance.choice(OPERATIONS):
                 case "status":
-                    await self._do("status of flow", known, queue.flow(known.name).status, LOOK_LIMIT)
+                    await self.status(known)
                 case "result":
                     await self.result(known, chance.choice((0.0, 2.0, 8.0)))
                 case "redrive":
-                    await self._client.do("redrive", queue.redrive(), 3 * CALL_LIMIT)
+                    await self.client.do("redrive", queue.redrive(), 3 * CALL_LIMIT)
+                case "again":
+                    await self.redrive(known)
                 case "remove":
                     await self._remove(queue, known)
                 case verb:
                     if chance.random() < 0.3:
                         await self.end_flow(known, verb, stop=chance.random() < 0.3)
+
+    async def status(self, known: Known) -> None:
+        """Ask how a flow is."""
+        if queue := self.queue():
+            await self._do("status of flow", known, queue.flow(known.name).status, LOOK_LIMIT)
+
+    async def redrive(self, known: Known) -> None:
+        """Queue the dead letters of a flow again."""
+        if queue := self.queue():
+            await self._do("redrive flow", known, queue.flow(known.name).redrive, 2 * LOOK_LIMIT)
 
     async def result(self, known: Known, timeout: float) -> FlowState | None:
         """Wait for the end of a flow; return how it is, None if that was not told."""
@@ -419,7 +476,7 @@ class FlowMaker:
         if ids and self._chance.random() < 0.5:
             part, id = self._chance.choice(ids)
             part.removal_begun = True
-            await self._client.do("cancel", queue.cancel(id), CALL_LIMIT)
+            await self.client.do("cancel", queue.cancel(id), CALL_LIMIT)
 
     async def end_flow(self, known: Known, verb: str, *, stop: bool = False) -> None:
         """Cancel or finish a flow."""
@@ -442,55 +499,69 @@ async def audit_flows(auditor: Client, book: FlowBook) -> None:
     """Bring each flow to its end, as operators would, and check that what comes after has come."""
     world, chance = auditor.world, auditor.world.chance_for("audit of flows")
     maker = FlowMaker(auditor, book, chance, until=math.inf)
-    queue = maker.queue()
-    assert queue is not None
     for known in book.flows.values():
         if known.sealed or known.outcome:
             continue
         if await maker.flow(known):  # its maker may have died before it was begun
             await (maker.seal(known) if chance.random() < 0.8 else maker.end_flow(known, "cancel"))
+    await _end_by_themselves(auditor, maker, book)
     until = world.loop.now + END_SECONDS
-    while True:
-        await _drain(maker, queue, book)
-        left = [known for known in book.flows.values() if not known.outcome]
+    while left := await _end_some(maker, book):
         for known in left:
-            await maker.result(known, 1.0)
-        left = [known for known in left if not known.outcome]
-        if not left and await _is_empty(auditor, queue):
-            break
-        for known in left:
+            await maker.redrive(known)
+        await _drain(maker, book)
+        for known in await _end_some(maker, book):
             if any(part.removal_begun for part in known.members):  # a member was cancelled: nothing else ends it
-                await auditor.do("redrive", queue.redrive(), 3 * CALL_LIMIT)
-                await _drain(maker, queue, book)
-                if await maker.result(known, 1.0) is FlowState.RUNNING:
-                    await maker.end_flow(known, chance.choice(("cancel", "finish")))
+                await maker.end_flow(known, chance.choice(("cancel", "finish")))
         if world.loop.now > until:
             book.violation(f"never: {[(known.name, known.sealed) for known in left]} have not ended")
             return
         await asyncio.sleep(5.0)
+    await _drain(maker, book)
     for known in book.flows.values():
         for part in known.afters:
+            opens = known.outcome is not None and part.opens in OPENED[known.outcome]
             was_held = part.confirmed_at < known.ended_at and not part.removal_begun
-            if known.outcome is FlowState.DONE and was_held and part.given_at == math.inf:
-                book.violation(f"never: {part.label} of {known.name}, which is done")
+            if opens and was_held and part.given_at == math.inf:
+                book.violation(f"never: {part.label} of {known.name}, which is {known.outcome}")
         book.count(f"flows {known.outcome}")
-    await auditor.do("discard", queue.discard(), CALL_LIMIT)  # letters of flows that were cancelled
+    for name in QUEUES:
+        if queue := maker.queue(name):
+            await auditor.do("discard", queue.discard(), CALL_LIMIT)  # letters of flows that were cancelled
 
 
-async def _drain(maker: FlowMaker, queue: Queue[Any], book: FlowBook) -> None:
+async def _end_by_themselves(auditor: Client, maker: FlowMaker, book: FlowBook) -> None:
+    """Flows of which nothing is left end though nobody asks for that."""
+    until = auditor.world.loop.now + PASSIVE_SECONDS
+    while auditor.world.loop.now < until:
+        await _drain(maker, book)
+        await asyncio.sleep(5.0)
+    for known in book.flows.values():
+        afters = [part for part in known.afters if part.opens in ("then", "always") and not part.removal_begun]
+        missing = [part.label for part in afters if part.confirmed_at < math.inf and part.given_at == math.inf]
+        is_over = all(part.acked_at < math.inf for part in known.members) and known.sealed
+        if is_over and missing and known.outcome is None and not known.cancel_begun:
+            book.violation(f"nobody has ended {known.name}: {missing} are held")
+
+
+async def _end_some(maker: FlowMaker, book: FlowBook) -> list[Known]:
+    """Look at the flows that have not ended; return those that have not then."""
+    for known in book.flows.values():
+        if not known.outcome:
+            await maker.result(known, 1.0)
+    return [known for known in book.flows.values() if not known.outcome]
+
+
+async def _drain(maker: FlowMaker, book: FlowBook) -> None:
     """Take and ack what is there."""
-    while True:
-        ended = await maker._client.do("drain flows", queue.pop_many(100, timeout=2.0), 2.1)  # pyright: ignore[reportPrivateUsage]
-        for claim in ended.value or ():
-            _, part = book.given(claim)
-            await maker.ack(claim, part)
-        if not ended.value:
-            return
-
-
-async def _is_empty(auditor: Client, queue: Queue[Any]) -> bool:
-    sizes = (await auditor.do("size", queue.size(), CALL_LIMIT)).value
-    return sizes is not None and sizes[:3] == (0, 0, 0)
+    for name in QUEUES:
+        while queue := maker.queue(name):
+            ended = await maker.client.do("drain flows", queue.pop_many(100, timeout=2.0), 2.1)
+            for claim in ended.value or ():
+                _, part = book.given(claim)
+                await maker.ack(claim, part)
+            if not ended.value:
+                break
 
 
 def flows_in(world: World) -> FlowBook | None:
