@@ -562,3 +562,30 @@ async def test_a_look_that_fails_is_told_to_its_callers_and_not_logged(
     assert [record for record in caplog.records if record.exc_info] == []
     monkeypatch.undo()
     assert (await flow.status()).state is zkrq.FlowState.OPEN
+
+
+async def test_what_follows_reads_the_results_of_members(cluster: zkrq.Cluster, name: str, pass_time: PassTime) -> None:
+    results = zkrq.Results[Any](ttl=1)
+    queue, other = (cluster.queue(f"{name}{end}", results=results) for end in ("", "-other"))
+    async with queue.flow("trip") as flow:
+        await flow.push_many([1, 2])
+        await flow.push(3, name="hotel")
+        await flow.push(4, name="car", queue=other)
+        await flow.then("report")
+    assert (await flow.result_of("hotel")).state == "queued"
+    claims = [*await queue.pop_many(3, timeout=HANG), *await other.pop_many(1, timeout=HANG)]
+    for claim in claims:
+        await claim.ack(result=claim.item * 10)
+    assert (await flow.result(timeout=HANG)).state == "done"
+    await pass_time(2)
+    claim = await take(queue)
+    after = claim.flow
+    assert after
+    found = {result.id: result.get() async for result in after.results()}
+    assert found == {claim.id: claim.item * 10 for claim in claims}
+    assert (await after.result_of("hotel")).get() == 30
+    assert (await after.result_of("car")).get() == 40
+    assert (await after.result_of("flight")).state == "unknown"
+    with pytest.raises(zkrq.ConfigError, match="name is"):
+        await after.result_of("a/b")
+    assert [result async for result in queue.flow("never").results()] == []

@@ -217,6 +217,8 @@ def flow_entries(id: str, bundle: Bundle) -> Iterator[bytes]:
     rows = [bundle.rows[row - 1] if row else None for row in bundle.rows_of]
     if any(state == "X" and not (row and row.seq) for state, row in zip(bundle.states, rows, strict=True)):
         yield _flow_entry(Kind.MISSED, flow, id)
+    if any(own.failures and bundle.states[position] == "X" for position, own in bundle.own.items()):
+        yield _flow_entry(Kind.WITH_RESULT, flow, id)
 
 
 def _flow_entry(kind: str, flow: str, id: str) -> bytes:

@@ -67,6 +67,7 @@ CALLS: dict[str, AnyCall] = {
         calls.Steer("q", "f", "begin", 0, 1000),
         calls.FlowMembers("q", "f"),
         calls.FlowPage("q"),
+        calls.FlowResults("q", "f"),
         calls.OpenHeld("q", "f"),
         calls.Metadata("q"),
         calls.Movable("q", 10),

@@ -631,3 +631,95 @@ def test_many_members_are_estimated(begun: OneServer) -> None:
     push_plain(begun, *(member(begun, f"m{number:02}") for number in range(40)))
     told = begun.ask(calls.FlowMembers(begun.queue, FLOW))
     assert told.living == 40
+
+
+# -- results of members ----------------------------------------------------------------------------------------------
+
+
+def ack_with_results(server: OneServer, ttl_ms: int = 1) -> None:
+    """Claim and ack what is ready, with a result for each bundle."""
+    claimed = server.claim(count=500)
+    for bundle, positions in claimed.positions.items():
+        server.settle(claimed.decided[bundle].settle("result", ttl_ms, f"of {bundle}", positions))
+
+
+def read_results(server: OneServer, flow: str = FLOW, cursor: bytes = calls.START) -> calls.FlowResultsReply:
+    return server.ask(calls.FlowResults(server.queue, flow, cursor))
+
+
+def rows_of(server: OneServer) -> dict[str, str]:
+    return {row.id.decode(): row.text.decode() for row in read_results(server).rows}
+
+
+def test_results_of_members_are_kept_while_the_flow_runs_and_as_long_as_its_outcome(begun: OneServer) -> None:
+    push_plain(begun, member(begun, BUNDLE, 2), member(begun, "a"))
+    ack_with_results(begun)
+    expected = {item_id(BUNDLE, 0): f"of {BUNDLE}", item_id(BUNDLE, 1): f"of {BUNDLE}", "a": "of a"}
+    wait_ms(5)
+    begun.trim(put_window_ms=1)
+    assert rows_of(begun) == expected
+    told = begun.ask(calls.Results(begun.queue, "", ["a"]), put_window_ms=1)
+    assert [(each.letter, each.text) for each in told.told] == [(b"A", b"of a")]
+    steer(begun, "finish")
+    wait_ms(5)
+    begun.trim(put_window_ms=1)
+    assert rows_of(begun) == expected
+    assert begun.contents().faults == []
+
+
+def test_nothing_stays_of_results_when_the_outcome_is_not_kept_any_more(server: OneServer) -> None:
+    steer(server, "begin", keep_ms=1)
+    push_plain(server, member(server, BUNDLE, 2), member(server, "a"))
+    ack_with_results(server)
+    steer(server, "finish")
+    wait_ms(5)
+    for _ in range(2):
+        server.trim(put_window_ms=1)
+        wait_ms(5)
+    contents = server.contents()
+    assert (contents.bundles, contents.notes, contents.flows, contents.faults) == ({}, {}, set(), [])
+    assert read_results(server) == (calls.START, b"U", [], [])
+
+
+def test_results_are_forgotten_when_tombstones_take_too_much(begun: OneServer) -> None:
+    begun.limits = {"TOMBSTONES_BYTES": 0, "LEAST_AGE_MS": 1}
+    push_plain(begun, member(begun, "a"))
+    ack_with_results(begun, 60_000)
+    wait_ms(5)
+    begun.trim(put_window_ms=1)
+    assert rows_of(begun) == {}
+    assert begun.contents().faults == []
+
+
+def test_results_come_in_pages_that_end_with_a_bundle(begun: OneServer) -> None:
+    begun.limits = {"RESULTS_MAX": 3}
+    push_plain(begun, *(member(begun, f"m{number}") for number in range(7)))
+    ack_with_results(begun, 60_000)
+    found, cursor = list[str](), calls.START
+    while True:
+        page = read_results(begun, cursor=cursor)
+        assert len(page.rows) <= 3
+        found += [row.id.decode() for row in page.rows]
+        if page.cursor == calls.START:
+            break
+        cursor = page.cursor
+    assert found == [f"m{number}" for number in range(7)]
+
+
+def test_results_of_one_that_lives_beside_them_are_kept(begun: OneServer) -> None:
+    push_plain(begun, member(begun, BUNDLE, 2))
+    claimed = begun.claim(count=2)
+    begun.settle(claimed.decided[BUNDLE].settle("result", 1, "first", positions=[0]))
+    wait_ms(5)
+    begun.trim(put_window_ms=1)
+    assert rows_of(begun) == {item_id(BUNDLE, 0): "first"}
+    assert begun.contents().faults == []
+
+
+def test_a_closed_flow_names_its_legs_to_readers_of_results(begun: OneServer) -> None:
+    steer(begun, "join", leg="reports")
+    steer(begun, "join", leg="prices")
+    steer(begun, "finish")
+    assert steer(begun, "close").is_closed
+    assert [leg.decode() for leg in read_results(begun).legs] == ["reports", "prices"]
+    assert begun.contents().faults == []

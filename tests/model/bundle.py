@@ -17,6 +17,7 @@ from zkrq.protocol.calls import read_notes
 from zkrq.protocol.homing import MOVED
 from zkrq.protocol.records import (
     HELD,
+    LEGS,
     MEMBER,
     REFUSED,
     REQUEUED,
@@ -60,7 +61,9 @@ def saves_in(bundle: Bundle) -> dict[int, int]:
     return {position - 1: number for position, number in _SAVE.iter_unpack(bundle.fields.get(SAVED_FIELD, b""))}
 
 
-def _fields(bundle: Bundle, saves: Mapping[int, int]) -> Mapping[str, bytes]:
+def _fields(bundle: Bundle, saves: Mapping[int, int], legs: bytes) -> Mapping[str, bytes]:
+    if legs or LEGS in bundle.fields:
+        return {LEGS: legs} if legs else {}
     packed = b"".join(_SAVE.pack(position + 1, number) for position, number in sorted(saves.items()))
     return shared_fields(bundle.fields) if not packed else {**bundle.fields, SAVED_FIELD: packed}
 
@@ -92,6 +95,8 @@ class Draft:
         self.decided = False
         self.told = False
         self.text = bundle.text
+        self.legs = bundle.fields.get(LEGS, b"")
+        """What the record of a flow that is closed says of its legs."""
         self._bundle = bundle
 
     @property
@@ -149,7 +154,7 @@ class Draft:
             own=self.own,
             text=self.text,
             due_us=0,
-            fields=_fields(self._bundle, self.saves),
+            fields=_fields(self._bundle, self.saves, self.legs),
         )
         return records.pack(bundle)
 

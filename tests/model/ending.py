@@ -237,6 +237,7 @@ def _begin(draft: Draft, call: calls.Steer) -> None:
     draft.set(range(1), State.PAUSED.value, 0)
     draft.rows.clear()
     draft.pushed_at_ms = call.life or draft.version.n
+    draft.legs = b""
     policy = call.policy + (Policy.HAS_DEADLINE if call.deadline_ms else "")
     if Policy.IS_LEG not in policy:
         draft.own[0] = Own(0, 0)
@@ -247,5 +248,5 @@ def close(draft: Draft) -> None:
     """Nothing is left to do about a flow that has ended."""
     says = Says.of(draft)
     draft.own[0] = Own(0, says.keep_ms)
-    draft.text = ""
+    draft.text, draft.legs = "", says.legs.encode()
     draft.set(range(1), GONE, draft.row_of_call(OUTCOME + says.outcome))

@@ -330,6 +330,7 @@ CALLS: dict[str, dict[str, Callable[[Large], object]]] = {
         "of members": asking(calls.OpenHeld("flowing", MANY, "cancelled")),
     },
     "flow_page": {"": asking(calls.FlowPage("flowing", calls.START, BATCH))},
+    "flow_results": {flow: asking(calls.FlowResults("flowing", flow)) for flow in (MANY, OVER)},
     "forget": {"": asking(calls.Forget("q"))},
     "forward": {"": asking(calls.Forward("q", FIRST_US, 10_000, copies([*new(), *new_bundles()])))},
     "heads": {"": asking(calls.Heads("q", calls.START, BATCH))},

@@ -49,6 +49,7 @@ RESULTS = {
     "Batches[T]": "Generator[Batch[T]]",
     "AsyncGenerator[Item[T]]": "Generator[Item[T]]",
     "AsyncGenerator[FlowStatus]": "Generator[FlowStatus]",
+    "AsyncGenerator[Result[Any]]": "Generator[Result[Any]]",
     "Listener[T]": "Generator[T]",
     "Lost": "str",
     "Step[Any]": "Any",

@@ -36,7 +36,7 @@ from zkrq.client.moment_reports import MomentReports
 from zkrq.client.moment_store import MomentStore
 from zkrq.client.parts import QueueParts, QueueShard
 from zkrq.client.resharding import Resharding
-from zkrq.client.results import make_queue
+from zkrq.client.results import make_queue, reading
 from zkrq.client.schedule_store import ScheduleStore
 from zkrq.client.schedules import Schedules
 from zkrq.client.shard import NOT_OPEN, Shard
@@ -124,7 +124,7 @@ class Client:
         register = FlowRegister(coordinator)
         self.flow_ends: Final = Ends(self.shards, self.tasks, self.events, namespace)
         self.flow_looks: Final = FlowLooks(self.shards, coordinator, register, self.flow_ends)
-        self.flows: Final = Flows(self.shards, self.flow_ends, register, self.tasks, self._find_queue)
+        self.flows: Final = Flows(self.shards, self.flow_ends, register, self.tasks, self._find_queue, reading)
         self.identity: Final = Identity(coordinator, settings.describe())
         self.identity.slots_changed = self._introduce_again
         self.upgrading: Final = Upgrading(self.shards, coordinator, settings, self.events, self.identity)

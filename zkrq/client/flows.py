@@ -15,10 +15,11 @@ from weakref import ReferenceType, ref
 
 from zkrq.base.checks import check_items
 from zkrq.base.errors import ConfigError, ContradictsOrder, FlowEnded, OutcomeUnknown, Receipt, ZkrqError, own
-from zkrq.base.flows import FlowName, FlowState, FlowStatus, Policy
+from zkrq.base.flows import KEEP, FlowName, FlowState, FlowStatus, Policy
 from zkrq.base.meant import unknown_option
 from zkrq.base.tasks import Rounds
 from zkrq.client.flow_ends import Shared, state_of
+from zkrq.client.flow_results import each_result, result_of
 from zkrq.client.queue import Queue, parts_of
 from zkrq.operations.push import PUSH, PUSH_MEMBER, MemberOptions, PushOptions, RepeatedOptions
 from zkrq.producing.options import Options, named_in, read_options
@@ -31,10 +32,12 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable
 
     from zkrq.base.errors import Receipts
+    from zkrq.base.results import Result
     from zkrq.base.tasks import Tasks
     from zkrq.client.flow_ends import Ends
     from zkrq.client.flow_register import FlowRegister
     from zkrq.client.parts import QueueParts
+    from zkrq.client.results import ResultQueue
     from zkrq.client.shards import Shards
     from zkrq.protocol.records import Opens
 
@@ -56,9 +59,16 @@ class Flows:
     """The flows of one client.  Implements ``consuming.flow.FlowWork``."""
 
     def __init__(
-        self, shards: Shards, ends: Ends, register: FlowRegister, tasks: Tasks, find: Callable[[str], Queue[Any]]
+        self,
+        shards: Shards,
+        ends: Ends,
+        register: FlowRegister,
+        tasks: Tasks,
+        find: Callable[[str], Queue[Any]],
+        reading: Callable[[Queue[Any]], ResultQueue[Any, Any]],
     ) -> None:
-        """``find``: returns the queue of a name, as this client has it."""
+        """``find``: returns the queue of a name, as this client has it; ``reading``: one that reads its results."""
+        self._reader: Callable[[str], ResultQueue[Any, Any]] = lambda name: reading(find(name))
         self._shards = shards
         self._ends = ends
         self._register = register
@@ -170,6 +180,16 @@ class Flows:
             raise _ended(flow, look)
         status = await self._ends.read(flow)
         return status._replace(state=state_of(look.stage, look.outcome))
+
+    def results(self, flow: FlowName) -> AsyncGenerator[Result[Any]]:
+        """Read the results of members; see ``Flow.results``."""
+        self._parts(flow, None)
+        return each_result(self._shards, self._reader, flow)
+
+    async def result_of(self, flow: FlowName, name: str) -> Result[Any]:
+        """Read the result of one member; see ``Flow.result_of``."""
+        self._parts(flow, None)
+        return await result_of(self._shards, self._reader, flow, name)
 
     async def of_queue(self, queue: str) -> AsyncGenerator[FlowName]:
         """Find the flows whose home is this queue, and of which something is left to do.  Raises ``Unavailable``."""
@@ -293,7 +313,7 @@ class Flows:
 
     async def _join_once(self, flow: FlowName, queue: str) -> None:
         await self._register.enter(queue)
-        look = await self._ends.drive(flow, OPERATIONS.join_leg(queue, flow.key))
+        look = await self._ends.drive(flow, OPERATIONS.join_leg(queue, flow.key, keep_ms=round(KEEP * 1000)))
         if not look.stage.takes_members:
             raise _ended(flow, look)
         if queue not in look.legs:

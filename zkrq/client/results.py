@@ -15,13 +15,14 @@ from zkrq.base.results import Result, ResultState
 from zkrq.client.awaiting import Awaiting
 from zkrq.client.queue import Queue, parts_of
 from zkrq.client.reports import read_progress
+from zkrq.protocol.calls import Told
 
 if TYPE_CHECKING:
     from zkrq.base.limits import Results
     from zkrq.client.parts import QueueParts
     from zkrq.client.shard import Shard
     from zkrq.operations.push import PushOptions
-    from zkrq.protocol.calls import Read, Told
+    from zkrq.protocol.calls import Read
     from zkrq.protocol.replies import Answer
 
 T = TypeVar("T")
@@ -155,6 +156,10 @@ class ResultQueue(Queue[T], Generic[T, R]):
                 tasks=self._parts.context.tasks,
             )
         return known
+
+    def _as_kept(self, id: str, text: bytes, *, is_lost: bool) -> Result[R]:
+        """Return the result of an item that was acked, as a server has it."""
+        return self._as_result(id, Told(b"L" if is_lost else b"A", text))
 
     def _as_result(self, id: str, told: Told) -> Result[R]:
         state, kept = _STATES[told.letter], self._results

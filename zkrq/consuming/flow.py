@@ -29,12 +29,13 @@ from zkrq.base.retry import judge
 from zkrq.protocol.records import Opens
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Iterable, Sequence
+    from collections.abc import AsyncGenerator, Awaitable, Iterable, Sequence
     from types import TracebackType
 
     from zkrq.base.checks import Duration
     from zkrq.base.errors import Receipt, Receipts
     from zkrq.base.flows import FlowName, FlowStatus, Policy
+    from zkrq.base.results import Result
     from zkrq.operations.push import MemberOptions, PushOptions, RepeatedOptions
 
 
@@ -73,6 +74,10 @@ class FlowWork(Protocol):
     async def status(self, flow: FlowName) -> FlowStatus: ...
 
     async def wait(self, flow: FlowName, seconds: float | None) -> FlowStatus: ...
+
+    def results(self, flow: FlowName) -> AsyncGenerator[Result[Any]]: ...
+
+    async def result_of(self, flow: FlowName, name: str) -> Result[Any]: ...
 
     def tend(self, queue: str, due: Sequence[bytes]) -> None:
         """Look soon at flows of which a queue may have no living members any more."""
@@ -244,6 +249,23 @@ class Flow:
         it is unknown, ``Unavailable`` if it could not be asked in time.
         """
         return await self._work.wait(self._name, None if timeout is None else check_duration("timeout", timeout))
+
+    def results(self) -> AsyncGenerator[Result[Any]]:
+        """Read the results of its members, of queues with ``results``: ``async for result in flow.results()``.
+
+        They come queue by queue, in the order of the ids, 500 at a time, of those members that were acked with a value.
+        While the flow runs, that is what the servers know at that moment.  Results are kept as long as the flow runs,
+        and after its end for its ``keep``, of members in other queues for a day; for less if the tombstones of their
+        queue exceed their memory.  Raises ``Unavailable``, and ``CodecError`` for one that cannot be decoded.
+        """
+        return self._work.results(self._name)
+
+    async def result_of(self, name: str) -> Result[Any]:
+        """Read the result, or the present state, of the member that was pushed under a name; ``UNKNOWN`` without one.
+
+        It is kept as those of ``results`` are.  Raises as ``ResultQueue.result``.
+        """
+        return await self._work.result_of(self._name, name)
 
 
 def full_name(flow: Flow) -> FlowName:

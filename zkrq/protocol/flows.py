@@ -100,6 +100,7 @@ class Kind(enum.StrEnum):
     HELD = "W"
     HELD_FOR_FAILURE = "V"
     RUNS = "P"  # the flow itself
+    WITH_RESULT = "R"  # a member that was acked with a result
 
 
 class Policy(enum.StrEnum):

@@ -254,7 +254,7 @@ NEVER_US = 2.0**51
 REQUEUED, REFUSED = "R", "F"
 """Stored states of an item that is queued at a moment of its own, and of one that was never accepted."""
 
-MEMBER, HELD = "F", "W"
+MEMBER, HELD, LEGS = "F", "W", "L"
 """Kinds of fields: the flow of which the items are members, and the flow for whose end an item is held."""
 
 

@@ -14,7 +14,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Protocol, Self, TypeVar, Unpack
 
 from zkrq.consuming import flow
-from zkrq.sync.blocking import blocking
+from zkrq.sync.blocking import blocking, iterating, itself
 
 if TYPE_CHECKING:
     from zkrq.base.errors import Receipt, Receipts
@@ -118,6 +118,8 @@ class Flow:
     redrive = blocking(flow.Flow.redrive)
     status = blocking(flow.Flow.status)
     result = blocking(flow.Flow.result)
+    result_of = blocking(flow.Flow.result_of)
+    results = iterating(flow.Flow.results, itself, "Result[Any]")
 
     def __enter__(self) -> Self:
         """Begin it."""

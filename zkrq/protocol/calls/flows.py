@@ -146,3 +146,31 @@ class FlowPage(Paging[FlowRows]):
     queue: str
     cursor: bytes = START
     count: int = 100
+
+
+class FlowResult(NamedTuple):
+    """The result of a member: its id, whether the result is lost, and the result as it is stored."""
+
+    id: bytes
+    is_lost: int
+    text: bytes
+
+
+class FlowResultsReply(NamedTuple):
+    """One page of results, and the cursor to continue from.  ``stage``, ``legs``: of the flow, also of one that is
+    closed."""
+
+    cursor: bytes
+    stage: bytes
+    legs: Sequence[bytes]
+    rows: Sequence[FlowResult]
+
+
+@dataclass(frozen=True, slots=True)
+class FlowResults(Paging[FlowResultsReply]):
+    """Read a page of the results of a flow's members; pages go on at any server, in the order of the ids."""
+
+    script: ClassVar[str] = "flow_results"
+    queue: str
+    flow: str
+    cursor: bytes = START

@@ -2,7 +2,7 @@
 -- item was removed otherwise than by an ack, and what is held until it ends (zkrq/protocol/flows.py).
 -- members names them, behind all groups, by a byte that no group begins with: that byte, kind, flow, zero byte, bundle.
 -- All of it follows from the records, so each server has it; readers check the record of what they find.
--- kind: L an item is queued or claimed; D one is a dead letter; M one was removed otherwise; W one is held; V the same, for a
+-- kind: L an item is queued or claimed; D one is a dead letter; M one was removed otherwise; R one was acked with a result; W one is held; V the same, for a
 -- failure. P, without a bundle: there is something to do about the flow itself.
 -- The record of a flow is in state P until it has ended and all that was held is opened. Its text: stage, stamp, for how many
 -- milliseconds its outcome is kept, letters of its policy (f a dead letter fails it, m what is missed is as good as acked, d it
@@ -14,11 +14,13 @@ local flows = {} -- one name for all, because Lua allows 200 in a library
 do
   local RECORD = '\1flow ' -- before the name of a flow
   local MEMBER, HELD = 'F', 'W' -- kinds of fields in a record
+  local LEGS = 'L' -- the same of a flow that is closed: what its text has said of its legs
   local OUTCOME = '=' -- before the outcome in a row
   local DONE = 'flow ' -- before the name of a flow, in lead
   local PAGE, FEW = 100, 5 -- entries looked at in one command; the same where one that counts is enough
   local LOOKED_MAX = 200 -- bundles that are looked at to count what they have; more are estimated
   local LEFT, HOLDING, LISTED = {'L', 'D', 'M', 'W', 'V'}, {'W', 'V'}, {'P', 'V', 'W'} -- kinds
+  local DROPPED = {'M', 'R'} -- kinds of tombstones
   local LIVING, ENDING = {L = '[QRC]', D = 'D'}, {L = true, D = true, M = true}
   local KEEP_MAX_MS = 2 ^ 32 - 1 -- what an entry of a record has room for
 
@@ -73,6 +75,20 @@ do
     return count
   end
 
+  -- Call visit(position) with the items that were acked with a result.
+  local function each_with_result(r, visit)
+    for at = 1, #r.own, OWN_BYTES do
+      local position, _, ttl_ms = struct.unpack(OWN, r.own, at)
+      if ttl_ms > 0 and string.byte(r.states, position) == GONE then visit(position) end
+    end
+  end
+
+  local function has_result(r)
+    local found = false
+    each_with_result(r, function() found = true end)
+    return found
+  end
+
   -- Return the kinds under which a bundle is named, each with the name of the flow.
   local function named_as(r)
     local as, name, held_for, opens = {}, flows.of(r), flows.held_for(r)
@@ -81,6 +97,7 @@ do
         if string.find(r.states, states) then as[kind .. name] = true end
       end
       if has_missed(r) then as['M' .. name] = true end
+      if r.own ~= '' and has_result(r) then as['R' .. name] = true end
     end
     if held_for and flows.is_held(r) then as[(opens == 'F' and 'V' or 'W') .. held_for] = true end
     return as
@@ -96,7 +113,7 @@ do
       if not is[named] then append(leaving, members, entry(named, '', r.bundle)) end
     end
     local name, held_for = flows.of(r), flows.held_for(r)
-    for kind, of in pairs(b.is_lost and {L = name, D = name, M = name, V = held_for, W = held_for} or {}) do
+    for kind, of in pairs(b.is_lost and {L = name, D = name, M = name, R = name, V = held_for, W = held_for} or {}) do
       if not is[kind .. of] then append(leaving, members, entry(kind, of, r.bundle)) end
     end
     if name then flows.note_ended(name, was, is, count_acked(r) - (b.fields ~= '' and count_acked(b) or 0)) end
@@ -180,6 +197,19 @@ do
     return stage == 'O' or stage == 'S'
   end
 
+  -- Return the queues of the legs of a flow, also of one that is closed.
+  function flows.legs(flow)
+    local legs = {}
+    local text = flow and (flow.states == 'P' and flows.read(flow).legs or tails.field(flow, LEGS)) or ''
+    for each in string.gmatch(text, '%S+') do legs[#legs + 1] = each end
+    return legs
+  end
+
+  -- A flow that begins has none; an earlier one of its name may have had some.
+  function flows.forget_legs(flow)
+    tails.set_field(flow, LEGS, '')
+  end
+
   -- Return the outcome of a flow that has ended, and, for people, how many members were acked, dead and missed then.
   function flows.outcome(flow)
     local text = flow.states == 'P' and flows.read(flow).outcome or ''
@@ -196,6 +226,7 @@ do
     touch(flow)
     local says = flows.read(flow)
     flow.tail, flow.due, flow.has_no_text = '', now_us, true
+    tails.set_field(flow, LEGS, says.legs)
     set_own(flow, 1, now_us, math.min(says.keep_ms, KEEP_MAX_MS))
     set(flow, 1, 1, GONE, row_of_call(flow, OUTCOME .. says.outcome))
   end
@@ -225,9 +256,10 @@ do
   -- -- what is left of one -------------------------------------------------------------------------------------------
 
   -- Call visit(r) with bundles that are named under a kind, until it returns true; those that no longer are cost nothing but time.
-  local function each_named(kind, name, visit, page)
+  -- page: how many are read in one command.  after: the bundle behind which they begin.
+  local function each_named(kind, name, visit, page, after)
     page = page or PAGE
-    local from, behind = '[' .. entry(kind, name, ''), '(' .. places.FLOWS .. kind .. name .. '\1'
+    local from, behind = (after and '(' or '[') .. entry(kind, name, after or ''), '(' .. places.FLOWS .. kind .. name .. '\1'
     repeat
       local found = redis.call('ZRANGEBYLEX', members, from, behind, 'LIMIT', 0, page)
       local bundles = {}
@@ -369,8 +401,24 @@ do
     return name ~= nil and flows.is_named(r.bundle, name) and is_running(name)
   end
 
-  -- Return what names a tombstone that is dropped.
-  function flows.entry_of_missed(r)
-    return entry('M', flows.of(r), r.bundle)
+  -- Tell whether the results of a bundle are kept beyond their time: its flow runs, or its outcome is still kept.
+  function flows.keeps_results(r)
+    local name = flows.of(r)
+    return name ~= nil and has_result(r) and select(2, flows.stage_of(name)) ~= 'U'
+  end
+
+  -- Call visit(r, positions) with bundles of members that have results, in the order of their ids, until it returns true.
+  -- after: the bundle behind which they begin, nil: with the first one.
+  function flows.each_with_results(name, after, visit)
+    each_named('R', name, function(r)
+      local positions = {}
+      each_with_result(r, function(position) positions[#positions + 1] = position end)
+      return visit(r, positions)
+    end, PAGE, after)
+  end
+
+  -- Take a tombstone that is dropped out of the index: append what names it.
+  function flows.append_dropped(entries, r)
+    for _, kind in ipairs(DROPPED) do append(entries, members, entry(kind, flows.of(r), r.bundle)) end
   end
 end

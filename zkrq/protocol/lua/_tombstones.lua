@@ -62,7 +62,12 @@ do
         if r then r.bundle = ids[i] end
         local is_alive, over, stays = r and string.find(r.states, ALIVE), none, false
         local is_latest = r and not is_alive and not newer(r, tombstone)
-        if r and r.own ~= '' then over, stays = results.over(r) end
+        local has_kept = r and r.own ~= '' and r.fields ~= '' and flows.keeps_results(r)
+        if has_kept then
+          stays = true
+        elseif r and r.own ~= '' then
+          over, stays = results.over(r)
+        end
         local needed = is_latest and r.fields ~= '' and flows.of(r) ~= nil and flows.needs(r)
         if needed then
           stays = true
@@ -71,7 +76,7 @@ do
         else
           stays = is_latest and r.own ~= '' and freed >= excess and (not is_expired(r, put_window_ms) or endings.has(r))
         end
-        stays = stays or is_latest and freed >= excess and flows.keeps_name(r)
+        stays = stays or is_latest and freed >= excess and (has_kept or flows.keeps_name(r))
         local bytes = tombstone.bytes
         for _, entry in ipairs(over) do bytes = math.max(0, bytes - redis.call('HSTRLEN', notes, entry)) end
         if over[1] then redis.call('HDEL', notes, unpack(over)) end
@@ -85,7 +90,7 @@ do
           if tombstone.removed_ms > old_ms then forgot_ms = math.max(forgot_ms, tombstone.removed_ms) end
           if is_latest then
             forgotten[#forgotten + 1] = ids[i]
-            if r.fields ~= '' and flows.of(r) then append(missed, members, flows.entry_of_missed(r)) end
+            if r.fields ~= '' and flows.of(r) then flows.append_dropped(missed, r) end
             if places.is_ordered(r) then ordered[#ordered + 1] = r end
             for _, entry in ipairs(r.own ~= '' and results.entries(r) or {}) do append(texts, notes, entry) end
             for _, position in ipairs(r.fields ~= '' and tails.saved_in(r, 1, r.size) or {}) do

@@ -32,6 +32,7 @@ local function begin(r, _, given)
   set(r, 1, 1, string.byte('P'), 0)
   r.rows, r.row_owners = '', {} -- of an earlier flow of this name
   r.pushed_at = given.life > 0 and given.life or now_ms
+  flows.forget_legs(r)
   local policy, deadline_ms = given.policy, tonumber(given.deadline_ms)
   if deadline_ms > 0 then policy, r.due = policy .. 'd', now_us + 1000 * deadline_ms end
   if not string.find(policy, 'l', 1, true) then set_own(r, 1, now_us + 1000 * OPEN_MS, 0) end

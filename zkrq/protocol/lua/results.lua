@@ -9,7 +9,7 @@
 -- reply: STALE epoch
 
 -- Return what is told of an item that was removed.
-local function told_removed(r, position)
+local function told_removed(r, position, is_kept)
   local row = string.byte(r.named, position) - NONE
   if row == 0 then return 'E', '' end
   local _, seq = row_at(r, row)
@@ -17,17 +17,20 @@ local function told_removed(r, position)
   if seq == 0 then return 'X', '' end
   local removed_at, ttl_ms = own_of(r, position)
   local text = results.recall(r, position)
-  if not removed_at or ttl_ms == 0 or removed_at + r.shift + ttl_ms * 1000 <= now_us then return 'N', '' end
+  if not removed_at or ttl_ms == 0 then return 'N', '' end
+  if not is_kept and removed_at + r.shift + ttl_ms * 1000 <= now_us then return 'N', '' end
   return text and 'A' or 'L', text or ''
 end
 
 local function told(id, put_window_ms, waiter)
   local bundle, position = stored_at(id)
   local r = open(bundle)
-  if not r or position > r.size or is_expired(r, put_window_ms) then return 'U', '' end
+  if not r or position > r.size then return 'U', '' end
+  local is_kept = r.fields ~= '' and flows.keeps_results(r) -- a member's, beyond its time
+  if not is_kept and is_expired(r, put_window_ms) and not flows.keeps_name(r) then return 'U', '' end
   local state = string.byte(r.states, position)
   if state == GONE then
-    local name, text = told_removed(r, position)
+    local name, text = told_removed(r, position, is_kept)
     tell_as_is(r)
     return name, text
   elseif state == DEAD then
