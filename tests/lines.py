@@ -64,8 +64,8 @@ def line_of(state: bytes) -> Line:
 
 
 def entries_in(members: Iterable[bytes]) -> set[bytes]:
-    """The entries that ``members`` names, without the groups that rest."""
-    return {entry_in(member) for member in members if not member.startswith(RESTING)}
+    """The entries that ``members`` names, without the groups that rest and what it has of flows."""
+    return {entry_in(member) for member in members if not member.startswith((RESTING, FLOWS))}
 
 
 def entry_of(bundle: str, position: int = 0) -> bytes:
