@@ -68,6 +68,20 @@ async def test_an_end_that_was_not_told_everywhere_is_told_by_the_leader(monkeyp
         assert (await take(other)).item == "after"
 
 
+async def test_the_leader_lets_a_member_go_that_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The client died after the ack that it waited for."""
+    die_before_looks(monkeypatch)
+    async with zkrq.testing.cluster() as cluster:
+        queue, other = cluster.queue("rows"), cluster.queue("other")
+        flow = await queue.flow("import").begin()
+        await flow.push("a", name="a")
+        await flow.push("b", after="a", queue=other)
+        await (await take(queue)).ack()
+        assert await other.pop_one(timeout=0) is None
+        await cluster.clock.advance(11.0)
+        assert (await take(other)).item == "b"
+
+
 async def test_a_stuck_flow_is_reported_once(monkeypatch: pytest.MonkeyPatch) -> None:
     events = list[zkrq.Event]()
     async with zkrq.testing.cluster(on_event=events.append) as cluster:
@@ -182,6 +196,21 @@ async def test_home_and_another_queue_are_on_two_shards(own: Servers, is_first: 
             for _ in range(count):
                 await (await take(each)).ack()
         assert (await take(other)).item == "after"
+        assert (await flow.result(timeout=HANG)).state is zkrq.FlowState.DONE
+
+
+async def test_a_member_waits_for_another_shard(own: Servers) -> None:
+    async with connect(own) as cluster:
+        await cluster.add_shard(B, own.urls(*SECOND))
+        queue, other = cluster.queue(name_at(FIRST)), cluster.queue(name_at(B))
+        async with queue.flow("import") as flow:
+            for number, each in enumerate((queue, other, queue, other)):
+                after = str(number - 1) if number else ()
+                await flow.push(number, name=str(number), queue=each, after=after)
+        for number, each in enumerate((queue, other, queue, other)):
+            claim = await take(each)
+            assert claim.item == number
+            await claim.ack()
         assert (await flow.result(timeout=HANG)).state is zkrq.FlowState.DONE
 
 

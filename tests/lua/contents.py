@@ -9,7 +9,18 @@ from typing import NamedTuple
 from tests.lines import entries_in, entry_of, faults_of_groups, waiting_in_order
 from zkrq.protocol import calls
 from zkrq.protocol.flows import Kind
-from zkrq.protocol.records import HELD, MEMBER, NEVER_US, SAVED_FIELD, VERSION_BYTES, Bundle, ItemRecord, Opens, State
+from zkrq.protocol.records import (
+    HELD,
+    MEMBER,
+    NEVER_US,
+    SAVED_FIELD,
+    VERSION_BYTES,
+    WAITING,
+    Bundle,
+    ItemRecord,
+    Opens,
+    State,
+)
 
 FLOW = "\1flow "
 """Before the name of a flow, in the id of its record."""
@@ -207,7 +218,9 @@ def flow_entries(id: str, bundle: Bundle) -> Iterator[bytes]:
         yield _flow_entry(Kind.RUNS, id.removeprefix(FLOW), "")
     flow, held_for = (bundle.fields.get(kind, b"").decode() for kind in (MEMBER, HELD))
     if held_for and bundle.states == "R" and bundle.own[0].moment_us >= NEVER_US:
-        yield _flow_entry(Kind.HELD_FOR_FAILURE if held_for[0] == Opens.FAILURE else Kind.HELD, held_for[1:], id)
+        kind = _HELD_AS[held_for[0]]
+        yield _flow_entry(kind, flow if kind is Kind.WAITING else held_for[1:], id)
+        return
     if not flow:
         return
     if not {"Q", "R", "C"}.isdisjoint(bundle.states):
@@ -219,6 +232,14 @@ def flow_entries(id: str, bundle: Bundle) -> Iterator[bytes]:
         yield _flow_entry(Kind.MISSED, flow, id)
     if any(own.failures and bundle.states[position] == "X" for position, own in bundle.own.items()):
         yield _flow_entry(Kind.WITH_RESULT, flow, id)
+
+
+_HELD_AS: Mapping[str, Kind] = {
+    Opens.THEN: Kind.HELD,
+    Opens.ALWAYS: Kind.HELD,
+    Opens.FAILURE: Kind.HELD_FOR_FAILURE,
+    WAITING: Kind.WAITING,
+}
 
 
 def _flow_entry(kind: str, flow: str, id: str) -> bytes:

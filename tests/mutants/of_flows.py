@@ -5,6 +5,7 @@ from __future__ import annotations
 from tests.mutants.trial import LUA, Mutant, Suite
 
 _SCRIPTS = Suite("tests/lua/test_flows.py")
+_NAMES = Suite("tests/lua/test_flow_names.py")
 _SCENARIOS = Suite("tests/simulation/test_scenarios_of_flows.py")
 
 MUTANTS: tuple[Mutant, ...] = (
@@ -108,8 +109,8 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "flow-ends-whatever-its-stamp-is",
         LUA + "flow.lua",
-        "if says.stamp ~= given.stamp or string.find(left, 'L', 1, true) then return end",
-        "if string.find(left, 'L', 1, true) then return end",
+        "if says.stamp ~= given.stamp or string.find(left, '[LN]') then return end",
+        "if string.find(left, '[LN]') then return end",
         "the end is decided under the stamp that was read before the servers were asked",
         _SCRIPTS,
     ),
@@ -176,5 +177,29 @@ MUTANTS: tuple[Mutant, ...] = (
         "if string.find(says.policy, 'd', 1, true) and flow.due + flow.shift <= 0 then return true end",
         "a flow fails once its deadline has passed",
         _SCRIPTS,
+    ),
+    Mutant(
+        "waiting-member-does-not-hold-up-its-flow",
+        LUA + "flow.lua",
+        "string.find(left, '[LN]') then return end",
+        "string.find(left, 'L', 1, true) then return end",
+        "a flow of which a member waits for others does not end",
+        _NAMES,
+    ),
+    Mutant(
+        "waiting-member-goes-without-a-stamp",
+        LUA + "_flows.lua",
+        "if is[kind .. name] and not was[kind .. name] then return true end",
+        "if not r.before and is[kind .. name] then return true end",
+        "letting a member go that waits raises the stamp",
+        _NAMES,
+    ),
+    Mutant(
+        "waiting-member-goes-though-its-flow-fails",
+        LUA + "flow_release.lua",
+        "if runs and opens",
+        "if opens",
+        "nothing that waits goes once its flow is failing",
+        _NAMES,
     ),
 )

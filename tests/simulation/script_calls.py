@@ -13,6 +13,7 @@ import pytest
 
 from tests.stored import SHIFT_BYTES
 from zkrq.protocol.calls import item_id, pack_gone, runs
+from zkrq.protocol.flow_names import named
 from zkrq.protocol.keys import key
 from zkrq.protocol.payloads import join
 from zkrq.protocol.records import (
@@ -26,6 +27,7 @@ from zkrq.protocol.records import (
     fresh,
     pack,
     unpack,
+    waiting_for,
     with_fields,
 )
 from zkrq.protocol.scripts import SCRIPTS
@@ -259,7 +261,7 @@ class Load:
 
     def draw_verb(self) -> Word:
         often = ["begin", "begin", "seal", "look", "end", "cancel", "finish"]
-        return self.rng.choice([*often, "join", "live", "open", "fail", "close"])
+        return self.rng.choice([*often, "join", "live", "open", "wait", "fail", "close"])
 
     def draw_life(self) -> Word:
         return self.rng.choice([0, 1, 1, 2])
@@ -344,6 +346,10 @@ class Load:
         key, ttl_ms = self.rng.choice(["", "", "k1", "k2"]), self.rng.choice([0, 0, 500.0, 60_000.0])
         if self._script in ("push_plain", "push_decided", "adopt"):
             if is_alone:
+                if self._script == "push_decided" and self._has_flow and self._of_flows.random() < 0.2:
+                    flow = self._flow()
+                    fields = {MEMBER: flow, HELD: waiting_for([named(QUEUES[0], "i01"), named(QUEUES[1], "i02")])}
+                    return with_fields(fresh(priority, pushed_at_ms, key=key), fields)
                 if self._script == "push_decided" and self._has_flow and self._of_flows.random() < 0.5:
                     return with_fields(
                         fresh(priority, pushed_at_ms, key=key),

@@ -17,7 +17,7 @@ from tests.lua.one_server import OneServer
 from zkrq.client.finding import SEARCH_PAGE
 from zkrq.protocol import calls
 from zkrq.protocol.payloads import join
-from zkrq.protocol.records import BUNDLE_MAX, HELD, MEMBER, Opens, fresh, held_for, with_fields
+from zkrq.protocol.records import BUNDLE_MAX, HELD, MEMBER, Opens, fresh, held_for, waiting_for, with_fields
 from zkrq.protocol.scripts import SCRIPTS
 from zkrq.replication.stream import ErrorReply
 from zkrq.testing.redis.server import MiniRedis
@@ -145,6 +145,7 @@ class Large(OneServer):
             for name, fields in (
                 ("member", {MEMBER: MANY.encode()}),
                 ("held", {HELD: held_for(OVER.encode(), Opens.THEN)}),
+                ("waiting", {MEMBER: MANY.encode(), HELD: waiting_for(["flowing/member000000"])}),
             ):
                 record = with_fields(fresh(0, self.now_ms()), fields)
                 puts = [calls.Put(f"{name}{n:06}", record, join([b"payload"])) for n in range(start, start + BATCH)]
@@ -322,13 +323,29 @@ CALLS: dict[str, dict[str, Callable[[Large], object]]] = {
     "delete": {"": asking(calls.Delete("q", 10**12))},
     "flow": {
         verb: asking(calls.Steer("flowing", "new" if verb == "begin" else MANY, verb))
-        for verb in ("begin", "look", "seal", "end", "cancel", "finish", "join", "live", "open", "fail", "close")
+        for verb in (
+            "begin",
+            "look",
+            "seal",
+            "end",
+            "cancel",
+            "finish",
+            "join",
+            "live",
+            "open",
+            "wait",
+            "fail",
+            "close",
+        )
     },
     "flow_members": {flow: asking(calls.FlowMembers("flowing", flow)) for flow in (MANY, OVER)},
     "flow_open": {
         "": asking(calls.OpenHeld("flowing", OVER)),
         "of members": asking(calls.OpenHeld("flowing", MANY, "cancelled")),
     },
+    "flow_named": {"": asking(calls.NamedStates("flowing", [f"member{n:06}" for n in range(BATCH)]))},
+    "flow_waiting": {"": asking(calls.WaitingPage("flowing", MANY))},
+    "flow_release": {"": asking(calls.Release("flowing", MANY, [f"waiting{n:06}" for n in range(BATCH)]))},
     "flow_page": {"": asking(calls.FlowPage("flowing", calls.START, BATCH))},
     "flow_results": {flow: asking(calls.FlowResults("flowing", flow)) for flow in (MANY, OVER)},
     "forget": {"": asking(calls.Forget("q"))},

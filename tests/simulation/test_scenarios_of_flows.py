@@ -11,12 +11,13 @@ from tests.simulation.stage import HANGS, Actor, Stage, scenario
 from zkrq import NotEnoughReplicas, Queue
 from zkrq.base import clock
 from zkrq.protocol import calls
+from zkrq.protocol.flow_names import named
 from zkrq.protocol.flows import CANCELLED, DONE, FAILED, Kind, Look, Tending
 from zkrq.protocol.flows import Stage as Step
 from zkrq.protocol.operations import OPERATIONS
 from zkrq.protocol.payloads import join, with_headers
 from zkrq.protocol.pushing import FlowOver, Pushes
-from zkrq.protocol.records import HELD, MEMBER, Opens, fresh, held_for, with_fields
+from zkrq.protocol.records import HELD, MEMBER, Opens, fresh, held_for, waiting_for, with_fields
 from zkrq.protocol.steps import Operation
 from zkrq.replication.replicas import Replicas
 from zkrq.replication.runner import PrimaryDecides
@@ -80,6 +81,16 @@ class Maker:
         field = held_for(self.flow.encode(), opens) if kind == HELD else self.flow.encode()
         record = with_fields(fresh(0, clock.now_ms()), {kind: field})
         return calls.Put(id, record, join([with_headers(b'"%b"' % id.encode(), {})]))
+
+    async def wait(self, id: str, *names: str, queue: str = "", of: str = "") -> Pushes:
+        """Add a member that waits for others, of the queue ``of``."""
+        queue, of = queue or self.queue, of or self.queue
+        await self.steer("wait")
+        fields = {MEMBER: self.flow.encode(), HELD: waiting_for([named(of, name) for name in names])}
+        put = calls.Put(
+            id, with_fields(fresh(0, clock.now_ms()), fields), join([with_headers(b'"%b"' % id.encode(), {})])
+        )
+        return await self.run(OPERATIONS.push_decided(calls.PushDecided(queue, [put], in_order=True)), queue)
 
     async def end(self) -> Look:
         return await self.tend(OPERATIONS.tend_flow(self.queue, self.flow))
@@ -376,3 +387,100 @@ async def test_what_follows_a_flow_that_is_cancelled_never_comes(stage: Stage) -
     await near.expect_none()
     stage.kill(stage.primary)
     await far.expect_none(timeout=20)
+
+
+@scenario()
+async def test_a_member_waits_for_others_in_whatever_queue_and_order_they_are_acked(stage: Stage) -> None:
+    near = await stage.enter("near")
+    maker = Maker(near)
+    other: Any = near.cluster.queue(OTHER)
+    await maker.steer("begin")
+    await maker.follow("then")
+    for id in ("f.a", "f.b"):
+        await maker.push(id)
+    await maker.join()
+    await maker.wait("f.c", "f.a", queue=OTHER)
+    await maker.wait("f.d", "f.a", "f.b")
+    await maker.wait("f.e", "f.c", of=OTHER)
+    await near.ack("f.a")
+    assert (await maker.end()).stage is Step.OPEN
+    claim = await near.do(other.pop_one(timeout=5))
+    assert claim
+    assert claim.item == "f.c"
+    await near.do(claim.ack())
+    await maker.steer("seal")
+    assert (await maker.end()).stage is Step.SEALED
+    assert {(await near.claim()).item for _ in range(2)} == {"f.b", "f.e"}
+    await near.expect_none()
+    assert (await maker.end()).kinds >= {Kind.WAITING, Kind.LIVING}
+
+
+@scenario()
+async def test_an_ack_that_the_primary_alone_knows_is_everywhere_before_what_waits_for_it_goes(stage: Stage) -> None:
+    """Otherwise the next primary delivers it again, after the member that waited for it."""
+    near, far = await stage.enter("near"), await stage.enter("far")
+    maker, primary = Maker(far), stage.primary
+    await begun(maker, "f.a")
+    await maker.wait("f.b", "f.a")
+    claim = await near.claim()
+    stage.cut(near, *stage.followers)
+    near.begin(claim.ack())
+    await asyncio.sleep(HANGS / 2)
+    stage.drop(near)
+
+    for _ in range(2):
+        assert (await maker.end()).stage is Step.SEALED
+    await far.ack("f.b")
+    stage.kill(primary)
+    await far.ack("then")
+    await far.expect_none(timeout=20)
+
+
+@scenario()
+async def test_nothing_goes_below_min_replicas_that_waits_for_a_member(stage: Stage) -> None:
+    near = await stage.enter("near")
+    maker = Maker(near)
+    await begun(maker, "f.a")
+    await maker.wait("f.b", "f.a")
+    await near.ack("f.a")
+    heir, (other, *_) = stage.heir, [id for id in stage.followers if id != stage.heir]
+    stage.kill(stage.primary, other)
+    assert (await maker.end()).kinds >= {Kind.WAITING}
+    assert stage.primary == heir
+    await near.expect_none()
+    stage.start(other)
+    await stage.until(lambda: len(stage.view.members) > 1 and not (stage.view.learners or stage.view.eligible), 600)
+    assert (await maker.end()).stage is Step.SEALED
+    await near.ack("f.b")
+
+
+@scenario()
+async def test_a_member_that_waits_for_one_that_is_dead_goes_when_the_flow_fails(stage: Stage) -> None:
+    near = await stage.enter("near")
+    maker = Maker(near)
+    await begun(maker, "f.a")
+    await maker.wait("f.b", "f.a")
+    await maker.wait("f.c", "f.b")
+    claim = await near.claim()
+    await near.do(claim.bury("why"))
+    assert (await maker.end()).stage is Step.SEALED
+    await maker.follow("undo", opens=Opens.FAILURE)
+    look = await maker.end()
+    assert (look.stage, look.outcome) == (Step.ENDED, FAILED)
+    await near.ack("undo")
+    await near.expect_none()
+
+
+@scenario()
+async def test_two_clients_let_one_member_go_once(stage: Stage) -> None:
+    near, far = await stage.enter("near"), await stage.enter("far")
+    maker, other = Maker(near), Maker(far)
+    await begun(maker, "f.a")
+    await maker.wait("f.b", "f.a")
+    await near.ack("f.a")
+    stage.lose_reply(near)
+    await asyncio.gather(maker.end(), other.end())
+    await near.ack("f.b")
+    await near.expect_none()
+    assert (await other.end()).outcome == DONE
+    await near.ack("then")

@@ -57,7 +57,7 @@ _STATES: Mapping[Stage, FlowState] = {
 
 _log = logging.getLogger("zkrq.flows")
 
-_LISTED = {Kind.LIVING.value: "left", Kind.DEAD.value: "dead", Kind.MISSED.value: "missed"}
+_LISTED = {"left": (Kind.LIVING, Kind.WAITING), "dead": (Kind.DEAD,), "missed": (Kind.MISSED,)}
 
 
 def state_of(stage: Stage, outcome: bytes) -> FlowState:
@@ -68,8 +68,8 @@ def state_of(stage: Stage, outcome: bytes) -> FlowState:
 def status_of(flow: FlowName, found: Figures) -> FlowStatus:
     """Return what people are told of a flow."""
     ids = {
-        name: tuple(item.id.decode() for _, item in found.items if item.kind.decode() == kind)
-        for kind, name in _LISTED.items()
+        name: tuple(item.id.decode() for _, item in found.items if item.kind.decode() in kinds)
+        for name, kinds in _LISTED.items()
     }
     state = state_of(found.stage, found.outcome)
     queues = {item.id.decode(): queue for queue, item in found.items}
@@ -228,7 +228,10 @@ class Ends:
         if len(self._rests) >= RESTS_MAX:
             self._rests.clear()
             self._stuck.clear()
-        self._rests[flow] = self._rests.get(flow, Rest(now, FIRST_REST)).after(now)
+        if found.released:
+            self._rests.pop(flow, None)
+        else:
+            self._rests[flow] = self._rests.get(flow, Rest(now, FIRST_REST)).after(now)
         if found.stage is not Stage.SEALED or Kind.LIVING in found.kinds:
             self._stuck.pop(flow, None)
         elif flow not in self._stuck and found.kinds & {Kind.DEAD, Kind.MISSED}:

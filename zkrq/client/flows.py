@@ -13,9 +13,9 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 from weakref import ReferenceType, ref
 
-from zkrq.base.checks import check_items
+from zkrq.base.checks import check_items, check_name
 from zkrq.base.errors import ConfigError, ContradictsOrder, FlowEnded, OutcomeUnknown, Receipt, ZkrqError, own
-from zkrq.base.flows import KEEP, FlowName, FlowState, FlowStatus, Policy
+from zkrq.base.flows import KEEP, MEMBER_NAME_MAX, FlowName, FlowState, FlowStatus, Policy
 from zkrq.base.meant import unknown_option
 from zkrq.base.tasks import Rounds
 from zkrq.client.flow_ends import Shared, state_of
@@ -24,6 +24,7 @@ from zkrq.client.queue import Queue, parts_of
 from zkrq.operations.push import PUSH, PUSH_MEMBER, MemberOptions, PushOptions, RepeatedOptions
 from zkrq.producing.options import Options, named_in, read_options
 from zkrq.protocol import calls, flows
+from zkrq.protocol.flow_names import named
 from zkrq.protocol.flows import Look, Stage
 from zkrq.protocol.levels import Feature
 from zkrq.protocol.operations import OPERATIONS
@@ -229,10 +230,7 @@ class Flows:
 
     def push(self, flow: FlowName, item: Any, queue: Any, named: MemberOptions) -> Awaitable[Receipt]:
         """Push a member; see ``Flow.push``."""
-        options = cast("PushOptions", named)
-        if "name" in named:
-            check_names(named, "push()", _OF_MEMBER)
-            options = named_in(flow.name, named)
+        options = _of_member(flow, named)
         given = _read(options, self._usual(flow)) if options else self._usual(flow)
         if queue is None:
             return _push(parts_of(self._find(flow.queue)), item, options, given)
@@ -247,6 +245,34 @@ class Flows:
         if last[0] != flow:
             last = self._last = flow, Options(flow=flow.key.encode())
         return last[1]
+
+    async def push_after(
+        self, flow: FlowName, item: Any, queue: Any, after: str | Iterable[str], member: MemberOptions
+    ) -> Receipt:
+        """Push a member that waits for others; see ``Flow.push``."""
+        parts, names = self._parts(flow, queue), check_after(after)
+        if parts.pusher.is_ordered:
+            raise _nothing_held(parts.name)
+        options = _of_member(flow, member)
+        given = _read(options, self._usual(flow))
+        if given.delay_ms:
+            raise ConfigError("delay and at exclude after: the item is ready when these are acked; nothing was written")
+        ids = {f"{flow.name}.{name}": name for name in names}
+        found = await self._ends.drive(flow, OPERATIONS.await_named(flow.key, list(ids)))
+        if not found.look.stage.takes_members:
+            raise _ended(flow, found.look)
+        if missing := [name for id, name in ids.items() if id not in found.queues]:
+            raise ConfigError(f"after={missing[0]!r}: {flow} has no such member: push it first; nothing was written")
+        given = given._replace(after=tuple(named(where, id) for id, where in found.queues.items()))
+        try:
+            if parts.name == flow.queue:
+                receipt = await _push(parts, item, options, given)
+            else:
+                receipt = await self._push_into_leg(flow, parts, item, options, given)
+        except ContradictsOrder as error:
+            raise _nothing_held(parts.name) from error
+        self._ends.look_soon(flow)  # they may have been acked before
+        return receipt
 
     async def _push_into_leg(
         self, flow: FlowName, parts: QueueParts[Any], item: Any, options: PushOptions, given: Options
@@ -376,6 +402,26 @@ class Lives:
         finally:
             if self._in_flight.get(flow) is task:
                 del self._in_flight[flow]
+
+
+def _of_member(flow: FlowName, named: MemberOptions) -> PushOptions:
+    """Return the options of a push, in which the name of a member is an id.  Raises ``ConfigError``, ``TypeError``."""
+    if "name" not in named:
+        return cast("PushOptions", named)
+    check_names(named, "push()", _OF_MEMBER)
+    return named_in(flow.name, named)
+
+
+AFTER_MAX = 100
+"""Members that another one waits for."""
+
+
+def check_after(after: str | Iterable[str]) -> Sequence[str]:
+    """Return the names of members, each once.  Raises ``ConfigError``."""
+    names = dict.fromkeys([after] if isinstance(after, str) else after)
+    if len(names) > AFTER_MAX:
+        raise ConfigError(f"after has {len(names)} names, at most {AFTER_MAX} can be; nothing was written")
+    return [check_name("a name in after", name, most=MEMBER_NAME_MAX) for name in names]
 
 
 def _read(

@@ -55,6 +55,10 @@ class FlowWork(Protocol):
 
     def push(self, flow: FlowName, item: Any, queue: Any, named: MemberOptions) -> Awaitable[Receipt]: ...
 
+    async def push_after(
+        self, flow: FlowName, item: Any, queue: Any, after: str | Iterable[str], member: MemberOptions
+    ) -> Receipt: ...
+
     async def push_many(
         self, flow: FlowName, items: Iterable[Any], queue: Any, options: RepeatedOptions
     ) -> Receipts: ...
@@ -130,7 +134,14 @@ class Flow:
             self._policy = None
         return self
 
-    async def push(self, item: Any, *, queue: Target | None = None, **options: Unpack[MemberOptions]) -> Receipt:
+    async def push(
+        self,
+        item: Any,
+        *,
+        queue: Target | None = None,
+        after: str | Iterable[str] = (),
+        **options: Unpack[MemberOptions],
+    ) -> Receipt:
         """Put one item into a queue, None: the flow's home; it is a member: the flow ends after it has ended.
 
         ``options``: those of ``Queue.push``, and ``name``: 1 to 63 characters as in names of queues.  A name makes the
@@ -141,10 +152,19 @@ class Flow:
 
         The item goes to the home of its queue, if there are several shards.
         Handlers of members may push as well, also after the flow was sealed: that costs one more round trip.
-        Raises ``FlowEnded``: nothing was pushed; otherwise as ``Queue.push``.
+
+        ``after``: names of up to 100 members, in whatever queues: the item is held until all of these are acked.  They
+        have to be pushed before, and may have ended already, so nothing can wait for itself.  While one of
+        them is a dead letter or was removed, the item waits as the flow does, for a redrive; when the flow fails or
+        ends, it is removed, as missed.
+
+        Raises ``FlowEnded``: nothing was pushed; ``ConfigError`` for a name that no member has; otherwise as
+        ``Queue.push``.
         """
         if self._policy is not None:
             raise self._not_begun()
+        if after:
+            return await self._work.push_after(self._name, item, queue, after, options)
         return await self._work.push(self._name, item, queue, options)
 
     async def push_many(

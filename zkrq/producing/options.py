@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple, Unpack, cast
 from zkrq.base.errors import ContradictsOrder
 from zkrq.operations.push import PUSH, PUSH_MEMBER, MemberOptions, PushOptions, wait_of
 from zkrq.protocol.calls import OfKey
-from zkrq.protocol.records import HELD, MEMBER, Opens, held_for
+from zkrq.protocol.records import HELD, MEMBER, Opens, held_for, waiting_for
 
 if TYPE_CHECKING:
     from zkrq.base.checks import Headers
@@ -21,7 +21,7 @@ class Options(NamedTuple):
     """Options of a push, checked, in the units of the wire; ``ttl_ms`` 0: no limit.  ``of_key``: what it does about
     other items with its key; ``ordered``: into a group that keeps the order.  ``flow``: as records name it, the flow of
     which the item is a member, or for whose end it is held, when that ``opens`` it; empty: none.
-    ``at_latest_ms`` 0: no end."""
+    ``at_latest_ms`` 0: no end.  ``after``: for which members of its flow a member waits (``flow_names.named``)."""
 
     priority: int = 0
     delay_ms: int = 0
@@ -34,18 +34,26 @@ class Options(NamedTuple):
     flow: bytes = b""
     opens: Opens | None = None
     at_latest_ms: int = 0
+    after: tuple[str, ...] = ()
 
     @property
     def is_plain(self) -> bool:
         """Whether the item may be in a bundle."""
-        return not (self.delay_ms or self.key or self.ttl_ms or self.ordered or self.opens)
+        return not (self.delay_ms or self.key or self.ttl_ms or self.ordered or self.is_held)
+
+    @property
+    def is_held(self) -> bool:
+        """Whether the item waits for something that others decide."""
+        return self.opens is not None or bool(self.after)
 
     @property
     def fields(self) -> Mapping[str, bytes]:
         """The fields of its record."""
         if not self.flow:
             return _NO_FIELDS
-        return {HELD: held_for(self.flow, self.opens)} if self.opens else {MEMBER: self.flow}
+        if self.opens:
+            return {HELD: held_for(self.flow, self.opens)}
+        return {MEMBER: self.flow, HELD: waiting_for(self.after)} if self.after else {MEMBER: self.flow}
 
     def among(self, groups: Groups) -> Options:
         """Return the options of an item that is pushed into a queue with groups: one without a group belongs to their

@@ -133,7 +133,7 @@ class Pusher(Generic[T]):
 
     def _of_flow(self, options: Options, id: str | None) -> Batcher[Push, Receipt]:
         """Return what sends an item of a flow: an item that is held is decided, and so is a member of a sealed flow."""
-        if options.opens or options.flow in self._sealed:
+        if options.is_held or options.flow in self._sealed:
             return self._decided
         return self._members if id is None else self._homed
 
@@ -141,7 +141,7 @@ class Pusher(Generic[T]):
         """Tell whether the primary may have decided about a push that has returned just now: unless servers took it
         because they know its flow as open."""
         is_named = bool(options.key) or (id is not None and bundle_and_position(id)[0] != id)
-        return is_named or bool(options.opens) or self.is_decided or options.flow in self._sealed
+        return is_named or options.is_held or self.is_decided or options.flow in self._sealed
 
     async def _send_plain(self, calls: Sequence[Push], *, at_home: bool = False) -> Sequence[Receipt | ZkrqError]:
         """Push items that were gathered, in bundles as far as possible, to one shard."""

@@ -31,13 +31,15 @@ opened.  Rules, each with what happens without it:
   another one has an ack: the outcome would contradict what remains.
 * **The end is decided once**, of a flow that runs, and is everywhere before anything is opened.
 * **Opening moves the state of what is held**, so two clients that end a flow open one item.
+
+Members may wait for others by name, see ``flow_names.py``; a flow of which some wait does not end, unless it fails.
 """
 
 from __future__ import annotations
 
 import enum
-from collections.abc import Generator, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple, TypedDict, TypeVar, Unpack
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, NamedTuple, TypedDict, TypeVar, Unpack
 
 from zkrq.protocol.calls import (
     Affirm,
@@ -51,6 +53,7 @@ from zkrq.protocol.calls import (
     bundle_and_position,
 )
 from zkrq.protocol.deciding import Decided, Deciding
+from zkrq.protocol.flow_names import UNKNOWN, UNSETTLED, At, Tending, ask_named, home_of, release_named
 from zkrq.protocol.replies import Status
 from zkrq.protocol.steps import Answers, Ask, CheckTime, Operation
 
@@ -79,9 +82,17 @@ _RUNNING: Mapping[str, Stage] = {"fail": Stage.FAILING, "cancel": Stage.ENDED, "
 
 MOVES: Mapping[Stage, Mapping[str, Stage]] = {
     Stage.UNKNOWN: {"begin": Stage.OPEN},
-    # open: its maker keeps it open.  join: home names a leg.  live: a member came to life in a leg.
-    Stage.OPEN: {"open": Stage.OPEN, "join": Stage.OPEN, "live": Stage.OPEN, "seal": Stage.SEALED, **_RUNNING},
-    Stage.SEALED: {"join": Stage.SEALED, "live": Stage.SEALED, "end": Stage.ENDED, **_RUNNING},
+    # open: its maker keeps it open.  join: home names a leg.  live: a member came to life in a leg.  wait: members wait
+    # for others of this queue, by name.
+    Stage.OPEN: {
+        "open": Stage.OPEN,
+        "join": Stage.OPEN,
+        "live": Stage.OPEN,
+        "wait": Stage.OPEN,
+        "seal": Stage.SEALED,
+        **_RUNNING,
+    },
+    Stage.SEALED: {"join": Stage.SEALED, "wait": Stage.SEALED, "live": Stage.SEALED, "end": Stage.ENDED, **_RUNNING},
     Stage.FAILING: {"live": Stage.FAILING, "end": Stage.ENDED, "cancel": Stage.ENDED, "finish": Stage.ENDED},
     # close: all that was held is opened.  Then it is forgotten once its outcome was kept for as long as was asked for.
     # begin: of a leg that has ended in an earlier flow of that name.
@@ -97,6 +108,7 @@ class Kind(enum.StrEnum):
     LIVING = "L"
     DEAD = "D"
     MISSED = "M"  # a member that was removed otherwise than by an ack
+    WAITING = "N"  # a member that waits for others
     HELD = "W"
     HELD_FOR_FAILURE = "V"
     RUNS = "P"  # the flow itself
@@ -110,6 +122,7 @@ class Policy(enum.StrEnum):
     IGNORES_MISSED = "m"
     HAS_DEADLINE = "d"
     IS_LEG = "l"
+    WAITS = "w"  # members wait for others of this queue; at home: of any
 
 
 DONE, FAILED, CANCELLED = b"done", b"failed", b"cancelled"
@@ -117,11 +130,6 @@ DONE, FAILED, CANCELLED = b"done", b"failed", b"cancelled"
 
 ROUNDS = 3
 """How often servers that differ from the primary are asked again, after it has affirmed what it knows."""
-
-
-def home_of(flow: str) -> str:
-    """Return the queue on which a flow was begun."""
-    return flow.partition("/")[0]
 
 
 class Terms(TypedDict, total=False):
@@ -136,26 +144,17 @@ class Terms(TypedDict, total=False):
     remaining: str
 
 
-class At(NamedTuple):
-    """Have an operation run on the shard that is the home of this queue; its result is sent back."""
-
-    queue: str
-    operation: Operation[Any]
-
-
-Tending = Generator[At, Any, T]
-"""An operation over several queues.  Its failures are those of the operations that it asks for."""
-
-
 class Look(NamedTuple):
     """What was found of a flow.  ``kinds``: letters of what is left of it, on any server that was asked.  ``legs``:
-    further queues that have members.  ``life``: when it has begun, 0: it is unknown."""
+    further queues that have members.  ``life``: when it has begun, 0: it is unknown.  ``released``: members
+    that were let go by this look (``flow_names.py``)."""
 
     stage: Stage
     outcome: bytes
     kinds: frozenset[str]
     legs: Sequence[str] = ()
     life: int = 0
+    released: int = 0
 
 
 class Asked(NamedTuple):
@@ -174,6 +173,13 @@ class Asked(NamedTuple):
         """Whether members will not be acked unless somebody redrives them."""
         counted = {Kind.DEAD} if Policy.IGNORES_MISSED.encode() in policy else {Kind.DEAD, Kind.MISSED}
         return bool(counted & self.agreed)
+
+
+class Awaited(NamedTuple):
+    """``queues``: where members are, by their ids; those that are nowhere are not among them."""
+
+    look: Look
+    queues: Mapping[str, str]
 
 
 class Figures(NamedTuple):
@@ -227,11 +233,6 @@ class Flowing(Deciding):
         """Have all servers know what the primary of a queue knows of bundles.  Raises as ``decide`` does."""
         return self.decide(Affirm(queue, bundles))
 
-    def is_settled(self, view: View) -> bool:
-        """Tell whether the servers of a view are all that may know of a member: none is being caught up, and none may
-        come back with what it has."""
-        return view.writable and not view.learners and not view.eligible
-
     def open_held(
         self, queue: str, flow: str, *, outcome: str = "", life: int = 0, stop: bool = False
     ) -> Operation[int]:
@@ -264,6 +265,11 @@ class Flowing(Deciding):
 
         yield from self.tell(queue, attempt)
         return replies[0]
+
+    def is_settled(self, view: View) -> bool:
+        """Tell whether the servers of a view are all that may know of a member: none is being caught up, and none may
+        come back with what it has."""
+        return view.writable and not view.learners and not view.eligible
 
     # -- over all queues of a flow -----------------------------------------------------------------------------------
 
@@ -323,19 +329,28 @@ class Flowing(Deciding):
                 yield from self.open_all(flow, seen, stop=stop)
                 return look
             fails_fast = Policy.FAILS_FAST.encode() in seen.policy
-            if look.stage is Stage.UNKNOWN or (look.stage is Stage.OPEN and not fails_fast):
+            waits = Policy.WAITS.encode() in seen.policy
+            if look.stage is Stage.UNKNOWN or (look.stage is Stage.OPEN and not (fails_fast or waits)):
                 return look
             found, has_moved = yield from self.ask_legs(flow, look)
-            kinds = frozenset[str]().union(look.kinds, *(each.kinds for each in found))
+            kinds = frozenset[str]().union(look.kinds - {Kind.WAITING}, *(each.kinds for each in found))
             look = look._replace(kinds=kinds)
             has_failed = any(each.has_failed(seen.policy) for each in found)
             if look.stage is not Stage.FAILING and fails_fast and has_failed:
                 yield At(home, self.steer(home, flow, "fail"))
                 continue
+            is_over = not (has_moved or any(each.differing for each in found) or Kind.LIVING in kinds)
+            if Kind.WAITING in kinds and look.stage.takes_members:
+                ignores_missed = Policy.IGNORES_MISSED.encode() in seen.policy
+                if released := (yield from release_named(self, flow, look.legs, ignores_missed=ignores_missed)):
+                    return look._replace(released=released)
+                if has_failed and is_over and look.stage is Stage.SEALED and Kind.HELD_FOR_FAILURE in kinds:
+                    yield At(home, self.steer(home, flow, "fail"))
+                    continue
             is_stuck = look.stage is Stage.SEALED and has_failed and Kind.HELD_FOR_FAILURE not in kinds
             if has_moved or any(each.differing for each in found):
                 continue
-            if Kind.LIVING in kinds or look.stage is Stage.OPEN or is_stuck:
+            if kinds & {Kind.LIVING, Kind.WAITING} or look.stage is Stage.OPEN or is_stuck:
                 return look
             remaining = f"{''.join(sorted(kinds))},{_sums(found)}"
             ended: SteerReply = yield At(home, self.steer(home, flow, "end", stamp=seen.stamp, remaining=remaining))
@@ -379,6 +394,24 @@ class Flowing(Deciding):
         yield At(home, self.open_held(home, flow, stop=stop))
         if legs:
             yield At(home, self.steer(home, flow, "close"))
+
+    def await_named(self, flow: str, ids: Sequence[str]) -> Tending[Awaited]:
+        """Have the queues of members, which are known by their ids, say when one of them has ended, because others are
+        about to wait for them; return where they are.  Nothing is done unless all of them are there, and the flow
+        takes members."""
+        home = home_of(flow)
+        seen: SteerReply = yield At(home, self.steer(home, flow, "look"))
+        look, found = _look(seen), dict[str, str]()
+        if not look.stage.takes_members:
+            return Awaited(look, found)
+        for queue in (home, *look.legs):
+            if missing := [id for id in ids if id not in found]:
+                states: Mapping[str, frozenset[bytes]] = yield At(queue, ask_named(self, queue, missing))
+                found.update({id: queue for id, each in states.items() if each - {UNSETTLED, UNKNOWN}})
+        if len(found) == len(ids):
+            for queue in {home, *found.values()}:
+                yield At(queue, self.steer(queue, flow, "wait"))
+        return Awaited(look, found)
 
     def read_flow(self, flow: str) -> Tending[Figures]:
         """Return what people are told of a flow."""

@@ -266,9 +266,18 @@ class Opens(enum.StrEnum):
     ALWAYS = "A"
 
 
+WAITING = "N"
+"""Instead of these letters, before the names of members for which another one waits."""
+
+
 def held_for(flow: bytes, opens: Opens) -> bytes:
     """Return the field of an item that is held for a flow."""
     return opens.encode() + flow
+
+
+def waiting_for(names: Sequence[str]) -> bytes:
+    """Return the field of a member that waits for others; ``names``: as of ``flow_names.named``."""
+    return WAITING.encode() + " ".join(names).encode()
 
 
 _STATES: Mapping[str, State] = {

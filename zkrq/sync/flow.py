@@ -84,9 +84,16 @@ class Flow:
         self._call(flow.Flow.begin)
         return self
 
-    def push(self, item: Any, *, queue: Target | None = None, **options: Unpack[MemberOptions]) -> Receipt:
+    def push(
+        self,
+        item: Any,
+        *,
+        queue: Target | None = None,
+        after: str | Iterable[str] = (),
+        **options: Unpack[MemberOptions],
+    ) -> Receipt:
         """Put one item into a queue, as a member; see ``zkrq.Flow.push``."""
-        return self._in(queue, lambda inside, target: inside.push(item, queue=target, **options))
+        return self._in(queue, lambda inside, target: inside.push(item, queue=target, after=after, **options))
 
     def push_many(
         self, items: Iterable[Any], *, queue: Target | None = None, **options: Unpack[RepeatedOptions]

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar, NamedTuple
 
-from zkrq.protocol.calls.call import START, Call, Paging, Records, Trimming
+from zkrq.protocol.calls.call import START, Call, Decision, Paging, Records, Trimming
 
 
 class SteerReply(NamedTuple):
@@ -116,6 +116,58 @@ class OpenHeld(Trimming[OpenReply]):
     life: int = 0
     stop: bool = False
     trim: bool = False
+
+
+class WaitingRow(NamedTuple):
+    """A member that waits for others.  ``names``: their queues and bundles, with a slash between, separated by
+    spaces."""
+
+    id: bytes
+    names: bytes
+
+
+class WaitingRows(NamedTuple):
+    """One page of members that wait, and the cursor to continue from."""
+
+    cursor: bytes
+    rows: Sequence[WaitingRow]
+
+
+@dataclass(frozen=True, slots=True)
+class WaitingPage(Paging[WaitingRows]):
+    """List a page of the members of a flow that wait for others."""
+
+    script: ClassVar[str] = "flow_waiting"
+    queue: str
+    flow: str
+    cursor: bytes = START
+
+
+@dataclass(frozen=True, slots=True)
+class NamedStates(Call[Sequence[bytes]]):
+    """Read what has become of bundles on one server: a letter of each, see the script."""
+
+    script: ClassVar[str] = "flow_named"
+    queue: str
+    items: Sequence[str]
+
+
+class ReleaseReply(NamedTuple):
+    """``opened``: number of members that this call has let go."""
+
+    opened: int
+    records: Records
+
+
+@dataclass(frozen=True, slots=True)
+class Release(Decision[ReleaseReply]):
+    """Let members of a flow go that have waited for others."""
+
+    script: ClassVar[str] = "flow_release"
+    has_payloads: ClassVar[bool] = False
+    queue: str
+    flow: str
+    items: Sequence[str]
 
 
 class FlowRow(NamedTuple):

@@ -2,11 +2,12 @@
 -- item was removed otherwise than by an ack, and what is held until it ends (zkrq/protocol/flows.py).
 -- members names them, behind all groups, by a byte that no group begins with: that byte, kind, flow, zero byte, bundle.
 -- All of it follows from the records, so each server has it; readers check the record of what they find.
--- kind: L an item is queued or claimed; D one is a dead letter; M one was removed otherwise; R one was acked with a result; W one is held; V the same, for a
--- failure. P, without a bundle: there is something to do about the flow itself.
+-- kind: L an item is queued or claimed; D one is a dead letter; M one was removed otherwise; R one was acked with a result; N a
+-- member waits for others, by name, instead of L; W one is held; V the same, for a failure. P, without a bundle: there is something
+-- to do about the flow itself.
 -- The record of a flow is in state P until it has ended and all that was held is opened. Its text: stage, stamp, for how many
 -- milliseconds its outcome is kept, letters of its policy (f a dead letter fails it, m what is missed is as good as acked, d it
--- has a deadline, l this is a leg, of a flow of another queue), outcome and figures, and at home the queues of its legs. When it is due is its
+-- has a deadline, l this is a leg, of a flow of another queue, w members here are waited for, at home: in any queue), outcome and figures, and at home the queues of its legs. When it is due is its
 -- deadline; its own moment is when it has to be kept open again. Then it is a tombstone that is kept for as long, whose row
 -- names the outcome, as one of the window of a key is (push_decided.lua).
 -- How many members were acked is a field of lead, for people alone: a server that came later knows of fewer.
@@ -19,9 +20,10 @@ do
   local DONE = 'flow ' -- before the name of a flow, in lead
   local PAGE, FEW = 100, 5 -- entries looked at in one command; the same where one that counts is enough
   local LOOKED_MAX = 200 -- bundles that are looked at to count what they have; more are estimated
-  local LEFT, HOLDING, LISTED = {'L', 'D', 'M', 'W', 'V'}, {'W', 'V'}, {'P', 'V', 'W'} -- kinds
+  local LEFT, HOLDING, LISTED = {'L', 'D', 'M', 'N', 'W', 'V'}, {'W', 'V'}, {'P', 'V', 'W'} -- kinds
   local DROPPED = {'M', 'R'} -- kinds of tombstones
-  local LIVING, ENDING = {L = '[QRC]', D = 'D'}, {L = true, D = true, M = true}
+  local LIVING, ENDING, COMING = {L = '[QRC]', D = 'D'}, {L = true, D = true, M = true}, {'L', 'N'}
+  local HELD_AS = {T = 'W', A = 'W', F = 'V', N = 'N'} -- kinds, by the letter of what is held
   local KEEP_MAX_MS = 2 ^ 32 - 1 -- what an entry of a record has room for
 
   function flows.id(name)
@@ -37,12 +39,14 @@ do
     return r.fields ~= '' and tails.field(r, MEMBER) or nil
   end
 
-  -- Return the flow for whose end an item was held, and when it is opened (T the flow is done, F failed, A either of them); nil
-  -- without one.
+  -- Return the flow for which an item was held, and when it is opened (T the flow is done, F failed, A either of them, N the
+  -- members have been acked for which it waits, as a member); nil without one.  Return also the names of these members.
   function flows.held_for(r)
     local held = r.fields ~= '' and tails.field(r, HELD)
     if not held then return nil end
-    return string.sub(held, 2), string.sub(held, 1, 1)
+    local opens = string.sub(held, 1, 1)
+    if opens == 'N' then return flows.of(r), opens, string.sub(held, 2) end
+    return string.sub(held, 2), opens
   end
 
   -- Tell whether an item waits for the end of its flow: it is queued for a moment that never comes.
@@ -92,14 +96,15 @@ do
   -- Return the kinds under which a bundle is named, each with the name of the flow.
   local function named_as(r)
     local as, name, held_for, opens = {}, flows.of(r), flows.held_for(r)
+    local is_held = held_for and flows.is_held(r)
     if name then
       for kind, states in pairs(LIVING) do
-        if string.find(r.states, states) then as[kind .. name] = true end
+        if not is_held and string.find(r.states, states) then as[kind .. name] = true end
       end
       if has_missed(r) then as['M' .. name] = true end
       if r.own ~= '' and has_result(r) then as['R' .. name] = true end
     end
-    if held_for and flows.is_held(r) then as[(opens == 'F' and 'V' or 'W') .. held_for] = true end
+    if is_held then as[HELD_AS[opens] .. held_for] = true end
     return as
   end
 
@@ -113,8 +118,12 @@ do
       if not is[named] then append(leaving, members, entry(named, '', r.bundle)) end
     end
     local name, held_for = flows.of(r), flows.held_for(r)
-    for kind, of in pairs(b.is_lost and {L = name, D = name, M = name, R = name, V = held_for, W = held_for} or {}) do
+    for kind, of in pairs(b.is_lost and {L = name, D = name, M = name, R = name, N = name, V = held_for, W = held_for} or {}) do
       if not is[kind .. of] then append(leaving, members, entry(kind, of, r.bundle)) end
+    end
+    if name and flows.is_named(r.bundle, name) and not string.find(r.states, ALIVE) then
+      order.named = order.named or {}
+      order.named[name] = true
     end
     if name then flows.note_ended(name, was, is, count_acked(r) - (b.fields ~= '' and count_acked(b) or 0)) end
   end
@@ -238,11 +247,20 @@ do
     return says.stage == 'O' and moment ~= nil and moment + flow.shift <= now_us
   end
 
+  -- Tell whether a decision lets a member come to life, or wait for others.
+  local function has_come(r, name)
+    local was, is = r.before and r.before.fields ~= '' and named_as(r.before) or {}, named_as(r)
+    for _, kind in ipairs(COMING) do
+      if is[kind .. name] and not was[kind .. name] then return true end
+    end
+    return false
+  end
+
   -- A decision by which a member comes to life raises the stamp of its flow; order.has_flows: some that were decided have one.
   function flows.raise_stamps()
     for _, r in ipairs(order) do
       local name = r.decided and r.changed and flows.of(r)
-      if name and string.find(r.states, '[QRC]') and not (r.before and string.find(r.before.states, '[QRC]')) then
+      if name and has_come(r, name) then
         local flow, stage = flows.stage_of(name)
         if stage == 'O' or stage == 'S' or stage == 'F' then
           local says = flows.read(flow)
@@ -291,7 +309,7 @@ do
     return letters
   end
 
-  -- Return how many items there are of a kind, L, D or M, and append the kinds and ids of the first ones to a list, at most as
+  -- Return how many items there are of a kind, L, N, D or M, and append the kinds and ids of the first ones to a list, at most as
   -- many.
   function flows.count(kind, name, most, ids)
     local count, looked_at = 0, 0
@@ -306,10 +324,11 @@ do
       if kind == 'M' then
         each_gone(r, false, add)
       else
-        local from, to = string.find(r.states, LIVING[kind] .. '+')
+        local states = (LIVING[kind] or LIVING.L) .. '+'
+        local from, to = string.find(r.states, states)
         while from do
           add(from, to)
-          from, to = string.find(r.states, LIVING[kind] .. '+', to + 1)
+          from, to = string.find(r.states, states, to + 1)
         end
       end
       return looked_at >= LOOKED_MAX
@@ -320,13 +339,14 @@ do
   end
 
   -- Tell whether somebody should look at a flow: something may be decided about it, or opened.
-  -- has: tells whether something is there of a kind; nil: looks for it.
-  function flows.is_due(name, has_kind)
+  -- has_kind: tells whether something is there of a kind; nil: looks for it.  may_open: a member may be acked for which others wait.
+  function flows.is_due(name, has_kind, may_open)
     has_kind = has_kind or has
     local flow, stage = flows.stage_of(name)
     if stage == 'U' or stage == 'E' or stage == 'F' then return true end
     local says = flows.read(flow)
     if flows.is_late(flow, says) then return true end
+    if may_open and string.find(says.policy, 'w', 1, true) then return true end
     if string.find(says.policy, 'f', 1, true) and (has_kind('D', name) or has_kind('M', name)) then return true end
     return (stage == 'S' or string.find(says.policy, 'l', 1, true) ~= nil) and not has_kind('L', name)
   end
@@ -337,9 +357,18 @@ do
     local names = {}
     for name in pairs(order.flows) do
       local flow = open(flows.id(name))
-      if flow and flow.states == 'P' and flows.is_due(name) then names[#names + 1] = name end
+      if flow and flow.states == 'P' and flows.is_due(name, nil, order.named and order.named[name]) then names[#names + 1] = name end
     end
     return names[1] and names or nil
+  end
+
+  -- Return what has become of a bundle that is known by its name in a flow: U it is not known, L an item of it lives, or is not here
+  -- any more, D one is a dead letter, M one was removed otherwise than by an ack, A all were acked.
+  function flows.state_of(bundle)
+    local r = open(bundle)
+    if not r or not string.find(r.states, '[^F]') then return 'U' end
+    if string.find(r.states, '[QRC]') or places.has_left(r, 1) then return 'L' end
+    return string.find(r.states, 'D', 1, true) and 'D' or has_missed(r) and 'M' or 'A'
   end
 
   -- Return what is held for a flow, at most as many.
@@ -359,6 +388,11 @@ do
   -- Call visit(r) with bundles of members that live, until it returns true.
   function flows.each_living(name, visit)
     each_named('L', name, visit)
+  end
+
+  -- The same with members that wait for others.  from: the bundle behind which they begin; nil: with the first one.
+  function flows.each_waiting(name, visit, after)
+    each_named('N', name, visit, PAGE, after)
   end
 
   -- Return at most as many flows about which there is something to do (kind P), or for which something is held (V, W), each
@@ -389,9 +423,13 @@ do
     return stage == 'O' or stage == 'S' or stage == 'F'
   end
 
-  -- Tell whether the tombstone of a bundle is needed: one was removed otherwise than by an ack, and its flow runs.
+  -- Tell whether the tombstone of a bundle is needed while its flow runs: one was removed otherwise than by an ack, or others may wait
+  -- for it by its name.
   function flows.needs(r)
-    return has_missed(r) and is_running(flows.of(r))
+    local name = flows.of(r)
+    local has_name = flows.is_named(r.bundle, name)
+    if not has_name and not has_missed(r) or not is_running(name) then return false end
+    return has_missed(r) or string.find(flows.read((flows.stage_of(name))).policy, 'w', 1, true) ~= nil
   end
 
   -- Tell whether a tombstone counts for as long as its flow runs, unless the bytes of tombstones do not suffice: it has a name there,

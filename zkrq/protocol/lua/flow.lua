@@ -1,8 +1,8 @@
 #!lua flags=allow-oom
 -- purpose: decide about a flow itself (_flows.lua): a record of the queue has it, and is replicated like an item's.  At home that is
 -- all of the flow, in another queue which has members a leg of it.
--- verb: begin; open: its maker keeps it so;
--- join: home names a leg; live: members came to life in a leg; seal: nothing is pushed into it from now on but by decisions, each of
+-- verb: begin; open: its maker keeps it so; join: home names a leg; wait: members wait for some of this queue, by name, at home: of
+-- any; live: members came to life in a leg; seal: nothing is pushed into it from now on but by decisions, each of
 -- which raises its stamp; look: nothing changes, but that a flow fails whose deadline has passed, or whose maker is gone; fail:
 -- its queued members are cancelled, and it ends when the claimed ones have ended; end: it is done, or has failed, if it is sealed or
 -- failing, this is its stamp, and nothing lives here; cancel; finish: it is done, whatever is left; close: all that was held for its
@@ -48,6 +48,13 @@ local function move(to)
   end
 end
 
+-- Members wait for others of this queue, by name.
+local function wait(r, says)
+  if string.find(says.policy, 'w', 1, true) then return end
+  says.policy = says.policy .. 'w'
+  flows.say(r, says)
+end
+
 local function raise_stamp(r, says)
   says.stamp = says.stamp + 1
   flows.say(r, says)
@@ -67,7 +74,7 @@ local function finish(r, says, given, outcome)
   drop_own(r, 1, 1)
   says.stage, says.outcome = 'E', outcome .. string.match(given.remaining, '^%a*(.*)$')
   flows.say(r, says)
-  if says.legs == '' and not string.find(given.kinds, outcome == 'cancelled' and '[LWV]' or '[WV]') then flows.close(r) end
+  if says.legs == '' and not string.find(given.kinds, outcome == 'cancelled' and '[LNWV]' or '[NWV]') then flows.close(r) end
 end
 
 local function finish_as(outcome)
@@ -76,7 +83,7 @@ end
 
 local function finish_by_itself(r, says, given)
   local left = given.kinds .. string.match(given.remaining, '^%a*')
-  if says.stamp ~= given.stamp or string.find(left, 'L', 1, true) then return end
+  if says.stamp ~= given.stamp or string.find(left, '[LN]') then return end
   local is_done = not string.find(left, 'D', 1, true)
     and (string.find(says.policy, 'm', 1, true) or not string.find(left, 'M', 1, true))
   if says.stage == 'F' or not is_done and string.find(left, 'V', 1, true) then
@@ -87,7 +94,7 @@ local function finish_by_itself(r, says, given)
 end
 
 local function close(r, _, given)
-  if r.states == 'P' and not string.find(given.kinds, '[WV]') then flows.close(r) end
+  if r.states == 'P' and not string.find(given.kinds, '[NWV]') then flows.close(r) end
 end
 
 -- By stage: what each verb does, and which ones are nothing but a look.
@@ -98,10 +105,11 @@ VERBS.O = {
     touch(r)
     set_own(r, 1, now_us + 1000 * OPEN_MS, 0)
   end,
-  join = join, live = raise_stamp, seal = move('S'), fail = move('F'), cancel = finish_as('cancelled'), finish = finish_as('done'),
+  join = join, wait = wait, live = raise_stamp, seal = move('S'), fail = move('F'), cancel = finish_as('cancelled'), finish = finish_as('done'),
 }
 VERBS.S = {
-  join = join, live = raise_stamp, fail = move('F'), ['end'] = finish_by_itself, cancel = finish_as('cancelled'), finish = finish_as('done'),
+  join = join, wait = wait, live = raise_stamp, fail = move('F'), ['end'] = finish_by_itself, cancel = finish_as('cancelled'),
+  finish = finish_as('done'),
 }
 VERBS.F = {live = raise_stamp, ['end'] = finish_by_itself, cancel = finish_as('cancelled'), finish = finish_as('done')}
 VERBS.E = {

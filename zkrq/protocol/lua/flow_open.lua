@@ -1,7 +1,7 @@
 #!lua flags=allow-oom
 -- purpose: decide that what is held for a flow that has ended is queued, or removed, as its outcome says; some at a time.
 -- The state of these items moves, so clients that do this together open each once.  Queued members of a flow that is failing, or
--- was cancelled, are removed.
+-- was cancelled, are removed, and so are those that wait for others of a flow that is failing, or has ended.
 -- outcome: of the flow, if this is a leg, which has ended then; empty: as home says here.  life: as in flow.lua; a leg of another
 -- flow of this name stays as it is.
 -- stop: 1 to remove claimed members, too, of a flow that was cancelled.
@@ -40,14 +40,14 @@ local function operation(put_window_ms, trim, flow, outcome, life, stop)
   end
 
   local opened, bundles = 0, 0
-  if outcome == '' or outcome == 'cancelled' then
-    flows.each_living(flow, function(member)
-      local dropped = 0
-      each_run(member, 1, member.size, function(...) dropped = dropped + drop(member, ...) end)
-      opened, bundles = opened + dropped, bundles + (dropped > 0 and 1 or 0)
-      return bundles >= HELD_MAX
-    end)
+  local function drop_all(member)
+    local dropped = 0
+    each_run(member, 1, member.size, function(...) dropped = dropped + drop(member, ...) end)
+    opened, bundles = opened + dropped, bundles + (dropped > 0 and 1 or 0)
+    return bundles >= HELD_MAX
   end
+  flows.each_waiting(flow, drop_all)
+  if bundles < HELD_MAX and (outcome == '' or outcome == 'cancelled') then flows.each_living(flow, drop_all) end
   local held, woken = outcome ~= '' and flows.held(flow, HELD_MAX) or {}, 0
   for _, each in ipairs(held) do
     touch(each)

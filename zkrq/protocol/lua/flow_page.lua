@@ -15,7 +15,7 @@ local function operation(cursor, count)
   local found, n = {}, 0
   for _, name in ipairs(names) do
     local kinds = flows.kinds(name)
-    local is_due = flows.is_due(name, function(kind) return string.find(kinds, kind, 1, true) ~= nil end)
+    local is_due = flows.is_due(name, function(kind) return string.find(kinds, kind, 1, true) ~= nil end, true)
     found[n + 1], found[n + 2], found[n + 3], found[n + 4] = name, select(2, flows.stage_of(name)), kinds, is_due and 1 or 0
     n = n + 4
   end
