@@ -42,9 +42,9 @@ async def main() -> None:
         async def insert(row: int) -> int:
             return 2 * row
 
-        async def report(job: dict[str, int]) -> None:
-            results = await rows.results([f"import-{job['id']}.row-{row}" for row in range(ROWS)])
-            amounts = [result.get() for result in results.values()]
+        async def report(job: dict[str, int], claim: zkrq.Claim[dict[str, int]]) -> None:
+            assert claim.flow is not None
+            amounts = [result.get() async for result in claim.flow.results()]
             print(f"import {job['id']}: {len(amounts)} rows, {sum(amounts)} in all")
             reported.set()
 

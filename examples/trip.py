@@ -38,8 +38,9 @@ async def main() -> None:
             booked.remove(booking)  # a second time would raise KeyError
 
         async def refund(item: Item, claim: zkrq.Claim[Item]) -> None:
+            assert claim.flow is not None
             for part in PARTS:
-                result = await bookings.result(f"trip-{item['trip']}.{part}", timeout=0)
+                result = await claim.flow.result_of(part)
                 if result.state == "done":
                     await claim.step(f"undo {part}", undo, result.get())
             if claim.attempts == 1:
@@ -58,7 +59,7 @@ async def main() -> None:
                         await flow.then({"trip": trip}, queue=confirmations)
                         await flow.on_failure({"trip": trip}, queue=refunds)
                         for part in PARTS:
-                            await flow.push({"trip": trip, "book": part}, name=part)  # its id is flow.name
+                            await flow.push({"trip": trip, "book": part}, name=part)
                 states.append((await flow.result(timeout=30)).state)
             while any([sum(await queue.size()) for queue in (confirmations, refunds)]):  # noqa: ASYNC110
                 await asyncio.sleep(0.05)
