@@ -57,6 +57,10 @@ OUTCOMES = {
         r"import 7: 1000 rows, 999000 in all",
         r"done, 0 left",
     ],
+    "diamond.py": [
+        *(rf"order {n}: {10 * n} from shelf {n}" for n in range(1, 6)),
+        r"5 orders shipped, 0 too early, 0 steps twice",
+    ],
     "trip.py": [
         r"8 trips booked, 2 refunded",
         r"8 confirmations, 24 bookings are left",
