@@ -220,9 +220,10 @@ async def test_what_is_held_has_no_delay(queue: Queue, option: Any) -> None:
 async def test_a_maker_that_comes_again_repeats_its_pushes_by_name(
     cluster: zkrq.Cluster, queue: Queue, name: str
 ) -> None:
-    other = cluster.queue(f"{name}-other")
+    other, flow = cluster.queue(f"{name}-other"), queue.flow("order-7")
     for delivery in range(3):
-        async with queue.flow("order-7") as flow:
+        flow = queue.flow("order-7")
+        async with flow:
             receipts = [await flow.push("price", name="a"), await flow.push("stock", queue=other, name="a:b")]
         assert [receipt.id for receipt in receipts] == ["order-7.a", "order-7.a:b"]
         assert [receipt.new for receipt in receipts] == [not delivery] * 2
