@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tests.mutants.trial import LUA, Mutant, Suite
 
-_SCRIPTS = Suite("tests/lua/test_flows.py")
+_SCRIPTS = Suite("tests/lua/test_flows.py", "tests/lua/test_flow_ends.py")
 _NAMES = Suite("tests/lua/test_flow_names.py")
 _SCENARIOS = Suite("tests/simulation/test_scenarios_of_flows.py")
 
