@@ -539,7 +539,11 @@ async def _end_by_themselves(auditor: Client, maker: FlowMaker, book: FlowBook) 
     for known in book.flows.values():
         afters = [part for part in known.afters if part.opens in ("then", "always") and not part.removal_begun]
         missing = [part.label for part in afters if part.confirmed_at < math.inf and part.given_at == math.inf]
-        is_over = all(part.acked_at < math.inf for part in known.members) and known.sealed
+        is_over = known.sealed and all(
+            part.acked_at < math.inf
+            and not part.removal_begun  # a dead letter may have ended it, and was redriven then
+            for part in known.members
+        )
         if is_over and missing and known.outcome is None and not known.cancel_begun:
             book.violation(f"nobody has ended {known.name}: {missing} are held")
 
