@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import cache
-from typing import cast
+from typing import Any, cast
 
 import pytest
 
 from tests.every import every
-from tests.simulation.script_calls import NAMESPACE, Load
+from tests.simulation.script_calls import FIRST_US, NAMESPACE, QUEUES, Load
 from tests.simulation.twins import Twins, encoded
+from zkrq.protocol import calls
+from zkrq.protocol.flow_names import named
 from zkrq.protocol.keys import script_keys
+from zkrq.protocol.payloads import join
+from zkrq.protocol.records import HELD, MEMBER, fresh, waiting_for, with_fields
 from zkrq.protocol.scripts import SCRIPTS, Script, assemble, read_files
 from zkrq.testing.redis.server import MiniRedis
 
@@ -71,6 +75,25 @@ def test_scripts_do_alike(twins: Twins, seed: int) -> None:
     twins.check_heard()
 
 
+def waiting(flow: str) -> calls.PushDecided:
+    """A push of a member that waits for others."""
+    fields = {MEMBER: flow.encode(), HELD: waiting_for([named(QUEUES[0], "a")])}
+    put = calls.Put(f"{flow}.b", with_fields(fresh(0, FIRST_US // 1000), fields), join([b"\0\0"]))
+    return calls.PushDecided(QUEUES[0], [put], in_order=True)
+
+
+BEFORE: Mapping[str, Sequence[calls.Call[Any]]] = {
+    "flow_waiting": [call for flow in ("f", "ff") for call in (calls.Steer(QUEUES[0], flow, "begin"), waiting(flow))]
+}
+"""What a script needs so that it finds something, and which is drawn too seldom."""
+
+
+def make(twins: Twins, load: Load, call: calls.Call[Any]) -> None:
+    """One call on both, as it is."""
+    called, keys = with_clock_key()[call.script], script_keys(NAMESPACE, call.queue, call.script)
+    twins("FCALL", called.function, len(keys), *keys, load.draw_epoch(), load.draw_generation(), *call.words())
+
+
 @pytest.mark.parametrize("script", sorted(SCRIPTS))
 def test_every_script_gets_through(twins: Twins, script: str) -> None:
     """What is drawn makes sense often enough that every script reaches its end."""
@@ -80,6 +103,8 @@ def test_every_script_gets_through(twins: Twins, script: str) -> None:
     for _ in range(40):
         for name in ("enrol", "push_plain", "claim", "set_aside"):
             run(twins, load, name)
+        for call in BEFORE.get(script, ()):
+            make(twins, load, call)
         statuses.add(run(twins, load, script))
         if "OK" in statuses:
             return
