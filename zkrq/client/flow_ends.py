@@ -177,7 +177,7 @@ class Ends:
         way may have missed what was decided just now.  Raises as ``drive``.
         """
         asked = flow, queue or flow.queue, stop
-        return await self._looks.do(asked, partial(self._look, *asked), f"look at the end of {flow}", anew=anew)
+        return await self._looks.do(asked, partial(self._look, *asked), f"ending {flow}", anew=anew)
 
     async def _look(self, flow: FlowName, queue: str, stop: bool) -> Look:
         found = await self.drive(flow, OPERATIONS.tend_flow(queue, flow.key, stop=stop))
