@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import pytest
@@ -11,6 +12,7 @@ import zkrq.testing
 from tests.behaviour.homes import SECOND, B, connect, name_at, there
 from tests.harness import HANG, settled, take
 from zkrq.base import clock
+from zkrq.base.flows import FlowName
 from zkrq.client import flow_register
 from zkrq.client.flow_ends import Ends
 from zkrq.client.flow_looks import FlowLooks
@@ -66,6 +68,36 @@ async def test_an_end_that_was_not_told_everywhere_is_told_by_the_leader(monkeyp
         assert await other.pop_one(timeout=0) is None
         await client_of(cluster).flow_looks.look()
         assert (await take(other)).item == "after"
+
+
+@pytest.mark.parametrize("hinders", ["fails", "does not answer"])
+async def test_a_flow_that_cannot_be_ended_hinders_no_other(monkeypatch: pytest.MonkeyPatch, hinders: str) -> None:
+    die_before_looks(monkeypatch)
+    look, answered = Ends.look, asyncio.Event()
+    asked = list[str]()
+
+    async def look_at_others(self: Ends, flow: FlowName, **options: Any) -> Any:
+        asked.append(flow.name)
+        if flow.name != "a":
+            return await look(self, flow, **options)
+        if hinders == "does not answer":
+            await answered.wait()
+        raise zkrq.Unavailable
+
+    async with zkrq.testing.cluster() as cluster:
+        first, queue = cluster.queue("a"), cluster.queue("b")
+        for home, name in ((first, "a"), (first, "b"), (queue, "c")):
+            async with home.flow(name) as flow:
+                await flow.then(name)
+        with monkeypatch.context() as patched:
+            patched.setattr(Ends, "look", look_at_others)
+            round_ = asyncio.create_task(client_of(cluster).flow_looks.look())
+            assert {(await take(first)).item, (await take(queue)).item} == {"b", "c"}
+            answered.set()
+            await round_
+        assert {*asked} == {"a", "b", "c"}
+        await client_of(cluster).flow_looks.look()
+        assert (await take(first)).item == "a"
 
 
 async def test_the_leader_lets_a_member_go_that_waits(monkeypatch: pytest.MonkeyPatch) -> None:

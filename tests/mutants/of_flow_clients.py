@@ -35,8 +35,8 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "leader-looks-at-nothing",
         "zkrq/client/flow_looks.py",
-        "                    if row.is_due:",
-        "                    if not row.is_due:",
+        "for row in page.rows if row.is_due)",
+        "for row in page.rows if not row.is_due)",
         "the leader ends what is due",
         _LOOKS,
     ),

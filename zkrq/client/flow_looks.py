@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from typing import TYPE_CHECKING
 
 from zkrq.base.errors import Closed, ZkrqError
 from zkrq.base.flows import FlowName
-from zkrq.base.tasks import Rounds
+from zkrq.base.tasks import Rounds, together
 from zkrq.protocol import calls
 
 if TYPE_CHECKING:
@@ -18,6 +19,9 @@ if TYPE_CHECKING:
 
 LOOK_SECONDS = 10.0
 """Seconds between two looks of the leader for flows that are due."""
+
+QUEUES_AT_ONCE = 16
+"""Queues that are looked at together, each with a page of its flows: one that does not answer delays few others."""
 
 STUCK_ROUNDS = 12
 """Looks of which one is at flows that wait for a redrive, which is noticed without: it brings members to life."""
@@ -43,32 +47,41 @@ class FlowLooks:
         if not self._coordinator.leading:
             return
         self._round += 1
+        places = asyncio.Semaphore(QUEUES_AT_ONCE)
         try:
             queues = await self._register.read()
-            empty = [queue for queue in queues if await self._look_at(queue)]
-            if empty:
+            are_empty = await together([self._look_at(queue, places) for queue in queues])
+            if empty := [queue for queue, is_empty in zip(queues, are_empty, strict=True) if is_empty]:
                 await self._register.remove(empty, queues)
         except Closed:
             raise
         except ZkrqError as error:
             _log.info("flows are not looked at for now: %s", error)
 
-    async def _look_at(self, queue: str) -> bool:
+    async def _look_at(self, queue: str, places: asyncio.Semaphore) -> bool:
         """End what is due in a queue; return whether it has no flows."""
-        is_empty, due = True, dict[FlowName, None]()
+        is_empty = True
+        async with places:
+            try:
+                home = await self._shards.home(queue)
+                async for page, _ in home.replicas.pages(calls.FlowPage(queue)):
+                    is_empty = is_empty and not page.rows
+                    due = dict.fromkeys(FlowName.of(row.name) for row in page.rows if row.is_due)
+                    await together([self._end(flow, queue) for flow in due])
+            except Closed:
+                raise
+            except ZkrqError as error:
+                _log.info("flows of queue %s are not looked at for now: %s", queue, error, extra={"queue": queue})
+                return False
+        return is_empty
+
+    async def _end(self, flow: FlowName, queue: str) -> None:
+        """End one flow, and have its trouble, as of a leg that does not answer, be no other's."""
+        if self._round % STUCK_ROUNDS and self._ends.is_stuck(flow):
+            return
         try:
-            home = await self._shards.home(queue)
-            async for page, _ in home.replicas.pages(calls.FlowPage(queue)):
-                for row in page.rows:
-                    is_empty = False
-                    if row.is_due:
-                        due[FlowName.of(row.name)] = None
-            for flow in due:
-                if self._round % STUCK_ROUNDS == 0 or not self._ends.is_stuck(flow):
-                    await self._ends.look(flow, queue=queue)
+            await self._ends.look(flow, queue=queue)
         except Closed:
             raise
         except ZkrqError as error:
-            _log.info("flows of queue %s are not looked at for now: %s", queue, error, extra={"queue": queue})
-            return False
-        return is_empty
+            _log.info("%s could not be looked at: %s", flow, error, extra={"queue": queue})
