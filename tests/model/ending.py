@@ -178,6 +178,18 @@ class Ending(Moving):
         outcome = outcome_of(draft) if draft and stage is Stage.ENDED else b""
         return ok(stage.encode(), outcome, self._kinds(call.flow).encode(), 0, 0, 0, 0, legs, items)
 
+    def flow_page(self, epoch: int, call: calls.FlowPage) -> Answer:
+        """One page: all flows of which something is left here; each may be due."""
+        drafts = [Draft(id, unpack(record)) for id, record in self.held.records.items()]
+        begun = {draft.id[len(flow_id("")) :].decode() for draft in drafts if draft.id.startswith(flow_id(""))}
+        held = {name for draft in drafts if (name := draft.held_for) and self._held_of(draft, name)}
+        rows: list[object] = []
+        for name in sorted(begun | held):
+            flow = self.held.records.get(flow_id(name))
+            if name in held or (flow and unpack(flow).states == PAUSED):
+                rows += (name.encode(), stage_of(flow).encode(), self._kinds(name).encode(), 1)
+        return ok(calls.START, rows)
+
     def flow_open(self, epoch: int, call: calls.OpenHeld) -> Answer:
         work = Work(self, epoch)
         flow, outcome = work.open(flow_id(call.flow)), call.outcome.encode()

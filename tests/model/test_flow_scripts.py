@@ -56,6 +56,9 @@ class FlowLoad(Load):
     def _flow_members(self) -> calls.FlowMembers:
         return calls.FlowMembers(QUEUE, self.random.choice(FLOWS))
 
+    def _flow_page(self) -> calls.FlowPage:
+        return calls.FlowPage(QUEUE)
+
     def _open_held(self) -> calls.OpenHeld:
         rng = self.random
         outcome = rng.choice(["", "", "", "done", "failed", "cancelled"])
@@ -64,7 +67,7 @@ class FlowLoad(Load):
 
 DRAWN = (
     *("member", "added", "steer", "steer", "flow_members", "open_held", "claim", "settle", "settle", "cancel"),
-    *("redrive", "read", "affirm", "forward", "fence", "results", "apply", "cut"),
+    *("redrive", "read", "affirm", "forward", "fence", "results", "apply", "cut", "flow_page"),
 )
 
 

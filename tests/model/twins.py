@@ -234,6 +234,7 @@ TOLD: Mapping[type[calls.Call[Any]], Callable[[Any], Any]] = {
         decided(reply.records),
     ),
     calls.FlowMembers: lambda reply: (reply.stage, reply.outcome, set(reply.kinds), list(reply.legs), set(reply.items)),
+    calls.FlowPage: lambda reply: {row.name: (row.stage, frozenset(row.kinds)) for row in reply.rows},
     calls.OpenHeld: lambda reply: (reply.opened, reply.more, decided(reply.records)),
 }
 """What a reply says, but for times."""

@@ -100,7 +100,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "flow-ends-below-min-replicas",
-        "zkrq/protocol/flows.py",
+        "zkrq/protocol/flow_names.py",
         "return view.writable and not view.learners and not view.eligible",
         "return True",
         "no flow ends while a server may come back with what it has",
@@ -157,8 +157,8 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "failing-flow-takes-members",
         LUA + "_flows.lua",
-        "return stage == 'O' or stage == 'S'\n  end\n\n  -- Return the outcome",
-        "return stage ~= 'U' and stage ~= 'E'\n  end\n\n  -- Return the outcome",
+        "return stage == 'O' or stage == 'S'\n  end\n\n  -- Return the queues of the legs",
+        "return stage ~= 'U' and stage ~= 'E'\n  end\n\n  -- Return the queues of the legs",
         "nothing is pushed into a flow that is failing",
         _SCRIPTS,
     ),

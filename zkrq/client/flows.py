@@ -14,7 +14,16 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 from weakref import ReferenceType, ref
 
 from zkrq.base.checks import check_items, check_name
-from zkrq.base.errors import ConfigError, ContradictsOrder, FlowEnded, OutcomeUnknown, Receipt, ZkrqError, own
+from zkrq.base.errors import (
+    ConfigError,
+    ContradictsOrder,
+    FlowEnded,
+    OutcomeUnknown,
+    Receipt,
+    Unavailable,
+    ZkrqError,
+    own,
+)
 from zkrq.base.flows import KEEP, MEMBER_NAME_MAX, FlowName, FlowState, FlowStatus, Policy
 from zkrq.base.meant import unknown_option
 from zkrq.base.tasks import Rounds
@@ -148,9 +157,18 @@ class Flows:
 
     async def cancel_all(self, queue: str) -> None:
         """Cancel all flows whose home is this queue, which is being deleted.  Raises as ``Flow.cancel``."""
+        if not await self._may_have_flows(queue):
+            return
         async for flow in self.of_queue(queue):
             await self._ends.steer(flow, "cancel")
             await self._ends.look(flow, anew=True)
+
+    async def _may_have_flows(self, queue: str) -> bool:
+        """Tell whether flows may have begun in a queue: also if ZooKeeper does not say."""
+        try:
+            return queue in await self._register.read()
+        except Unavailable:
+            return True
 
     async def redrive(self, flow: FlowName) -> int:
         """Redrive the dead letters of a flow; see ``Flow.redrive``."""
