@@ -16,6 +16,28 @@ def told_of(told: dict[str, Any]) -> tuple[str, int, int, int]:
     return told["state"], told["left"], told["dead"], told["missed"]
 
 
+async def test_a_member_waits_for_others_over_http(stage: Stage) -> None:
+    path = f"/flows/{stage.name}/order-7"
+    await stage.http.client.put(f"/v1{path}")
+    for name in ("price", "stock"):
+        await stage.http.post(f"{path}/push", {"item": name, "name": name})
+    ship = {"item": "ship", "after": ["price", "stock"]}
+    assert (await stage.http.post(f"{path}/push", ship)).json()["new"]
+    refused = await stage.http.post(f"{path}/push", {"item": "ship", "after": ["weight"]})
+    assert (refused.status_code, refused.json()["happened"]) == (400, "nothing")
+    assert "has no such member" in refused.text
+    late = await stage.http.post(f"{path}/then", {"item": "report", "delay": 3})
+    assert (late.status_code, late.json()["happened"]) == (400, "nothing")
+    await stage.http.post(f"{path}/seal")
+    first = [await stage.http.claim(stage.name) for _ in range(2)]
+    assert {claim["item"] for claim in first} == {"price", "stock"}
+    for claim in first:
+        await stage.http.post(f"/claims/{claim['claim']}/ack")
+    last = await stage.http.claim(stage.name)
+    assert last["item"] == "ship"
+    await stage.http.post(f"/claims/{last['claim']}/ack")
+
+
 async def test_a_flow_over_http(stage: Stage) -> None:
     path, reports = f"/flows/{stage.name}/import-7", stage.cluster.queue(f"{stage.name}-reports")
     get = f"/v1{path}"

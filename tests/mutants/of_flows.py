@@ -100,7 +100,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "flow-ends-below-min-replicas",
-        "zkrq/protocol/flow_names.py",
+        "zkrq/protocol/flows.py",
         "return view.writable and not view.learners and not view.eligible",
         "return True",
         "no flow ends while a server may come back with what it has",

@@ -129,6 +129,10 @@ class ContradictsOrder(ConfigError):
     """A delay, a moment or a priority contradicts the order that the queue keeps.  Users catch ``ConfigError``."""
 
 
+class NotInFlow(ConfigError):
+    """A push into a flow cannot be as it was asked for.  Users catch ``ConfigError``."""
+
+
 class CodecError(ZkrqError, ValueError):
     """The item cannot be encoded, or what is stored cannot be decoded."""
 

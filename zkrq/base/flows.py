@@ -15,6 +15,9 @@ from zkrq.base.errors import ConfigError
 FLOW_NAME_MAX, MEMBER_NAME_MAX = 64, 63
 """Characters in the name of a flow, and of a member: with a dot between them they are an id."""
 
+AFTER_MAX = 100
+"""Members that another one waits for."""
+
 KEEP = 86400.0
 """Seconds for which the outcome of a flow is kept."""
 

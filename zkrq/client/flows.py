@@ -18,13 +18,14 @@ from zkrq.base.errors import (
     ConfigError,
     ContradictsOrder,
     FlowEnded,
+    NotInFlow,
     OutcomeUnknown,
     Receipt,
     Unavailable,
     ZkrqError,
     own,
 )
-from zkrq.base.flows import KEEP, MEMBER_NAME_MAX, FlowName, FlowState, FlowStatus, Policy
+from zkrq.base.flows import AFTER_MAX, KEEP, MEMBER_NAME_MAX, FlowName, FlowState, FlowStatus, Policy
 from zkrq.base.meant import unknown_option
 from zkrq.base.tasks import Rounds
 from zkrq.client.flow_ends import Shared, state_of
@@ -274,13 +275,13 @@ class Flows:
         options = _of_member(flow, member)
         given = _read(options, self._usual(flow))
         if given.delay_ms:
-            raise ConfigError("delay and at exclude after: the item is ready when these are acked; nothing was written")
+            raise NotInFlow("delay and at exclude after: the item is ready when these are acked; nothing was written")
         ids = {f"{flow.name}.{name}": name for name in names}
         found = await self._ends.drive(flow, OPERATIONS.await_named(flow.key, list(ids)))
         if not found.look.stage.takes_members:
             raise _ended(flow, found.look)
         if missing := [name for id, name in ids.items() if id not in found.queues]:
-            raise ConfigError(f"after={missing[0]!r}: {flow} has no such member: push it first; nothing was written")
+            raise NotInFlow(f"after={missing[0]!r}: {flow} has no such member: push it first; nothing was written")
         given = given._replace(after=tuple(named(where, id) for id, where in found.queues.items()))
         try:
             if parts.name == flow.queue:
@@ -321,7 +322,7 @@ class Flows:
         if parts.pusher.is_ordered:
             raise _nothing_held(parts.name)
         if waits := _WAITS & options.keys():
-            raise ConfigError(
+            raise NotInFlow(
                 f"{min(waits)} of what is held would mean nothing: it is handed out as soon as the flow has ended; "
                 "nothing was written"
             )
@@ -361,7 +362,7 @@ class Flows:
         if not look.stage.takes_members:
             raise _ended(flow, look)
         if queue not in look.legs:
-            raise ConfigError(f"{flow} has members in {len(look.legs) + 1} queues, more cannot be; nothing was written")
+            raise NotInFlow(f"{flow} has members in {len(look.legs) + 1} queues, more cannot be; nothing was written")
         if len(self._joined) >= JOINED_MAX:
             self._joined.clear()
         self._joined[flow, queue] = None
@@ -428,10 +429,6 @@ def _of_member(flow: FlowName, named: MemberOptions) -> PushOptions:
         return cast("PushOptions", named)
     check_names(named, "push()", _OF_MEMBER)
     return named_in(flow.name, named)
-
-
-AFTER_MAX = 100
-"""Members that another one waits for."""
 
 
 def check_after(after: str | Iterable[str]) -> Sequence[str]:
@@ -531,8 +528,8 @@ def _ended(flow: FlowName, look: Look) -> FlowEnded:
     return FlowEnded(f"{flow} has ended ({state.value}): begin another one", outcome=state.value)
 
 
-def _nothing_held(queue: str) -> ConfigError:
-    return ConfigError(
+def _nothing_held(queue: str) -> NotInFlow:
+    return NotInFlow(
         f"queue {queue!r} keeps the order of its groups, so nothing can be held there until a flow ends: push it into "
         "another queue; nothing was written"
     )

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from zkrq.base.checks import check_name
-from zkrq.base.flows import FLOW_NAME_MAX, KEEP, KEEP_LEAST, KEEP_MOST, FlowState
+from zkrq.base.flows import AFTER_MAX, FLOW_NAME_MAX, KEEP, KEEP_LEAST, KEEP_MOST, FlowState
 from zkrq.operations.kinds import ByName, Choice, Count, Flag, Many, Seconds, Text
 from zkrq.operations.operation import Failure, Field, Operation, Parameter, Record, Section
 from zkrq.operations.push import PUSH, RECEIPT
@@ -137,7 +137,14 @@ def _push(name: str, word: str, sentence: str, options: Section, *parameters: Pa
     )
 
 
-PUSH_MEMBER = _push("push_member", "push", "Push one item as a member of a flow, which ends after it.", MEMBER)
+_AFTER = Parameter(
+    "after",
+    Many(MEMBER.by_name["name"].kind, AFTER_MAX),
+    "Names of members that were pushed before: the item is held until all of these are acked.",
+    example=("price", "stock"),
+)
+
+PUSH_MEMBER = _push("push_member", "push", "Push one item as a member of a flow, which ends after it.", MEMBER, _AFTER)
 
 PUSH_FOLLOWER = _push(
     "push_follower",

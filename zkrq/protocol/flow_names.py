@@ -13,11 +13,10 @@ handed out beside what follows the failure.
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
 
 from zkrq.protocol.calls import START, Affirm, NamedStates, Release, WaitingPage, WaitingRows
-from zkrq.protocol.deciding import Deciding
 from zkrq.protocol.replies import Status
 from zkrq.protocol.steps import Answers, Ask, CheckTime, Operation
 
@@ -60,16 +59,17 @@ def named(queue: str, id: str) -> str:
     return f"{queue}/{id}"
 
 
-class Settling(Deciding):
-    """Tell what may still be known elsewhere."""
+class Core(Protocol):
+    """What is needed of the operations of a shard; see ``deciding.py`` and ``flows.py``."""
 
-    def is_settled(self, view: View) -> bool:
-        """Tell whether the servers of a view are all that may know of a member: none is being caught up, and none may
-        come back with what it has."""
-        return view.writable and not view.learners and not view.eligible
+    def decide(self, call: Any, /) -> Operation[Any]: ...
+
+    def tell(self, queue: str, attempt: Callable[[View], Operation[Answers]], /) -> Operation[Any]: ...
+
+    def is_settled(self, view: View, /) -> bool: ...
 
 
-def read_waiting(core: Settling, queue: str, flow: str) -> Operation[Waiting]:
+def read_waiting(core: Core, queue: str, flow: str) -> Operation[Waiting]:
     """Return which members of a flow wait in a queue, as its primary knows.  Raises ``NothingDone``."""
     found: dict[str, Sequence[str]] = {}
     call = WaitingPage(queue, flow)
@@ -91,7 +91,7 @@ def read_waiting(core: Settling, queue: str, flow: str) -> Operation[Waiting]:
         call = call.at(pages[0].cursor)
 
 
-def ask_named(core: Settling, queue: str, ids: Sequence[str]) -> Operation[Mapping[str, frozenset[bytes]]]:
+def ask_named(core: Core, queue: str, ids: Sequence[str]) -> Operation[Mapping[str, frozenset[bytes]]]:
     """Ask every server in sync of a queue what has become of bundles; return their states.  Where servers differ,
     they know next time what the primary knows.
 
@@ -121,13 +121,13 @@ def ask_named(core: Settling, queue: str, ids: Sequence[str]) -> Operation[Mappi
     return found
 
 
-def release(core: Settling, queue: str, flow: str, ids: Sequence[str]) -> Operation[int]:
+def release(core: Core, queue: str, flow: str, ids: Sequence[str]) -> Operation[int]:
     """Let members go; return how many that were.  Raises as ``decide`` does."""
     decided = yield from core.decide(Release(queue, flow, ids))
     return decided.reply.opened
 
 
-def release_named(core: Settling, flow: str, legs: Iterable[str], *, ignores_missed: bool) -> Tending[int]:
+def release_named(core: Core, flow: str, legs: Iterable[str], *, ignores_missed: bool) -> Tending[int]:
     """Let members of a flow go that wait for others, all of which have been acked; return how many that were.
 
     ``ignores_missed``: what was removed otherwise than by an ack counts as acked.

@@ -52,12 +52,12 @@ from zkrq.protocol.calls import (
     SteerReply,
     bundle_and_position,
 )
-from zkrq.protocol.flow_names import UNKNOWN, UNSETTLED, At, Settling, Tending, ask_named, home_of, release_named
+from zkrq.protocol.deciding import Decided, Deciding
+from zkrq.protocol.flow_names import UNKNOWN, UNSETTLED, At, Tending, ask_named, home_of, release_named
 from zkrq.protocol.replies import Status
 from zkrq.protocol.steps import Answers, Ask, CheckTime, Operation
 
 if TYPE_CHECKING:
-    from zkrq.protocol.deciding import Decided
     from zkrq.protocol.view import View
 
 T = TypeVar("T")
@@ -194,7 +194,7 @@ class Figures(NamedTuple):
     items: Sequence[tuple[str, Left]]
 
 
-class Flowing(Settling):
+class Flowing(Deciding):
     """Begin, seal and end flows, and open what is held for them."""
 
     # -- on one shard ------------------------------------------------------------------------------------------------
@@ -265,6 +265,11 @@ class Flowing(Settling):
 
         yield from self.tell(queue, attempt)
         return replies[0]
+
+    def is_settled(self, view: View) -> bool:
+        """Tell whether the servers of a view are all that may know of a member: none is being caught up, and none may
+        come back with what it has."""
+        return view.writable and not view.learners and not view.eligible
 
     # -- over all queues of a flow -----------------------------------------------------------------------------------
 
