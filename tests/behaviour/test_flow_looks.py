@@ -14,11 +14,12 @@ from tests.harness import HANG, settled, take
 from zkrq.base import clock
 from zkrq.base.flows import FlowName
 from zkrq.client import flow_register
-from zkrq.client.flow_ends import Ends
+from zkrq.client.flow_ends import FIRST_REST, LAST_REST, Ends, Rest
 from zkrq.client.flow_looks import FlowLooks
 from zkrq.client.flow_register import KEPT_SECONDS, QUEUES_MAX, REGISTER, FlowRegister, decode, encode
 from zkrq.client.inner import client_of
 from zkrq.coordination.memory import Hub, MemoryCoordinator
+from zkrq.protocol.flows import Look
 from zkrq.protocol.shards import FIRST
 from zkrq.testing import Servers
 
@@ -112,6 +113,49 @@ async def test_the_leader_lets_a_member_go_that_waits(monkeypatch: pytest.Monkey
         assert await other.pop_one(timeout=0) is None
         await cluster.clock.advance(11.0)
         assert (await take(other)).item == "b"
+
+
+async def test_the_last_ack_while_a_flow_is_looked_at_has_it_looked_at_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The look that is under way has asked before the ack."""
+
+    async def never(self: FlowLooks) -> None: ...
+
+    monkeypatch.setattr(FlowLooks, "look", never)
+    async with zkrq.testing.cluster() as cluster:
+        queue = cluster.queue("rows")
+        async with queue.flow() as flow:
+            await flow.push("a")
+            await flow.then("after")
+        claim = await take(queue)
+        drive, asked, told = Ends.drive, asyncio.Event(), asyncio.Event()
+
+        async def drive_slowly(self: Ends, *given: Any) -> Any:
+            found = await drive(self, *given)
+            if isinstance(found, Look):
+                asked.set()
+                await told.wait()
+            return found
+
+        monkeypatch.setattr(Ends, "drive", drive_slowly)
+        look = asyncio.create_task(flow.result(timeout=0))
+        await asked.wait()
+        await claim.ack()
+        for _ in range(10):
+            await asyncio.sleep(0)
+        told.set()
+        assert (await look).state is zkrq.FlowState.RUNNING
+        assert (await take(queue)).item == "after"
+
+
+@pytest.mark.parametrize("pauses", [[], [0.1], [0.1, 0.2, 0.4], [0.1, 0.2, 0.4, 0.8, 1.6, LAST_REST, LAST_REST]])
+def test_looks_rest_for_longer_while_they_follow_one_another(pauses: list[float]) -> None:
+    now, rest = 50.0, Rest(50.0, FIRST_REST)
+    for pause in pauses:
+        rest = rest.after(now)
+        assert rest.until == pytest.approx(now + pause)
+        now = rest.until
+    rest = rest.after(now + 2 * LAST_REST)
+    assert rest.until == pytest.approx(now + 2 * LAST_REST + FIRST_REST)
 
 
 async def test_a_stuck_flow_is_reported_once(monkeypatch: pytest.MonkeyPatch) -> None:

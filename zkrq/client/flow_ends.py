@@ -40,9 +40,9 @@ FIRST_PAUSE, LAST_PAUSE = 0.05, 2.0
 LOOK_EVERY = 10
 """Of these looks one would also end the flow; the others ask its home alone: acks and the leader end it."""
 
-FIRST_REST, LAST_REST = 0.1, 10.0
+FIRST_REST, LAST_REST = 0.1, 2.0
 """Seconds after a look that has found something left, until the next one that an ack asks for: more from look to
-look."""
+look, if these follow one another."""
 
 RESTS_MAX = 10_000
 """Flows whose last looks are remembered."""
@@ -84,6 +84,8 @@ class Rest(NamedTuple):
 
     def after(self, now: float) -> Rest:
         """Return the rest after a look that has found something left."""
+        if now > self.until + LAST_REST:
+            return Rest(now + FIRST_REST, 2 * FIRST_REST)
         return Rest(now + self.pause, min(LAST_REST, 2 * self.pause))
 
 
@@ -204,7 +206,7 @@ class Ends:
             await asyncio.sleep(self._rests[flow].until - now)
         self._soon.pop(flow, None)  # what is asked for from now on may have come after this look
         try:
-            await self.look(flow, queue=queue)
+            await self.look(flow, queue=queue, anew=True)
         except ZkrqError as error:
             _log.info("%s could not be looked at: %s", flow, error, extra={"queue": flow.queue})
 
