@@ -43,6 +43,12 @@ def test_the_pages_are_no_longer_than_they_have_to_be() -> None:
     assert lines_of("docs/benchmarks.md") <= MOST_LINES_OF_BENCHMARKS
 
 
+def test_every_page_is_in_the_navigation_of_the_site() -> None:
+    named = set(re.findall(r"[\w./-]+\.md", (ROOT / ".mkdocs.yml").read_text()))
+    pages = {str(path.relative_to(ROOT)) for path in ROOT.glob("docs/**/*.md")}
+    assert pages <= named
+
+
 @cache
 def anchors(page: Path) -> set[str]:
     """Return the anchors of a page's headings, as GitHub and MkDocs make them."""
