@@ -13,8 +13,9 @@ from tests.behaviour.homes import SECOND, B, connect, name_at, there
 from tests.harness import HANG, settled, take
 from zkrq.base import clock
 from zkrq.base.flows import FlowName
+from zkrq.base.tasks import Tasks
 from zkrq.client import flow_register
-from zkrq.client.flow_ends import FIRST_REST, LAST_REST, Ends, Rest
+from zkrq.client.flow_ends import FIRST_REST, LAST_REST, Ends, Rest, Shared
 from zkrq.client.flow_looks import FlowLooks
 from zkrq.client.flow_register import KEPT_SECONDS, QUEUES_MAX, REGISTER, FlowRegister, decode, encode
 from zkrq.client.inner import client_of
@@ -67,7 +68,7 @@ async def test_an_end_that_was_not_told_everywhere_is_told_by_the_leader(monkeyp
             with pytest.raises(zkrq.Unavailable):
                 await flow.finish()
         assert await other.pop_one(timeout=0) is None
-        await client_of(cluster).flow_looks.look()
+        await client_of(cluster).flows.looks.look()
         assert (await take(other)).item == "after"
 
 
@@ -92,12 +93,12 @@ async def test_a_flow_that_cannot_be_ended_hinders_no_other(monkeypatch: pytest.
                 await flow.then(name)
         with monkeypatch.context() as patched:
             patched.setattr(Ends, "look", look_at_others)
-            round_ = asyncio.create_task(client_of(cluster).flow_looks.look())
+            round_ = asyncio.create_task(client_of(cluster).flows.looks.look())
             assert {(await take(first)).item, (await take(queue)).item} == {"b", "c"}
             answered.set()
             await round_
         assert {*asked} == {"a", "b", "c"}
-        await client_of(cluster).flow_looks.look()
+        await client_of(cluster).flows.looks.look()
         assert (await take(first)).item == "a"
 
 
@@ -145,6 +146,27 @@ async def test_the_last_ack_while_a_flow_is_looked_at_has_it_looked_at_again(mon
         told.set()
         assert (await look).state is zkrq.FlowState.RUNNING
         assert (await take(queue)).item == "after"
+
+
+async def test_what_is_asked_for_anew_is_shared_until_it_has_begun() -> None:
+    begun, go_on = list[int](), asyncio.Event()
+
+    async def act() -> int:
+        begun.append(len(begun))
+        await go_on.wait()
+        return begun[-1]
+
+    async with Tasks("test") as tasks:
+        shared = Shared[str, int](tasks)
+        first = [asyncio.create_task(shared.do("a", act, "act", anew=True)) for _ in range(3)]
+        while not begun:
+            await asyncio.sleep(0)
+        later = [asyncio.create_task(shared.do("a", act, "act", anew=True)) for _ in range(3)]
+        joined = asyncio.create_task(shared.do("a", act, "act"))
+        await asyncio.sleep(0)
+        assert begun == [0]
+        go_on.set()
+        assert await asyncio.gather(*first, joined, *later) == [0, 0, 0, 0, 1, 1, 1]
 
 
 @pytest.mark.parametrize("pauses", [[], [0.1], [0.1, 0.2, 0.4], [0.1, 0.2, 0.4, 0.8, 1.6, LAST_REST, LAST_REST]])
@@ -246,7 +268,7 @@ async def test_queues_without_flows_cost_the_leader_no_call(monkeypatch: pytest.
     async with zkrq.testing.cluster() as cluster:
         await cluster.queue("rows").push("a")
         monkeypatch.setattr(FlowLooks, "_look_at", _fail)
-        await client_of(cluster).flow_looks.look()
+        await client_of(cluster).flows.looks.look()
         assert (await client_of(cluster).coordinator.read(flow_register.REGISTER)).version == -1
 
 

@@ -14,7 +14,7 @@ from tests.behaviour.helpers import is_empty, working
 from tests.harness import HANG, settled, take
 from zkrq.base.flows import FlowName
 from zkrq.client.flow_ends import Ends
-from zkrq.client.flows import Lives
+from zkrq.client.flows import Flows
 from zkrq.client.inner import client_of
 from zkrq.protocol.operations import Operations
 
@@ -528,17 +528,17 @@ async def test_a_push_of_which_home_may_not_know_is_repeated(
         await flow.push("b", queue=other)
     await flow.result(timeout=0)  # which seals it in the other queue, too
     with monkeypatch.context() as patched:
-        patched.setattr(Lives, "tell", _fail)
+        patched.setattr(Flows, "tell_home", _fail)
         with pytest.raises(zkrq.OutcomeUnknown, match="may not know of it") as caught:
             await flow.push("c", queue=other, id="mine")
     assert caught.value.ids == ("mine",)
-    told, tell = list[FlowName](), Lives.tell
+    told, tell = list[FlowName](), Flows.tell_home
 
-    def note(self: Lives, flow: FlowName) -> Any:
+    def note(self: Flows, flow: FlowName) -> Any:
         told.append(flow)
         return tell(self, flow)
 
-    monkeypatch.setattr(Lives, "tell", note)
+    monkeypatch.setattr(Flows, "tell_home", note)
     assert (await flow.push("c", queue=other, id="mine")).new is False
     assert told, "home knows of it now"
     assert (await flow.status()).left == 3

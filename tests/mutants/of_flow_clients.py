@@ -19,8 +19,8 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "look-misses-what-was-decided",
         "zkrq/client/flow_ends.py",
-        "        if anew and key in self._running:",
-        "        if False:",
+        "        while anew and key in self._begun:",
+        "        while False:",
         "a look after a decision begins after it",
         _FLOWS,
     ),

@@ -78,6 +78,10 @@ class FlowName(NamedTuple):
     def __str__(self) -> str:
         return f"flow {self.name!r} of queue {self.queue!r}"
 
+    def id_of(self, member: str) -> str:
+        """Return the id of the member that has this name."""
+        return f"{self.name}.{member}"
+
     @classmethod
     def of(cls, key: bytes) -> FlowName:
         """Return the name that a record has; no name of a queue contains a slash."""

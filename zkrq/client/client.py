@@ -26,9 +26,6 @@ from zkrq.base.stalls import watch_for_stalls
 from zkrq.base.tasks import Once, Tasks, on_loop, see_through
 from zkrq.client.declaring import declare
 from zkrq.client.everywhere import Everywhere
-from zkrq.client.flow_ends import Ends
-from zkrq.client.flow_looks import FlowLooks
-from zkrq.client.flow_register import FlowRegister
 from zkrq.client.flows import Flows
 from zkrq.client.health import Health, ServerHealth, lost_redundancy
 from zkrq.client.homing import Homing
@@ -121,10 +118,9 @@ class Client:
         )
         self.resharding: Final = Resharding(self.shards, coordinator, settings)
         self.homing: Final = Homing(self.shards, coordinator)
-        register = FlowRegister(coordinator)
-        self.flow_ends: Final = Ends(self.shards, self.tasks, self.events, namespace)
-        self.flow_looks: Final = FlowLooks(self.shards, coordinator, register, self.flow_ends)
-        self.flows: Final = Flows(self.shards, self.flow_ends, register, self.tasks, self._find_queue, reading)
+        self.flows: Final = Flows(
+            self.shards, coordinator, self.tasks, self.events, namespace, self._find_queue, reading
+        )
         self.identity: Final = Identity(coordinator, settings.describe())
         self.identity.slots_changed = self._introduce_again
         self.upgrading: Final = Upgrading(self.shards, coordinator, settings, self.events, self.identity)
@@ -195,7 +191,7 @@ class Client:
             self.tasks.supervise(self._rest_now_and_then, "end what is idle")
             if not self.settings.only_looks:
                 self.tasks.supervise(self.homing.run, "bring items home")
-                self.tasks.supervise(self.flow_looks.run, "look for flows that are due")
+                self.tasks.supervise(self.flows.looks.run, "look for flows that are due")
             self.tasks.supervise(partial(watch_for_stalls, self._report_stall), "watch the event loop")
             self._stack = stack.pop_all()
         self.is_open = self._was_open = True
@@ -441,7 +437,7 @@ class Client:
         """
         self.shards.check_invariants()
         self._pushes.check_invariants()
-        self.flow_ends.check_invariants()
+        self.flows.check_invariants()
         for name, opened in self.queues.items():
             parts = opened.parts
             assert parts.name == name, f"queue {parts.name} stands under {name}"

@@ -95,32 +95,33 @@ class Shared(Generic[K, T]):
     def __init__(self, tasks: Tasks) -> None:
         self._tasks = tasks
         self._running = dict[K, asyncio.Task[T | ZkrqError]]()
+        self._begun = set[K]()
+        """Those of which the first step was done: what they find may be older than what a caller has seen."""
 
     async def do(self, key: K, act: Callable[[], Awaitable[T]], name: str, *, anew: bool = False) -> T:
-        """Do it, or wait for the one who does.  ``anew``: only for one who began after this call.  Raises what ``act``
+        """Do it, or wait for the one who does.  ``anew``: only for one who begins after this call.  Raises what ``act``
         does."""
-        if anew and key in self._running:
+        while anew and key in self._begun:
             await asyncio.wait([self._running[key]])
-        running = self._running.get(key)
-        if running is None or running.done():
-            running = self._running[key] = self._tasks.start(_told(act), name)
-            running.add_done_callback(partial(self._forget, key))
-        result = await asyncio.shield(running)
+        if key not in self._running:
+            task = self._running[key] = self._tasks.start(self._do(key, act), name)
+            task.add_done_callback(partial(self._forget, key))
+        result = await asyncio.shield(self._running[key])
         if isinstance(result, ZkrqError):
             raise own(result)
         return result
 
-    def _forget(self, key: K, task: asyncio.Task[T | ZkrqError]) -> None:
-        if self._running.get(key) is task:
-            del self._running[key]
+    async def _do(self, key: K, act: Callable[[], Awaitable[T]]) -> T | ZkrqError:
+        """Return an error as a result: it belongs to those who wait, and is not logged."""
+        self._begun.add(key)
+        try:
+            return await act()
+        except ZkrqError as error:
+            return error
 
-
-async def _told(act: Callable[[], Awaitable[T]]) -> T | ZkrqError:
-    """Return an error as a result: it belongs to those who wait, and is not logged."""
-    try:
-        return await act()
-    except ZkrqError as error:
-        return error
+    def _forget(self, key: K, _: object) -> None:
+        del self._running[key]
+        self._begun.discard(key)
 
 
 class Ends:

@@ -41,7 +41,7 @@ async def each_result(shards: Shards, find: Find, flow: FlowName) -> AsyncGenera
 async def result_of(shards: Shards, find: Find, flow: FlowName, name: str) -> Result[Any]:
     """Read the result of one member; see ``Flow.result_of``."""
     PUSH_MEMBER.check({"name": name})
-    id = f"{flow.name}.{name}"
+    id = flow.id_of(name)
     page = await _page(shards, calls.FlowResults(flow.queue, flow.key, _BEHIND_ALL))
     for queue in (flow.queue, *_legs(page)):
         result = await find(queue).result(id, timeout=0)

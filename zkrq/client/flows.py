@@ -6,11 +6,10 @@ sealed tells home of it before it returns: what home has seen of the legs no lon
 
 from __future__ import annotations
 
-import asyncio
 from collections import Counter
 from collections.abc import AsyncGenerator, Callable, Collection, Iterable, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 from weakref import ReferenceType, ref
 
 from zkrq.base.checks import check_items, check_name
@@ -23,16 +22,17 @@ from zkrq.base.errors import (
     Receipt,
     Unavailable,
     ZkrqError,
-    own,
 )
 from zkrq.base.flows import AFTER_MAX, KEEP, MEMBER_NAME_MAX, FlowName, FlowState, FlowStatus, Policy
 from zkrq.base.meant import unknown_option
 from zkrq.base.tasks import Rounds
-from zkrq.client.flow_ends import Shared, state_of
+from zkrq.client.flow_ends import Ends, Shared, state_of
+from zkrq.client.flow_looks import FlowLooks
+from zkrq.client.flow_register import FlowRegister
 from zkrq.client.flow_results import each_result, result_of
 from zkrq.client.queue import Queue, parts_of
 from zkrq.operations.push import PUSH, PUSH_MEMBER, MemberOptions, PushOptions, RepeatedOptions
-from zkrq.producing.options import Options, named_in, read_options
+from zkrq.producing.options import Options, of_member, read_options
 from zkrq.protocol import calls, flows
 from zkrq.protocol.flow_names import named
 from zkrq.protocol.flows import Look, Stage
@@ -43,13 +43,13 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable
 
     from zkrq.base.errors import Receipts
+    from zkrq.base.events import Events
     from zkrq.base.results import Result
     from zkrq.base.tasks import Tasks
-    from zkrq.client.flow_ends import Ends
-    from zkrq.client.flow_register import FlowRegister
     from zkrq.client.parts import QueueParts
     from zkrq.client.results import ResultQueue
     from zkrq.client.shards import Shards
+    from zkrq.coordination.coordinator import Coordinator
     from zkrq.protocol.records import Opens
 
 R = TypeVar("R")
@@ -72,26 +72,32 @@ class Flows:
     def __init__(
         self,
         shards: Shards,
-        ends: Ends,
-        register: FlowRegister,
+        coordinator: Coordinator,
         tasks: Tasks,
+        events: Events,
+        cluster: str,
         find: Callable[[str], Queue[Any]],
         reading: Callable[[Queue[Any]], ResultQueue[Any, Any]],
     ) -> None:
         """``find``: returns the queue of a name, as this client has it; ``reading``: one that reads its results."""
-        self._reader: Callable[[str], ResultQueue[Any, Any]] = lambda name: reading(find(name))
         self._shards = shards
-        self._ends = ends
-        self._register = register
         self._tasks = tasks
         self._find = find
+        self._reading = reading
+        self._register = FlowRegister(coordinator)
+        self._ends = Ends(shards, tasks, events, cluster)
+        self.looks: Final = FlowLooks(shards, coordinator, self._register, self._ends)
         self._joined = dict[tuple[FlowName, str], None]()
         self._joining = Shared[tuple[FlowName, str], None](tasks)
-        self._lives = Lives(ends, tasks)
+        self._telling = Shared[FlowName, Look](tasks)
         self._last = FlowName("", ""), Options()
         self._open = dict[FlowName, ReferenceType[object]]()
         """Flows that this client has begun and not sealed, and who makes them."""
         self._keeps_open = False
+
+    def check_invariants(self) -> None:
+        """Assert what holds between any two callbacks."""
+        self._ends.check_invariants()
 
     # -- deciding ------------------------------------------------------------------------------------------------------
 
@@ -204,12 +210,15 @@ class Flows:
     def results(self, flow: FlowName) -> AsyncGenerator[Result[Any]]:
         """Read the results of members; see ``Flow.results``."""
         self._parts(flow, None)
-        return each_result(self._shards, self._reader, flow)
+        return each_result(self._shards, self._find_reading, flow)
 
     async def result_of(self, flow: FlowName, name: str) -> Result[Any]:
         """Read the result of one member; see ``Flow.result_of``."""
         self._parts(flow, None)
-        return await result_of(self._shards, self._reader, flow, name)
+        return await result_of(self._shards, self._find_reading, flow, name)
+
+    def _find_reading(self, queue: str) -> ResultQueue[Any, Any]:
+        return self._reading(self._find(queue))
 
     async def of_queue(self, queue: str) -> AsyncGenerator[FlowName]:
         """Find the flows whose home is this queue, and of which something is left to do.  Raises ``Unavailable``."""
@@ -276,7 +285,7 @@ class Flows:
         given = _read(options, self._usual(flow))
         if given.delay_ms:
             raise NotInFlow("delay and at exclude after: the item is ready when these are acked; nothing was written")
-        ids = {f"{flow.name}.{name}": name for name in names}
+        ids = {flow.id_of(name): name for name in names}
         found = await self._ends.drive(flow, OPERATIONS.await_named(flow.key, list(ids)))
         if not found.look.stage.takes_members:
             raise _ended(flow, found.look)
@@ -299,7 +308,7 @@ class Flows:
         receipt = await self._into_leg(flow, parts.name, partial(_push, parts, item, options, given))
         # Also of an item that is known: the call that pushed it may not have told home.
         if not receipt.duplicate and parts.pusher.is_decided_about(given, options.get("id")):
-            await self._tell_home(flow, parts, [receipt.id])
+            await self._note_pushed(flow, parts, [receipt.id])
         return receipt
 
     async def push_many(self, flow: FlowName, items: Iterable[Any], queue: Any, options: RepeatedOptions) -> Receipts:
@@ -313,7 +322,7 @@ class Flows:
             flow, parts.name, partial(_push_many, parts, items, given), repeats=isinstance(items, Sequence)
         )
         if parts.pusher.is_decided_about(given, None):
-            await self._tell_home(flow, parts, [receipt.id for receipt in receipts])
+            await self._note_pushed(flow, parts, [receipt.id for receipt in receipts])
         return receipts
 
     async def hold(self, flow: FlowName, item: Any, queue: Any, opens: Opens, options: PushOptions) -> Receipt:
@@ -367,10 +376,16 @@ class Flows:
             self._joined.clear()
         self._joined[flow, queue] = None
 
-    async def _tell_home(self, flow: FlowName, parts: QueueParts[Any], ids: Sequence[str]) -> None:
+    async def tell_home(self, flow: FlowName) -> Look:
+        """Have home know that members came to life in a leg: one call for all that came before it; return what home
+        says."""
+        live = partial(self._ends.steer, flow, "live")
+        return await self._telling.do(flow, live, f"members of {flow} came to life", anew=True)
+
+    async def _note_pushed(self, flow: FlowName, parts: QueueParts[Any], ids: Sequence[str]) -> None:
         """Have home know of members that were pushed into a leg; if it has ended, remove them again."""
         try:
-            look = await self._lives.tell(flow)
+            look = await self.tell_home(flow)
         except ZkrqError as error:
             text = f"pushed, but {flow} may not know of it: {error}; push again with the same ids"
             raise OutcomeUnknown(text, ids=tuple(ids)) from error
@@ -391,44 +406,12 @@ class Flows:
         return parts
 
 
-class Lives:
-    """Tell homes of flows that members came to life in their legs: one call for those that came meanwhile."""
-
-    def __init__(self, ends: Ends, tasks: Tasks) -> None:
-        self._ends = ends
-        self._tasks = tasks
-        self._next = dict[FlowName, asyncio.Task[Look | ZkrqError]]()
-        self._in_flight = dict[FlowName, asyncio.Task[Look | ZkrqError]]()
-
-    async def tell(self, flow: FlowName) -> Look:
-        """Return what home says, by a call that began after this one."""
-        if flow not in self._next:
-            self._next[flow] = self._tasks.start(self._tell(flow), f"members of {flow} came to life")
-        told = await asyncio.shield(self._next[flow])
-        if isinstance(told, ZkrqError):
-            raise own(told)
-        return told
-
-    async def _tell(self, flow: FlowName) -> Look | ZkrqError:
-        before = self._in_flight.get(flow)
-        if before:
-            await asyncio.wait([before])
-        task = self._in_flight[flow] = self._next.pop(flow)
-        try:
-            return await self._ends.steer(flow, "live")
-        except ZkrqError as error:
-            return error
-        finally:
-            if self._in_flight.get(flow) is task:
-                del self._in_flight[flow]
-
-
 def _of_member(flow: FlowName, named: MemberOptions) -> PushOptions:
     """Return the options of a push, in which the name of a member is an id.  Raises ``ConfigError``, ``TypeError``."""
     if "name" not in named:
         return cast("PushOptions", named)
     check_names(named, "push()", _OF_MEMBER)
-    return named_in(flow.name, named)
+    return of_member(flow, named)
 
 
 def check_after(after: str | Iterable[str]) -> Sequence[str]:

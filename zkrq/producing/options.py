@@ -14,6 +14,7 @@ from zkrq.protocol.records import HELD, MEMBER, Opens, held_for, waiting_for
 
 if TYPE_CHECKING:
     from zkrq.base.checks import Headers
+    from zkrq.base.flows import FlowName
     from zkrq.base.limits import Groups
 
 
@@ -101,10 +102,10 @@ def read_options(**given: Unpack[PushOptions]) -> Options:
     )
 
 
-def named_in(flow: str, given: MemberOptions) -> PushOptions:
+def of_member(flow: FlowName, given: MemberOptions) -> PushOptions:
     """Return the options of a push into a flow: the name of a member makes its id.  Raises ``ConfigError``."""
     options = cast("PushOptions", {name: value for name, value in given.items() if name != "name"})
     if (name := given.get("name")) is not None:
         PUSH_MEMBER.check(given)
-        options["id"] = f"{flow}.{name}"
+        options["id"] = flow.id_of(name)
     return options
