@@ -24,7 +24,7 @@ from zkrq.base.errors import (
     ZkrqError,
 )
 from zkrq.base.flows import AFTER_MAX, KEEP, MEMBER_NAME_MAX, FlowName, FlowState, FlowStatus, Policy
-from zkrq.base.meant import unknown_option
+from zkrq.base.meant import options_of, unknown_option
 from zkrq.base.tasks import Rounds
 from zkrq.client.flow_ends import Ends, Shared, state_of
 from zkrq.client.flow_looks import FlowLooks
@@ -42,6 +42,7 @@ from zkrq.protocol.operations import OPERATIONS
 if TYPE_CHECKING:
     from collections.abc import Awaitable
 
+    from zkrq.base.checks import Headers
     from zkrq.base.errors import Receipts
     from zkrq.base.events import Events
     from zkrq.base.results import Result
@@ -105,7 +106,7 @@ class Flows:
         """Begin a flow; see ``Flow.begin``."""
         parts = self._parts(flow, None)
         self._shards.placement.check(Feature.FLOWS)
-        await _declared(parts)
+        await parts.declared()
         await self._register.enter(flow.queue)
         letters = flows.Policy.FAILS_FAST * policy.fail_fast + flows.Policy.IGNORES_MISSED * policy.ignore_missed
         look = await self._ends.steer(
@@ -449,57 +450,40 @@ def check_names(given: Collection[str], what: str, known: Collection[str]) -> No
 _OF_MEMBER = frozenset(PUSH_MEMBER.by_name)
 """Options of a push of a member."""
 
-_OF_MANY = frozenset({"delay", "at", "priority", "ttl", "headers", "group"})
+_OF_MANY = frozenset(options_of(Queue[Any].push_many))
 """Options of a push of many."""
 
 
-async def _declared(parts: QueueParts[Any]) -> None:
-    if (declaration := parts.context.declaration) and not declaration.is_done:
-        await declaration.done()
-
-
-async def _push(parts: QueueParts[Any], item: Any, named: PushOptions, options: Options) -> Receipt:
+def _push(parts: QueueParts[Any], item: Any, named: PushOptions, options: Options) -> Awaitable[Receipt]:
     """Push one item as ``Queue.push`` does."""
-    if parts.context.declaration:
-        await _declared(parts)
-    pusher, id = parts.pusher, named.get("id")
-    seen = None
-    if pusher.observers.pushes:
-        seen = pusher.observers.begin_push(parts.name, item, id, options.headers)
-        options = options._replace(headers=seen.headers)
-    try:
-        call, pushed = pusher.begin(item, id, options)
-        try:
-            receipt = await pushed
-        except OutcomeUnknown as error:
-            error.ids = (call.id,)
-            raise
-    except BaseException as error:
-        if seen:
-            pusher.observers.end_push(seen, error)
-        raise
-    if seen:
-        pusher.observers.end_push(seen, receipt)
-    return receipt
+    if parts.context.declaration or parts.pusher.observers.pushes:
+        return _push_watched(parts, item, named.get("id"), options)
+    return parts.pusher.push(item, named.get("id"), options)
+
+
+async def _push_watched(parts: QueueParts[Any], item: Any, id: str | None, options: Options) -> Receipt:
+    await parts.declared()
+    pusher = parts.pusher
+    if not pusher.observers.pushes:
+        return await pusher.push(item, id, options)
+
+    def push(headers: Headers) -> Awaitable[Receipt]:
+        return pusher.push(item, id, options._replace(headers=headers))
+
+    return await pusher.observers.watch_push(parts.name, item, id, options.headers, push)
 
 
 async def _push_many(parts: QueueParts[Any], items: Iterable[Any], options: Options) -> Receipts:
     """Push many items as ``Queue.push_many`` does."""
-    await _declared(parts)
-    observers = parts.pusher.observers
-    seen = None
-    if observers.pushes:
-        seen = observers.begin_push(parts.name, None, None, options.headers, is_many=True)
-        options = options._replace(headers=seen.headers)
-    try:
-        receipts = await parts.pusher.push_many(items, options)
-    except BaseException as error:
-        if seen:
-            observers.end_push(seen, error)
-        raise
-    if seen:
-        observers.end_push(seen, receipts)
-    return receipts
+    await parts.declared()
+    pusher = parts.pusher
+    if not pusher.observers.pushes:
+        return await pusher.push_many(items, options)
+
+    def push(headers: Headers) -> Awaitable[Receipts]:
+        return pusher.push_many(items, options._replace(headers=headers))
+
+    return await pusher.observers.watch_push(parts.name, None, None, options.headers, push, is_many=True)
 
 
 def _ended(flow: FlowName, look: Look) -> FlowEnded:

@@ -100,6 +100,11 @@ class QueueParts(Generic[T]):
         if not self.is_open:
             raise Closed()
 
+    async def declared(self) -> None:
+        """Return once this program's settings of the queue are declared, if it has some."""
+        if (declaration := self.context.declaration) and not declaration.is_done:
+            await declaration.done()
+
     def use(self, shards: Sequence[QueueShard[T]]) -> None:
         """Use these shards from now on; claims of others stay as they are."""
         self.shards = shards

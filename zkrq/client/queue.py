@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Awaitable, Iterable
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, TypeVar, Unpack
 
@@ -101,7 +101,7 @@ class Queue(Administration[T]):
             raise unknown_option("push()", min(unknown), options_of(Queue[Any].push))
         if self._declaration and not self._declaration.is_done:
             await self._declaration.done()
-        seen = None
+        seen = None  # from here on as Observers.watch_push and Pusher.push, without their calls: each item comes here
         if self._observers.pushes:
             seen = self._observers.begin_push(self.name, item, id, headers)
             headers = seen.headers
@@ -163,22 +163,15 @@ class Queue(Administration[T]):
         if unknown:
             raise unknown_option("push_many()", min(unknown), options_of(Queue[Any].push_many))
         check_items(items)
-        if self._declaration and not self._declaration.is_done:
-            await self._declaration.done()
-        seen = None
-        if self._observers.pushes:
-            seen = self._observers.begin_push(self.name, None, None, headers, is_many=True)
-            headers = seen.headers
-        try:
+        await self._parts.declared()
+
+        def push(headers: Headers | None) -> Awaitable[Receipts]:
             options = read_options(delay=delay, at=at, priority=priority, ttl=ttl, headers=headers, group=group)
-            receipts = await self._pusher.push_many(items, options)
-        except BaseException as error:
-            if seen:
-                self._observers.end_push(seen, error)
-            raise
-        if seen:
-            self._observers.end_push(seen, receipts)
-        return receipts
+            return self._pusher.push_many(items, options)
+
+        if self._observers.pushes:
+            return await self._observers.watch_push(self.name, None, None, headers, push, is_many=True)
+        return await push(headers)
 
     def flow(
         self,
@@ -318,7 +311,6 @@ async def push_encoded(
     parts.context.own_loop.check()
     if saved is not None:
         parts.everywhere.shards.placement.check(Feature.SAVES)
-    if parts.context.declaration and not parts.context.declaration.is_done:
-        await parts.context.declaration.done()
+    await parts.declared()
     _, pushed = parts.pusher.begin(None, options.get("id"), read_options(**options), payload, saved)
     return await pushed

@@ -9,8 +9,8 @@ per batch.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final, cast
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 
 from zkrq.base.checks import Headers, check_headers
 from zkrq.base.errors import ConfigError, Receipt, Receipts
@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
 PushOutcome = Receipt | Receipts | BaseException
 """Result of a push for observers: what the call returned, or the exception that it raised."""
+
+P = TypeVar("P", Receipt, Receipts)
 
 RAISED = "an observer raised"
 
@@ -123,6 +125,27 @@ class Observers:
         return remove
 
     # -- what observers are told -----------------------------------------------------------------------------------
+
+    async def watch_push(
+        self,
+        queue: str,
+        item: object,
+        id: str | None,
+        headers: Headers | None,
+        push: Callable[[Headers], Awaitable[P]],
+        *,
+        is_many: bool = False,
+    ) -> P:
+        """Push with the headers that observers add, and report its beginning and its end.  Raises as ``begin_push`` and
+        ``push`` do."""
+        seen = self.begin_push(queue, item, id, headers, is_many=is_many)
+        try:
+            outcome = await push(seen.headers)
+        except BaseException as error:
+            self.end_push(seen, error)
+            raise
+        self.end_push(seen, outcome)
+        return outcome
 
     def begin_push(
         self, queue: str, item: object, id: str | None, headers: Headers | None, *, is_many: bool = False

@@ -131,6 +131,15 @@ class Pusher(Generic[T]):
             batcher = self._plain if id is None else self._homed
         return call, batcher.add(call, PUT_BYTES + len(payload))
 
+    async def push(self, item: T, id: str | None, options: Options) -> Receipt:
+        """Push one item; see ``Queue.push``."""
+        call, pushed = self.begin(item, id, options)
+        try:
+            return await pushed
+        except OutcomeUnknown as error:
+            error.ids = (call.id,)
+            raise
+
     def _of_flow(self, options: Options, id: str | None) -> Batcher[Push, Receipt]:
         """Return what sends an item of a flow: an item that is held is decided, and so is a member of a sealed flow."""
         if options.is_held or options.flow in self._sealed:
