@@ -25,7 +25,7 @@ from zkrq.operations.items import ENDED, ENDS, FATES, ITEM, RESULT_OF_ITEM, STAT
 from zkrq.operations.kinds import Choice, Count, Flag, Header, Many, Moment, Number, Seconds, Text, Texts
 from zkrq.operations.labels import Labels
 from zkrq.operations.operation import Parameter, Section, Wording
-from zkrq.operations.push import PUSH, PUSH_MEMBER, RECEIPT, MemberOptions, PushOptions
+from zkrq.operations.push import PUSH, PUSH_MEMBER, RECEIPT, ManyOptions, MemberOptions, PushOptions
 from zkrq.operations.queues import CONSUMER, FIGURES, GROUP_FIGURES
 from zkrq.operations.schedules import LEFT_OUT, OPTIONS
 from zkrq.operations.settings import CHANGE_SETTINGS, CHANGED_LIMITS, STORED
@@ -49,6 +49,12 @@ def test_a_push_of_a_member_has_the_options_of_the_table() -> None:
         with pytest.raises(ConfigError, match="name"):
             PUSH_MEMBER.check({"name": bad})
     assert PUSH_MEMBER.check({"name": "x" * 63, "id": None}) == {"name": "x" * 63}
+
+
+def test_a_push_of_many_has_the_options_of_its_type() -> None:
+    many: Callable[..., object] = Queue[Any].push_many
+    names = {name for name, each in inspect.signature(many).parameters.items() if each.kind is each.KEYWORD_ONLY}
+    assert get_type_hints(ManyOptions).keys() == names <= PUSH.defaults.keys()
 
 
 def test_a_receipt_has_the_fields_of_the_table() -> None:

@@ -31,7 +31,7 @@ from zkrq.client.flow_looks import FlowLooks
 from zkrq.client.flow_register import FlowRegister
 from zkrq.client.flow_results import each_result, result_of
 from zkrq.client.queue import Queue, parts_of
-from zkrq.operations.push import PUSH, PUSH_MEMBER, MemberOptions, PushOptions, RepeatedOptions
+from zkrq.operations.push import PUSH, PUSH_MEMBER, ManyOptions, MemberOptions, PushOptions
 from zkrq.producing.options import Options, of_member, read_options
 from zkrq.protocol import calls, flows
 from zkrq.protocol.flow_names import named
@@ -312,7 +312,7 @@ class Flows:
             await self._note_pushed(flow, parts, [receipt.id])
         return receipt
 
-    async def push_many(self, flow: FlowName, items: Iterable[Any], queue: Any, options: RepeatedOptions) -> Receipts:
+    async def push_many(self, flow: FlowName, items: Iterable[Any], queue: Any, options: ManyOptions) -> Receipts:
         """Push many members; see ``Flow.push_many``."""
         parts = self._parts(flow, queue)
         check_items(items)
@@ -424,7 +424,7 @@ def check_after(after: str | Iterable[str]) -> Sequence[str]:
 
 
 def _read(
-    given: PushOptions | RepeatedOptions,
+    given: PushOptions | ManyOptions,
     usual: Options,
     what: str = "push()",
     known: frozenset[str] = frozenset(PUSH.by_name),

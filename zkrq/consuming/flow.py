@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from zkrq.base.errors import Receipt, Receipts
     from zkrq.base.flows import FlowName, FlowStatus, Policy
     from zkrq.base.results import Result
-    from zkrq.operations.push import MemberOptions, PushOptions, RepeatedOptions
+    from zkrq.operations.push import ManyOptions, MemberOptions, PushOptions
 
 
 class Target(Protocol):
@@ -59,9 +59,7 @@ class FlowWork(Protocol):
         self, flow: FlowName, item: Any, queue: Any, after: str | Iterable[str], member: MemberOptions
     ) -> Receipt: ...
 
-    async def push_many(
-        self, flow: FlowName, items: Iterable[Any], queue: Any, options: RepeatedOptions
-    ) -> Receipts: ...
+    async def push_many(self, flow: FlowName, items: Iterable[Any], queue: Any, options: ManyOptions) -> Receipts: ...
 
     async def hold(self, flow: FlowName, item: Any, queue: Any, opens: Opens, options: PushOptions) -> Receipt: ...
 
@@ -168,7 +166,7 @@ class Flow:
         return await self._work.push(self._name, item, queue, options)
 
     async def push_many(
-        self, items: Iterable[Any], *, queue: Target | None = None, **options: Unpack[RepeatedOptions]
+        self, items: Iterable[Any], *, queue: Target | None = None, **options: Unpack[ManyOptions]
     ) -> Receipts:
         """Put many items into a queue, None: the flow's home; each is a member.  Otherwise as ``Queue.push_many``."""
         self._check_begun()

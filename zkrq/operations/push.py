@@ -51,6 +51,17 @@ class PushOptions(RepeatedOptions, total=False):
     at_latest: Duration | None
 
 
+class ManyOptions(TypedDict, total=False):
+    """The arguments of ``Queue.push_many`` beside the items."""
+
+    delay: Duration | None
+    at: datetime | None
+    priority: int
+    ttl: Duration | None
+    headers: Headers | None
+    group: str | None
+
+
 class MemberOptions(PushOptions, total=False):
     """The arguments of ``Flow.push`` beside the item and its queue."""
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from zkrq.base.flows import FlowName
     from zkrq.client.cluster import Cluster
     from zkrq.consuming.flow import Target
-    from zkrq.operations.push import MemberOptions, PushOptions, RepeatedOptions
+    from zkrq.operations.push import ManyOptions, MemberOptions, PushOptions
     from zkrq.sync.portal import Opened
 
 R = TypeVar("R")
@@ -96,7 +96,7 @@ class Flow:
         return self._in(queue, lambda inside, target: inside.push(item, queue=target, after=after, **options))
 
     def push_many(
-        self, items: Iterable[Any], *, queue: Target | None = None, **options: Unpack[RepeatedOptions]
+        self, items: Iterable[Any], *, queue: Target | None = None, **options: Unpack[ManyOptions]
     ) -> Receipts:
         """Put many items into a queue, as members; see ``zkrq.Flow.push_many``.  A generator is read first."""
         taken = list(items) if hasattr(items, "__next__") else items
