@@ -5,6 +5,7 @@ from __future__ import annotations
 from argparse import Namespace
 from typing import TYPE_CHECKING, Any
 
+from zkrq.base.flows import name_of_flow
 from zkrq.cli.asking import YES, confirm
 from zkrq.cli.command import Command, Line, Lines, count, look_at, open_cluster
 from zkrq.cli.flags import QUEUE, Takes
@@ -27,6 +28,10 @@ def _line(status: FlowStatus) -> Line:
 
 def _flow(cluster: Cluster, args: Namespace) -> Flow:
     return cluster.queue(args.queue).flow(args.flow)
+
+
+def _named(cluster: Cluster, args: Namespace) -> str:
+    return f"{name_of_flow(args.queue, args.flow)} in {cluster.namespace!r}"
 
 
 async def _list(args: Namespace) -> Lines:
@@ -56,8 +61,7 @@ async def _cancel(args: Namespace) -> Lines:
     async with open_cluster(args) as cluster:
         flow = _flow(cluster, args)
         left = (await flow.status()).left
-        of = f"flow {args.flow!r} of queue {args.queue!r} in {cluster.namespace!r}"
-        await confirm(args, f"cancel {of} with {count(left, 'member')} left")
+        await confirm(args, f"cancel {_named(cluster, args)} with {count(left, 'member')} left")
         await flow.cancel(**args.given)
         yield _line(await flow.status())
 
@@ -67,8 +71,7 @@ async def _finish(args: Namespace) -> Lines:
         flow = _flow(cluster, args)
         status = await flow.status()
         undone = status.left + status.dead + status.missed
-        of = f"flow {args.flow!r} of queue {args.queue!r} in {cluster.namespace!r}"
-        await confirm(args, f"end {of} as done, without {count(undone, 'member')}")
+        await confirm(args, f"end {_named(cluster, args)} as done, without {count(undone, 'member')}")
         await flow.finish()
         yield _line(await flow.status())
 

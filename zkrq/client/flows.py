@@ -167,7 +167,7 @@ class Flows:
         """Cancel all flows whose home is this queue, which is being deleted.  Raises as ``Flow.cancel``."""
         if not await self._may_have_flows(queue):
             return
-        async for flow in self.of_queue(queue):
+        async for flow, _ in self.of_queue(queue):
             await self._ends.steer(flow, "cancel")
             await self._ends.look(flow, anew=True)
 
@@ -221,20 +221,23 @@ class Flows:
     def _find_reading(self, queue: str) -> ResultQueue[Any, Any]:
         return self._reading(self._find(queue))
 
-    async def of_queue(self, queue: str) -> AsyncGenerator[FlowName]:
-        """Find the flows whose home is this queue, and of which something is left to do.  Raises ``Unavailable``."""
+    async def of_queue(self, queue: str) -> AsyncGenerator[tuple[FlowName, Stage]]:
+        """Find the flows whose home is this queue, and of which something is left to do, and how far each is.
+
+        Raises ``Unavailable``.
+        """
         home, known = await self._shards.home(queue), set[FlowName]()
         async for page, _ in home.replicas.pages(calls.FlowPage(queue)):
             for row in page.rows:
                 flow = FlowName.of(row.name)
                 if flow.queue == queue and flow not in known:
                     known.add(flow)
-                    yield flow
+                    yield flow, Stage(row.stage.decode())
 
     async def every(self, state: FlowState | None) -> AsyncGenerator[FlowStatus]:
         """Find the flows of all queues; see ``Cluster.flows``."""
         for queue in sorted(await self._register.read()):
-            async for flow in self.of_queue(queue):
+            async for flow, _ in self.of_queue(queue):
                 status = await self._ends.read(flow)
                 if state in (None, status.state) and status.state is not FlowState.UNKNOWN:
                     yield status
@@ -243,11 +246,8 @@ class Flows:
         """Count the flows that have not ended, by their home and state.  Raises ``Unavailable``."""
         found: dict[str, Counter[FlowState]] = {}
         for queue in await self._register.read():
-            stages = dict[FlowName, Stage]()
-            async for page, _ in (await self._shards.home(queue)).replicas.pages(calls.FlowPage(queue)):
-                stages |= {FlowName.of(row.name): Stage(row.stage.decode()) for row in page.rows}
-            own = (stage for flow, stage in stages.items() if flow.queue == queue and stage not in _OVER)
-            found[queue] = Counter(state_of(stage, b"") for stage in own)
+            stages = [stage async for _, stage in self.of_queue(queue)]
+            found[queue] = Counter(state_of(stage, b"") for stage in stages if stage not in _OVER)
         return found
 
     def tend(self, queue: str, due: Sequence[bytes]) -> None:

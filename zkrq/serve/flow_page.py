@@ -10,6 +10,7 @@ from urllib.parse import urlencode
 from starlette.responses import RedirectResponse
 
 from zkrq.base.errors import ConfigError, ZkrqError
+from zkrq.consuming.flow import Flow
 from zkrq.operations.flows import held_up
 from zkrq.serve.actions import read_fields
 from zkrq.serve.contents import get_item
@@ -23,7 +24,6 @@ if TYPE_CHECKING:
     from zkrq.base.flows import FlowStatus
     from zkrq.client.cluster import Cluster
     from zkrq.client.items import Item
-    from zkrq.consuming.flow import Flow
     from zkrq.serve.queues import Queues
     from zkrq.serve.showing import Showing
     from zkrq.serve.watching import Watching
@@ -41,19 +41,11 @@ FIELDS_MAX = 10
 """Fields of a form; one with more is refused."""
 
 
-async def _redrive(flow: Flow) -> None:
-    await flow.redrive()
-
-
-async def _cancel(flow: Flow) -> None:
-    await flow.cancel()
-
-
-async def _finish(flow: Flow) -> None:
-    await flow.finish()
-
-
-ACTIONS: Mapping[str, Callable[[Flow], Awaitable[None]]] = {"redrive": _redrive, "cancel": _cancel, "finish": _finish}
+ACTIONS: Mapping[str, Callable[[Flow], Awaitable[object]]] = {
+    "redrive": Flow.redrive,
+    "cancel": Flow.cancel,
+    "finish": Flow.finish,
+}
 """What the buttons do, by the last word of their path."""
 
 NOTICES: Mapping[str, str] = {
