@@ -12,16 +12,15 @@ from __future__ import annotations
 import argparse
 import asyncio
 import random
-import signal
 import sys
 import tempfile
-from collections.abc import AsyncGenerator
-from contextlib import asynccontextmanager, suppress
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import zkrq
+from tests.chaos.crew import Crew, bounce
 from tests.chaos.flows_checker import ALWAYS, FAILURE, FOLLOWS, THEN, check
 from tests.chaos.flows_process import AFTER, MAKERS, QUEUES, RETRIED, Item, Orders, home_of
 from tests.chaos.record import CONTROLLER, Journal, Kind, Recorder
@@ -71,10 +70,7 @@ class _Stage:
     namespace: str
     plan: Plan
     journal: Journal
-    directory: Path
     chance: random.Random
-    workers: dict[str, asyncio.subprocess.Process] = field(default_factory=dict[str, asyncio.subprocess.Process])
-    started: int = 0
     made: dict[str, Item] = field(default_factory=dict[str, Item])
     """Flows that were asked for."""
     ended: dict[str, str] = field(default_factory=dict[str, str])
@@ -88,44 +84,31 @@ class _Stage:
         urls = [*self.servers.redis_urls.items()]
         return {name: dict(urls[SERVERS * n : SERVERS * (n + 1)]) for n, name in enumerate(SHARDS)}
 
-    async def hire(self) -> None:
-        """Start a worker."""
-        self.started += 1
-        who = f"worker-{self.started}"
-        orders = Orders(
+    def orders(self, who: str, _: int) -> str:
+        """Return what a worker is told."""
+        return Orders(
             who,
-            self.shards["main"],
+            self.shards,
             self.servers.zookeeper_hosts,
             self.namespace,
             str(self.journal.file(who)),
             SESSION_TIMEOUT,
             CLAIM_TIMEOUT,
             self.plan.concurrency,
-        )
-        with (self.directory / f"{who}.err").open("wb") as errors:
-            self.workers[who] = await asyncio.create_subprocess_exec(
-                sys.executable, "-m", "tests.chaos.flows_process", orders.text(), stderr=errors
-            )
-
-    async def kill(self, who: str) -> None:
-        """kill -9.  Raises ``RuntimeError`` with what a worker has written that had ended by itself."""
-        process = self.workers.pop(who)
-        if process.returncode is not None:
-            raise RuntimeError(f"{who} has ended by itself:\n{(self.directory / f'{who}.err').read_text()}")
-        process.send_signal(signal.SIGKILL)
-        await process.wait()
+        ).text()
 
 
 async def run(servers: local.Servers, plan: Plan, directory: Path) -> Findings:
     """Play one run; return what is broken, and counts of what happened."""
     directory.mkdir(parents=True, exist_ok=True)
-    stage = _Stage(servers, new_namespace(), plan, Journal(directory), directory, random.Random(plan.seed))
+    stage = _Stage(servers, new_namespace(), plan, Journal(directory), random.Random(plan.seed))
+    crew = Crew("tests.chaos.flows_process", directory, stage.orders)
     left: list[str] = []
     async with (
         zkrq.connect(
             stage.shards, servers.zookeeper_hosts, namespace=stage.namespace, found=True, min_replicas=2
         ) as cluster,
-        _staff(stage),
+        crew.hired(plan.workers),
         asyncio.TaskGroup() as tasks,
     ):
         recorder = stage.journal.recorder(CONTROLLER)
@@ -133,7 +116,7 @@ async def run(servers: local.Servers, plan: Plan, directory: Path) -> Findings:
         lanes = [
             tasks.create_task(lane)
             for lane in (
-                _kill_workers(stage, recorder),
+                crew.lose(recorder, stage.chance, plan.kill_worker),
                 _kill_primaries(stage, cluster, recorder),
                 _cancel(stage, cluster, recorder),
                 _redrive(stage, cluster, recorder),
@@ -149,20 +132,10 @@ async def run(servers: local.Servers, plan: Plan, directory: Path) -> Findings:
     stage.journal.poll()
     found = check(stage.journal.entries, {name: item["holds"] for name, item in stage.made.items()}, stage.finished)
     faults = [entry.kind for entry in stage.journal.entries]
-    found.counts.update({"workers": stage.started, "primaries killed": faults.count(Kind.FAULT_BEGUN)})
+    found.counts.update({"workers": crew.started, "primaries killed": faults.count(Kind.FAULT_BEGUN)})
     found.counts.update({"cancels": faults.count(Kind.CANCELLING), "redrives": faults.count(Kind.RESUMING)})
     found.broken += [f"left: {item}" for item in left]
     return found
-
-
-@asynccontextmanager
-async def _staff(stage: _Stage) -> AsyncGenerator[None]:
-    """Workers; all are gone when this is left."""
-    try:
-        await asyncio.gather(*(stage.hire() for _ in range(stage.plan.workers)))
-        yield
-    finally:
-        await asyncio.shield(asyncio.gather(*map(stage.kill, list(stage.workers))))
 
 
 # -- what is asked for -------------------------------------------------------------------------------------------------
@@ -218,15 +191,6 @@ def _flow(stage: _Stage, number: int) -> Item:
 # -- faults and operators ----------------------------------------------------------------------------------------------
 
 
-async def _kill_workers(stage: _Stage, recorder: Recorder) -> None:
-    while True:
-        await asyncio.sleep(stage.chance.uniform(0, 2 * stage.plan.kill_worker))
-        who = stage.chance.choice(sorted(stage.workers))
-        await stage.kill(who)
-        recorder.note(Kind.STOPPED, detail=who)
-        await stage.hire()
-
-
 async def _kill_primaries(stage: _Stage, cluster: Cluster, recorder: Recorder) -> None:
     """Kill the primary of a queue, in one of the shards, whichever other servers are out of sync."""
     while True:
@@ -235,12 +199,7 @@ async def _kill_primaries(stage: _Stage, cluster: Cluster, recorder: Recorder) -
         if view is None:  # none of its servers is reached for the moment
             continue
         name = view.primary(stage.chance.choice([*QUEUES, AFTER]))
-        server = next(each for each in stage.servers.redis if each.name == name)
-        recorder.note(Kind.FAULT_BEGUN, detail=name)
-        await server.kill()
-        await asyncio.sleep(stage.chance.uniform(0.5, 3.0))
-        await server.start()
-        recorder.note(Kind.FAULT_ENDED, detail=name)
+        await bounce(stage.servers, name, recorder, stage.chance)
 
 
 async def _cancel(stage: _Stage, cluster: Cluster, recorder: Recorder) -> None:

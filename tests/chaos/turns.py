@@ -13,16 +13,15 @@ import argparse
 import asyncio
 import math
 import random
-import signal
 import sys
 import tempfile
-from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
-from contextlib import asynccontextmanager
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import zkrq
+from tests.chaos.crew import Crew, bounce
 from tests.chaos.record import CONTROLLER, Entry, Journal, Kind
 from tests.chaos.turns_checker import Findings, check_concurrency, check_lost, check_order, check_rate, merged, named
 from tests.chaos.turns_process import QUEUE, Orders
@@ -99,15 +98,10 @@ class _Stage:
     namespace: str
     plan: Plan
     journal: Journal
-    directory: Path
-    workers: dict[str, asyncio.subprocess.Process] = field(default_factory=dict[str, asyncio.subprocess.Process])
-    started: int = 0
 
-    async def hire(self) -> None:
-        """Start a worker."""
-        self.started += 1
-        who = f"worker-{self.started}"
-        orders = Orders(
+    def orders(self, who: str, number: int) -> str:
+        """Return what a worker is told."""
+        return Orders(
             who,
             self.servers.redis_urls,
             self.servers.zookeeper_hosts,
@@ -115,36 +109,25 @@ class _Stage:
             str(self.journal.file(who)),
             SESSION_TIMEOUT,
             CLAIM_TIMEOUT,
-            *((self.plan.group_options, self.plan.limits) if self.started % 2 else (None, None)),
-        )
-        with (self.directory / f"{who}.err").open("wb") as errors:
-            self.workers[who] = await asyncio.create_subprocess_exec(
-                sys.executable, "-m", "tests.chaos.turns_process", orders.text(), stderr=errors
-            )
-
-    async def kill(self, who: str) -> None:
-        """kill -9.  Raises ``RuntimeError`` with what a worker has written that had ended by itself."""
-        process = self.workers.pop(who)
-        if process.returncode is not None:
-            raise RuntimeError(f"{who} has ended by itself:\n{(self.directory / f'{who}.err').read_text()}")
-        process.send_signal(signal.SIGKILL)
-        await process.wait()
+            *((self.plan.group_options, self.plan.limits) if number % 2 else (None, None)),
+        ).text()
 
 
 async def run(servers: local.Servers, plan: Plan, directory: Path, *, seconds: float, seed: int = 0) -> Findings:
     """Play one run; return what is broken, and counts of what happened."""
     directory.mkdir(parents=True, exist_ok=True)
     journal, chance = Journal(directory), random.Random(seed)
-    stage = _Stage(servers, new_namespace(), plan, journal, directory)
+    stage = _Stage(servers, new_namespace(), plan, journal)
+    crew = Crew("tests.chaos.turns_process", directory, stage.orders)
     async with zkrq.connect(
         servers.redis_urls, servers.zookeeper_hosts, namespace=stage.namespace, found=True, min_replicas=2
     ) as cluster:
         await _declare(plan, cluster)
         pushed: list[str] = []
-        async with _staff(stage):
+        async with crew.hired(plan.workers):
             async with asyncio.TaskGroup() as lanes:
                 faults = [
-                    lanes.create_task(_kill_workers(stage, chance)),
+                    lanes.create_task(crew.lose(journal.recorder(CONTROLLER), chance, plan.kill_worker)),
                     lanes.create_task(_kill_primaries(stage, cluster, chance)),
                 ]
                 await _push(stage, cluster, seconds, pushed)
@@ -154,7 +137,7 @@ async def run(servers: local.Servers, plan: Plan, directory: Path, *, seconds: f
             left = await _drain(stage, cluster)
     journal.poll()
     found = merged(plan.check(journal.entries, plan.workers), check_lost(journal.entries, pushed))
-    found.counts.update({"workers": stage.started, "primaries killed": _count(journal.entries, Kind.FAULT_BEGUN)})
+    found.counts.update({"workers": crew.started, "primaries killed": _count(journal.entries, Kind.FAULT_BEGUN)})
     if left:
         found.broken.append(f"left in the queue: {left}")
     return found
@@ -169,16 +152,6 @@ async def _declare(plan: Plan, cluster: Cluster) -> None:
     queue, told = cluster.queue(QUEUE), Orders("", {}, "", "", "", 0, 0, plan.group_options, plan.limits)
     await queue.set_groups(zkrq.Groups(**plan.group_options or {}))
     await queue.set_limits(told.queue_limits() or zkrq.Limits())
-
-
-@asynccontextmanager
-async def _staff(stage: _Stage) -> AsyncGenerator[None]:
-    """Workers; all are gone when this is left."""
-    try:
-        await asyncio.gather(*(stage.hire() for _ in range(stage.plan.workers)))
-        yield
-    finally:
-        await asyncio.shield(asyncio.gather(*map(stage.kill, list(stage.workers))))
 
 
 async def _push(stage: _Stage, cluster: Cluster, seconds: float, pushed: list[str]) -> None:
@@ -201,27 +174,11 @@ async def _push_one(queue: zkrq.Queue[Any], group: str, number: int) -> None:
     await push_surely(queue, item, item, group=group)
 
 
-async def _kill_workers(stage: _Stage, chance: random.Random) -> None:
-    recorder = stage.journal.recorder(CONTROLLER)
-    while True:
-        await asyncio.sleep(chance.uniform(0, 2 * stage.plan.kill_worker))
-        who = chance.choice(sorted(stage.workers))
-        await stage.kill(who)
-        recorder.note(Kind.STOPPED, detail=who)
-        await stage.hire()
-
-
 async def _kill_primaries(stage: _Stage, cluster: Cluster, chance: random.Random) -> None:
     recorder = stage.journal.recorder("faults")
     while True:
         await asyncio.sleep(stage.plan.kill_primary)
-        name = cluster.view.primary(QUEUE)
-        server = next(each for each in stage.servers.redis if each.name == name)
-        recorder.note(Kind.FAULT_BEGUN, detail=name)
-        await server.kill()
-        await asyncio.sleep(chance.uniform(0.5, 3.0))
-        await server.start()
-        recorder.note(Kind.FAULT_ENDED, detail=name)
+        await bounce(stage.servers, cluster.view.primary(QUEUE), recorder, chance)
 
 
 async def _drain(stage: _Stage, cluster: Cluster) -> int:
