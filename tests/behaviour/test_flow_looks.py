@@ -117,7 +117,7 @@ async def test_the_leader_lets_a_member_go_that_waits(monkeypatch: pytest.Monkey
 
 
 async def test_the_last_ack_while_a_flow_is_looked_at_has_it_looked_at_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The look that is under way has asked before the ack."""
+    """A first look has asked the servers before the ack."""
 
     async def never(self: FlowLooks) -> None: ...
 

@@ -457,7 +457,7 @@ async def test_a_flow_fails_at_its_deadline(queue: Queue, pass_time: PassTime) -
 
 
 async def test_the_ack_of_the_last_member_ends_the_flow(queue: Queue) -> None:
-    """Without anybody who waits for a result."""
+    """Nobody waits for the result."""
     async with queue.flow() as flow:
         await flow.push_many(range(3))
         await flow.then("after")

@@ -1,6 +1,6 @@
 """What flows promise, checked on what their workers have recorded (``flows_process.py``).
 
-An item is recorded as ``flow/what/id``; what an observer was told of a flow's state as an event of its name.
+An item is recorded as ``flow/what/id``, and each state of a flow that an observer has read as an event of its name.
 """
 
 from __future__ import annotations

@@ -13,7 +13,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "zkrq/client/flows.py",
         "        if not receipt.duplicate and parts.pusher.is_decided_about(",
         "        if receipt.new is not False and parts.pusher.is_decided_about(",
-        "home is told of a member that was pushed before, by a call that may not have told it",
+        "a repeated push tells home of its member, because the first one may have failed to",
         _FLOWS,
     ),
     Mutant(

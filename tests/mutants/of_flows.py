@@ -151,7 +151,7 @@ MUTANTS: tuple[Mutant, ...] = (
         LUA + "flow_open.lua",
         "if is_leg and stage ~= 'U' and r.pushed_at ~= tonumber(life) then return {'OK', 0, 0, {}} end",
         "",
-        "only what is told of the flow of a leg ends it",
+        "a leg ends only by the outcome of its own flow",
         _SCRIPTS,
     ),
     Mutant(

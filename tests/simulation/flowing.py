@@ -102,7 +102,7 @@ class Known:
     """Calls that held what was handed out."""
     outcome: FlowState | None = None
     ended_at: float = math.inf
-    """When somebody was first told of the outcome."""
+    """When a client first learned the outcome."""
 
     @property
     def members(self) -> list[Part]:
@@ -184,7 +184,7 @@ class FlowBook:
             self.violation(f"{flow.opened} of {flow.name} were handed out, and its outcome is {flow.outcome}")
 
     def note_state(self, flow: Known, state: FlowState | str, begun_at: float) -> None:
-        """Somebody who asked at this moment was told of this state."""
+        """Note the state that a client read at this moment."""
         state = FlowState(state)
         if state.has_ended and flow.outcome not in (None, state):
             self.violation(f"the outcome of {flow.name} was {flow.outcome}, and is {state}")

@@ -1,8 +1,8 @@
 """End flows: look whether anything is left of them, decide their end, and open what is held; see ``protocol/flows.py``.
 
 Any client may do so.  It does where it knows of something to end: after a seal, after the ack of the last member, when
-it waits for a result, and while it leads (``flow_looks.py``).  A flow that has not ended is not looked at again in the
-same moment: whoever asks for another look gets one that begins after a pause, which grows from look to look.
+it waits for a result, and while it leads (``flow_looks.py``).  After a look that has found something left, the next one
+waits for a while, and for longer after each further look.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ def state_of(stage: Stage, outcome: bytes) -> FlowState:
 
 
 def status_of(flow: FlowName, found: Figures) -> FlowStatus:
-    """Return what people are told of a flow."""
+    """Return the status of a flow, as users see it."""
     ids = {
         name: tuple(item.id.decode() for _, item in found.items if item.kind.decode() in kinds)
         for name, kinds in _LISTED.items()

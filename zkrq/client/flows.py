@@ -64,7 +64,7 @@ JOINED_MAX = 10_000
 """Legs that a client remembers."""
 
 REDRIVE_ROUNDS = 1_000
-"""Times that ``redrive`` asks for dead letters: each time it is told of a hundred in each queue."""
+"""Rounds of one ``redrive``.  Each finds up to a hundred dead letters in each queue."""
 
 
 class Flows:

@@ -414,7 +414,7 @@ class Flowing(Deciding):
         return Awaited(look, found)
 
     def read_flow(self, flow: str) -> Tending[Figures]:
-        """Return what people are told of a flow."""
+        """Return the figures of a flow that people see."""
         home = home_of(flow)
         first: MembersReply = yield At(home, self.read_members(home, flow))
         found = {home: first}

@@ -7,9 +7,10 @@
 -- to do about the flow itself.
 -- The record of a flow is in state P until it has ended and all that was held is opened. Its text: stage, stamp, for how many
 -- milliseconds its outcome is kept, letters of its policy (f a dead letter fails it, m what is missed is as good as acked, d it
--- has a deadline, l this is a leg, of a flow of another queue, w members here are waited for, at home: in any queue), outcome and figures, and at home the queues of its legs. When it is due is its
--- deadline; its own moment is when it has to be kept open again. Then it is a tombstone that is kept for as long, whose row
--- names the outcome, as one of the window of a key is (push_decided.lua).
+-- has a deadline, l this is a leg, of a flow of another queue, w members here are waited for, at home: in any queue), outcome and
+-- figures, and at home the queues of its legs. When it is due is its deadline; its own moment is when it has to be kept open again.
+-- Then it is a tombstone that is kept for as long, whose row names the outcome, as one of the window of a key is
+-- (push_decided.lua).
 -- How many members were acked is a field of lead, for people alone: a server that came later knows of fewer.
 local flows = {} -- one name for all, because Lua allows 200 in a library
 do
