@@ -18,10 +18,11 @@ import itertools
 import math
 import time
 from bisect import bisect_left
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import TimeoutError as NotInTime
 from contextlib import suppress
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from zkrq.base.errors import ConfigError, ZkrqError
@@ -162,16 +163,13 @@ class _Histogram:
 
 
 class _Reading(NamedTuple):
-    """What a scrape has read from the servers: the statistics of each queue, the number of all queues, and what has
-    passed through each since the first look."""
+    """What a scrape has read from the servers: the statistics of each queue, the number of all queues, what has passed
+    through each since the first look, and its flows, as far as their home has answered."""
 
     queues: Mapping[str, Statistics]
     every: int
     passed: Mapping[str, Passed]
-    flows: Mapping[str, Mapping[FlowState, int]]
-
-
-_NO_FLOWS: Mapping[FlowState, int] = {}
+    flows: Mapping[str, Counter[FlowState]] = MappingProxyType({})
 
 
 class _Known(NamedTuple):
@@ -305,7 +303,7 @@ class Metrics(Observer, Collector):
 
     async def _read(self, cluster: asynchronous.Cluster) -> _Reading | None:
         """Ask the servers; None if they do not answer."""
-        started = time.monotonic()
+        started, reading = time.monotonic(), None
         with suppress(TimeoutError, ZkrqError):
             async with asyncio.timeout(READ_SECONDS):
                 names = sorted(await remembered_queues(cluster) if self._every_queue else cluster.queues_in_use)
@@ -314,11 +312,9 @@ class Metrics(Observer, Collector):
                 queues = {name: told for name, told in found.items() if not (told.deleted and self._every_queue)}
                 if started >= self._counted_at:  # otherwise the figures of an overlapping scrape may be newer
                     self._count_passed(queues)
-                counted = await client_of(cluster).flows.count()
-                flows: dict[str, Mapping[FlowState, int]] = {name: counted.get(name, _NO_FLOWS) for name in queues}
-                passed = {name: self._passed[name] for name in queues}
-                return _Reading(queues, len(names), passed, flows)
-        return None
+                reading = _Reading(queues, len(names), {name: self._passed[name] for name in queues})
+                reading = reading._replace(flows=await client_of(cluster).flows.count())  # needs ZooKeeper, too
+        return reading
 
     def _count_passed(self, queues: Mapping[str, Statistics]) -> None:
         """Add what has passed through each queue since the last look to what had before."""
@@ -439,8 +435,9 @@ def _of_queues(namespace: str, reading: _Reading) -> Iterable[Metric]:
         "zkrq_flows", "Flows begun on the queue that have not ended, by state.", labels=(*of_queue, "state")
     )
     for queue, statistics in reading.queues.items():
-        for state in LASTING if reading.flows[queue] else ():
-            flows.add_metric((namespace, queue, state), reading.flows[queue].get(FlowState(state), 0))
+        if counted := reading.flows.get(queue):
+            for state in LASTING:
+                flows.add_metric((namespace, queue, state), counted[FlowState(state)])
         for state, count in statistics.sizes._asdict().items():
             items.add_metric((namespace, queue, state), count)
         oldest.add_metric((namespace, queue), statistics.oldest_ready or 0)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 from typing import Any
 
 import pytest
@@ -13,6 +14,7 @@ from tests.behaviour.homes import SECOND, B, connect, name_at, there
 from tests.harness import HANG, settled, take
 from zkrq.base import clock
 from zkrq.base.flows import FlowName
+from zkrq.base.settings import Settings
 from zkrq.base.tasks import Tasks
 from zkrq.client import flow_register
 from zkrq.client.flow_ends import FIRST_REST, LAST_REST, Ends, Rest, Shared
@@ -22,7 +24,7 @@ from zkrq.client.inner import client_of
 from zkrq.coordination.memory import Hub, MemoryCoordinator
 from zkrq.protocol.flows import Look
 from zkrq.protocol.shards import FIRST
-from zkrq.testing import Servers
+from zkrq.testing import Servers, in_process
 
 pytestmark = pytest.mark.anyio
 
@@ -328,3 +330,20 @@ async def test_a_shard_that_is_added_while_members_are_pushed(own: Servers) -> N
 
 async def _has_ended(flow: zkrq.Flow) -> bool:
     return (await flow.status()).state.has_ended
+
+
+async def test_a_shard_that_is_away_hides_the_flows_of_its_own_queues_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(in_process, "Settings", partial(Settings, operation_timeout=1.0))
+    async with zkrq.testing.servers(SERVERS) as own, connect(own) as cluster:
+        await cluster.add_shard(B, own.urls(*SECOND))
+        away, here = cluster.queue(name_at(B, "a")), cluster.queue(name_at(FIRST, "z"))
+        for queue in (away, here):
+            await queue.flow("import").begin()
+        for server in SECOND:
+            own.kill(server)
+        listed = list[str]()
+        with pytest.raises(zkrq.Unavailable):
+            async for status in cluster.flows():
+                listed.append(status.queue)
+        assert listed == [here.name]
+        assert [*await client_of(cluster).flows.count()] == [here.name]

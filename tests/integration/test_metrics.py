@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import AsyncGenerator, Iterable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from prometheus_client import CollectorRegistry, generate_latest
@@ -19,6 +20,7 @@ import zkrq.sync
 import zkrq.testing
 from tests.harness import HANG, take
 from zkrq import prometheus
+from zkrq.client.flow_register import FlowRegister
 from zkrq.prometheus import Metrics, instrument
 
 pytestmark = pytest.mark.anyio
@@ -119,6 +121,23 @@ async def test_flows_are_counted(cluster: zkrq.testing.TestCluster, registry: Co
         await flow.cancel()
     left = (await scraped(metrics)).samples
     assert not any(value for name, value in left.items() if name[:2] == ("zkrq_flows", "jobs"))
+
+
+async def test_flows_that_cannot_be_counted_leave_the_other_figures(
+    cluster: zkrq.testing.TestCluster, registry: CollectorRegistry, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Which queues have flows is known to ZooKeeper; how full they are is not."""
+    metrics, jobs = instrument(cluster, registry), cluster.queue("jobs")
+    await jobs.push(1)
+    await jobs.flow("a").begin()
+
+    async def read(self: FlowRegister) -> Any:
+        raise zkrq.Unavailable
+
+    monkeypatch.setattr(FlowRegister, "read", read)
+    seen = await scraped(metrics)
+    assert seen["queue_items", "jobs", "ready"] == 1
+    assert ("zkrq_flows", "jobs", "open") not in seen.samples
 
 
 async def test_items_are_counted_and_timed(cluster: zkrq.testing.TestCluster, registry: CollectorRegistry) -> None:

@@ -246,8 +246,8 @@ class Cluster:
         """Iterate over the flows of all queues that have not ended: ``async for status in cluster.flows()``.
 
         ``state``: only those that are ``open``, ``running`` or ``failing``.  One that has ended is asked by its name:
-        ``await cluster.queue(queue).flow(name).status()``.  Raises ``ConfigError`` for an unknown state,
-        ``Unavailable``.
+        ``await cluster.queue(queue).flow(name).status()``.  Raises ``ConfigError`` for an unknown state;
+        ``Unavailable``, behind the others, if some queue cannot be asked.
         """
         self._client.check_open()
         return self._client.flows.every(check_state(state))

@@ -14,6 +14,7 @@ from weakref import ReferenceType, ref
 
 from zkrq.base.checks import check_items, check_name
 from zkrq.base.errors import (
+    Closed,
     ConfigError,
     ContradictsOrder,
     FlowEnded,
@@ -236,17 +237,31 @@ class Flows:
 
     async def every(self, state: FlowState | None) -> AsyncGenerator[FlowStatus]:
         """Find the flows of all queues; see ``Cluster.flows``."""
+        trouble: ZkrqError | None = None
         for queue in sorted(await self._register.read()):
-            async for flow, _ in self.of_queue(queue):
-                status = await self._ends.read(flow)
-                if state in (None, status.state) and status.state is not FlowState.UNKNOWN:
-                    yield status
+            try:
+                async for flow, _ in self.of_queue(queue):
+                    status = await self._ends.read(flow)
+                    if state in (None, status.state) and status.state is not FlowState.UNKNOWN:
+                        yield status
+            except Closed:
+                raise
+            except ZkrqError as error:
+                trouble = trouble or error
+        if trouble:
+            raise trouble
 
     async def count(self) -> Mapping[str, Counter[FlowState]]:
-        """Count the flows that have not ended, by their home and state.  Raises ``Unavailable``."""
+        """Count the flows that have not ended, by their home and state; of queues whose home cannot be asked there are
+        none.  Raises ``Unavailable``."""
         found: dict[str, Counter[FlowState]] = {}
         for queue in await self._register.read():
-            stages = [stage async for _, stage in self.of_queue(queue)]
+            try:
+                stages = [stage async for _, stage in self.of_queue(queue)]
+            except Closed:
+                raise
+            except ZkrqError:
+                continue
             found[queue] = Counter(state_of(stage, b"") for stage in stages if stage not in _OVER)
         return found
 
