@@ -98,6 +98,7 @@ def values_of(template: str, health: Health, *, read_only: bool, full: bool) -> 
         "fragment": "live_overview.html",
         "stream": "/live",
         "up": "emails" if full else None,
+        "here": "/",
         "look": Look(health, NOON, {}, consumers, {}, "<u>no answer</u>" if full else ""),
         "shards": {"b": ShardStatus("open", None, "away"), "main": ShardStatus("open", ONE_SERVER, None)}
         if full

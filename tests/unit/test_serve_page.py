@@ -13,6 +13,7 @@ from tests.unit.page_values import BAD, GOOD, HOSTILE, NOON, values_of
 from zkrq.client.health import Health, ServerHealth
 from zkrq.client.items import Item
 from zkrq.serve.contents import Found, read_state
+from zkrq.serve.navigation import PLACES
 from zkrq.serve.problems import Busy
 from zkrq.serve.queue_pages import Wish, read_wish
 from zkrq.serve.rendering import make_templates
@@ -44,7 +45,9 @@ def test_a_wish_is_the_address_that_shows_it() -> None:
 TABS = ("done", "groups")
 
 
-RENDERED = ("live_overview.html", "live_queue.html", "live_item.html", "live.html", "consumer.html", "find_all.html")
+LIVE = ("live_overview.html", "live_queue.html", "live_item.html", "live_consumers.html", "live_servers.html")
+
+RENDERED = (*LIVE, "live.html", "consumer.html", "find_all.html")
 
 
 @every("template", [*RENDERED, *TABS, "find.html", "confirm.html"])
@@ -72,6 +75,26 @@ def test_every_template_renders_and_escapes(template: str, health: Health, read_
     if read_only and template.startswith("live"):
         assert 'method="post" action="/queues' not in text
         assert 'type="checkbox"' not in text
+
+
+@every(
+    ("template", "here", "current"),
+    [
+        ("live.html", "/consumers", "page"),
+        ("live.html", "/", "page"),
+        ("consumer.html", "/consumers", "true"),
+        ("find.html", "/", "true"),
+        ("confirm.html", "", ""),
+    ],
+)
+def test_every_page_has_the_bar_and_marks_where_it_is(template: str, here: str, current: str) -> None:
+    values = values_of(template, GOOD, read_only=True, full=True) | {"here": here}
+    values["up"] = None
+    text = TEMPLATES.get_template(template).render(values)
+    (bar,) = re.findall(r'<nav class="places" aria-label="Pages">(.*?)</nav>', text, re.DOTALL)
+    links = re.findall(r'<a href="([^"]*)"(?: aria-current="(\w+)")?>([^<]*)</a>', bar)
+    assert links == [(path, current if path == here else "", title) for title, path in PLACES]
+    assert text.count(">read-only<") == 1
 
 
 def test_who_may_act_sees_what_can_be_done() -> None:

@@ -31,6 +31,10 @@ if TYPE_CHECKING:
     from zkrq.serve.watching import Look, Watching
 
 CONSUMERS_SHOWN = 100
+"""Consumers on the first page."""
+
+CONSUMERS_MOST = 1_000
+"""Consumers on their own page."""
 
 ASKED_AT_ONCE = 20
 """Queues that are asked at the same time for an item."""
@@ -54,7 +58,11 @@ class Page:
         router.add_route("/", self.overview)
         router.add_route("/live", self.live_overview)
         router.add_route("/find", self.find)
+        router.add_route("/consumers", self.consumers)
+        router.add_route("/consumers/live", self.live_consumers)
         router.add_route("/consumers/{owner}", self.consumer)
+        router.add_route("/servers", self.servers)
+        router.add_route("/servers/live", self.live_servers)
         self._queue_pages.add_to(router)
         self._schedules.add_to(router)
         self._flows.add_to(router)
@@ -68,7 +76,7 @@ class Page:
         stream = f"/live{choice.query}"
         values = self._seen(look, choice)
         return self._showing.reply(
-            "live.html", title="Queues", fragment="live_overview.html", stream=stream, up=None, **values
+            "live.html", title="Queues", here="/", fragment="live_overview.html", stream=stream, up=None, **values
         )
 
     async def live_overview(self, request: Request) -> Response:
@@ -95,14 +103,46 @@ class Page:
         for row in table.rows:
             some = thin(points[row.name], ROW_POINTS)
             drawn.append(row._replace(curve=draw([one.at for one in some], [one.depth for one in some])))
+        return {
+            **self._consumers(look, CONSUMERS_SHOWN),
+            "table": table._replace(rows=drawn),
+            "choice": choice,
+        }
+
+    def _consumers(self, look: Look, most: int) -> dict[str, Any]:
+        """Return what a list of at most ``most`` consumers shows."""
         consumers = sorted(look.consumers.items(), key=lambda each: (each[1].description, each[0]))
         return {
             **self._showing.common(look),
-            "table": table._replace(rows=drawn),
-            "choice": choice,
-            "consumers": consumers[:CONSUMERS_SHOWN],
-            "more_consumers": max(0, len(consumers) - CONSUMERS_SHOWN),
+            "consumers": consumers[:most],
+            "more_consumers": max(0, len(consumers) - most),
         }
+
+    async def consumers(self, request: Request) -> Response:
+        """Show the processes that consume."""
+        values = self._consumers(await self._watching.look(), CONSUMERS_MOST)
+        return self._showing.live("Consumers", "/consumers", "live_consumers.html", values)
+
+    async def live_consumers(self, request: Request) -> Response:
+        """Keep the list of consumers up to date."""
+
+        async def render(look: Look) -> str:
+            return self._showing.render("live_consumers.html", **self._consumers(look, CONSUMERS_MOST))
+
+        return self._showing.stream(render)
+
+    async def servers(self, request: Request) -> Response:
+        """Show the servers and the shards."""
+        values = self._showing.common(await self._watching.look())
+        return self._showing.live("Servers", "/servers", "live_servers.html", values)
+
+    async def live_servers(self, request: Request) -> Response:
+        """Keep the servers up to date."""
+
+        async def render(look: Look) -> str:
+            return self._showing.render("live_servers.html", **self._showing.common(look))
+
+        return self._showing.stream(render)
 
     async def find(self, request: Request) -> Response:
         """Find an item by its id, whatever queue it is in."""

@@ -339,6 +339,7 @@ class QueuePages:
         return self._showing.reply(
             "live.html",
             title=queue.name,
+            here="/",
             fragment=fragment,
             stream=f"/queues/{queue.name}/{stream}" if stream else "",
             up=queue.name if "name" in values else "",

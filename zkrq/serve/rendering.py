@@ -8,7 +8,7 @@ from urllib.parse import quote
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
-from zkrq.serve import listing, payloads, texts
+from zkrq.serve import listing, navigation, payloads, texts
 
 HERE = Path(__file__).parent
 
@@ -22,7 +22,9 @@ def make_templates() -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    cast("dict[str, Any]", templates.globals).update(columns=listing.COLUMNS, standings=texts.STANDINGS)
+    cast("dict[str, Any]", templates.globals).update(
+        columns=listing.COLUMNS, standings=texts.STANDINGS, places=navigation.PLACES
+    )
     cast("dict[str, Any]", templates.filters).update(
         {
             "number": texts.show_number,

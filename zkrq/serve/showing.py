@@ -39,17 +39,28 @@ class Showing:
             "writable": takes_pushes(self._cluster),
             "members": len(view.members),
             "needed": view.min_replicas,
-            "read_only": self._policy.read_only,
         }
 
     def render(self, template: str, **values: object) -> str:
         """Render a template.  Whatever it is given is escaped, and no text in it keeps the page from being sent."""
-        values = {"notice": "", "namespace": self._cluster.namespace, "session": bool(self._policy.tokens), **values}
+        values = {
+            "notice": "",
+            "namespace": self._cluster.namespace,
+            "session": bool(self._policy.tokens),
+            "read_only": self._policy.read_only,
+            **values,
+        }
         return showable(self._templates.get_template(template).render(**values))
 
     def reply(self, template: str, status: int = 200, **values: object) -> Response:
         """Return a page."""
         return HTMLResponse(self.render(template, **values), status)
+
+    def live(self, title: str, path: str, fragment: str, values: dict[str, Any]) -> Response:
+        """Return a page of the bar that is kept up to date from ``path`` and ``/live``."""
+        return self.reply(
+            "live.html", title=title, here=path, fragment=fragment, stream=f"{path}/live", up=None, **values
+        )
 
     def message(self, status: int, title: str, message: str, back: str = "/") -> Response:
         """Return a page that says one thing.  ``back``: the address to go on with."""

@@ -1,0 +1,67 @@
+"""The bar of navigation, and the pages that it leads to, in a real browser."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator
+from functools import partial
+
+import pytest
+
+from tests.browser import Browser
+from tests.harness import take
+from tests.integration.page_stage import Stage, do, staged
+from zkrq import local
+from zkrq.serve.navigation import PLACES
+
+pytestmark = pytest.mark.anyio
+
+
+@pytest.fixture(scope="module")
+async def stage(shared_servers: local.Servers) -> AsyncGenerator[Stage]:
+    async with staged(shared_servers) as stage:
+        yield stage
+
+
+CURRENT = "return document.querySelector('.places [aria-current]')?.innerText ?? ''"
+
+
+async def test_the_bar_leads_to_every_page_by_keyboard_on_a_phone_in_the_dark(browser: Browser, stage: Stage) -> None:
+    await stage.cluster.queue("orders").push(1)
+
+    def go_to(name: str) -> None:
+        for _ in range(30):
+            browser.press("\ue004")  # tab
+            if browser.focused() == name:
+                return
+        raise AssertionError(f"the tab key does not reach {name}")
+
+    for width, dark in ((390, True), (1280, False)):
+        await do(browser.open, stage.http.url, width=width, dark=dark)
+        for title, _ in PLACES:
+            await do(go_to, title)
+            await do(browser.press, "\ue007")  # enter
+            await do(browser.wait, lambda title=title: browser.script(CURRENT) == title and browser.text("h1") == title)
+            assert await do(browser.script, "return document.documentElement.scrollWidth") <= width
+            assert await do(browser.violations) == []
+    assert await do(browser.complaints) == []
+
+
+async def test_consumers_and_servers_have_pages_that_live(browser: Browser, stage: Stage) -> None:
+    orders = stage.cluster.queue("lively")
+    await orders.push(1)
+    await do(browser.open, f"{stage.http.url}/servers")
+    for server in ("redis-1", "redis-2", "redis-3"):
+        await do(browser.shows, "#servers ~ table", server)
+    await do(browser.open, f"{stage.http.url}/consumers")
+    claim = await take(orders)
+    await do(browser.shows, "#consumers ~ table", "1 item of lively")  # without loading the page again
+    await do(browser.click, "#consumers ~ table th a")
+    await do(browser.shows, "h1", "worker <1>")
+    await do(browser.shows, "main", "lively")
+    assert await do(browser.script, CURRENT) == "Consumers"
+    await do(browser.open, f"{stage.http.url}/queues/lively/item?id={claim.id}")
+    await do(browser.wait, partial(browser.text, "nav[aria-label=Queue] a"))
+    await do(browser.click, "nav[aria-label=Queue] a")
+    await do(browser.shows, "h1", "lively")
+    await claim.ack()
+    assert await do(browser.complaints) == []
