@@ -43,6 +43,7 @@ if TYPE_CHECKING:
         CatchingUp,
         ClaimsLost,
         ClocksApart,
+        ConsumerQuiet,
         DamageFound,
         DeadLettersDropped,
         DeclaredDead,
@@ -92,6 +93,7 @@ if TYPE_CHECKING:
     from zkrq.client.items import EndedItem, FoundPage, Item, ItemState
     from zkrq.client.moments import moment_id, next_moments
     from zkrq.client.queue import Queue
+    from zkrq.client.quieting import Quieted
     from zkrq.client.results import Result, ResultQueue, ResultReceipt, ResultState
     from zkrq.client.schedules import Recurring
     from zkrq.client.scheduling import StoredSchedules
@@ -139,6 +141,7 @@ __all__ = [
     "CodecError",
     "ConfigError",
     "Consumer",
+    "ConsumerQuiet",
     "Counts",
     "DamageFound",
     "DeadLetters",
@@ -191,6 +194,7 @@ __all__ = [
     "Queue",
     "QueueFull",
     "QueueSettings",
+    "Quieted",
     "Receipt",
     "Receipts",
     "Recovered",
@@ -276,6 +280,7 @@ if not TYPE_CHECKING:
         "CodecError": "base.errors",
         "ConfigError": "base.errors",
         "Consumer": "client.consumers",
+        "ConsumerQuiet": "base.events",
         "Counts": "working.outcomes",
         "DamageFound": "base.events",
         "DeadLetters": "base.limits",
@@ -328,6 +333,7 @@ if not TYPE_CHECKING:
         "Queue": "client.queue",
         "QueueFull": "base.errors",
         "QueueSettings": "base.limits",
+        "Quieted": "client.quieting",
         "Receipt": "base.errors",
         "Receipts": "base.errors",
         "Recovered": "base.events",

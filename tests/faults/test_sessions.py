@@ -212,6 +212,46 @@ async def test_a_live_consumer_that_was_declared_dead_twice(stage: Stage) -> Non
     assert [bool(claim.lost) for claim in claims] == [True, True, False]
 
 
+async def test_a_quiet_consumer_stays_quiet_in_its_next_session(hub_stage: Stage) -> None:
+    client, operator = await hub_stage.enter(FOR_LONG), await hub_stage.enter()
+    await client.push("x")
+    claim = await client.claim()
+    assert await operator.cluster.quiet(claim.owner) == zkrq.Quieted((claim.owner,))
+    hub_of(hub_stage).expire(claim.owner)
+    await client.expect_event(zkrq.SessionLost)
+    with pytest.raises(zkrq.ClaimLost):
+        await claim.ack()
+    (again,) = await _quiet_ones(operator.cluster, 1)
+    assert again != claim.owner
+    assert await client.queue.pop_one(timeout=0.2) is None
+    assert await operator.cluster.unquiet(again) == zkrq.Quieted((again,))
+    assert (await client.claim()).id == claim.id
+    assert [event.is_quiet for event in client.events(zkrq.ConsumerQuiet)] == [True, False]
+
+
+async def test_a_quiet_consumer_whose_entry_was_deleted_claims_again_when_an_operator_says_so(stage: Stage) -> None:
+    client, operator = await stage.enter(FOR_LONG), await stage.enter()
+    await client.push("x")
+    claim = await client.claim()
+    await operator.cluster.quiet(claim.owner)
+    await delete_entry(stage, claim.owner)
+    await until(lambda: bool(client.events(zkrq.OwnerFenced) + operator.events(zkrq.OwnerFenced)))
+    assert await operator.cluster.unquiet(claim.owner) == zkrq.Quieted((claim.owner,))
+    assert (await client.claim()).id == claim.id
+
+
+async def _quiet_ones(cluster: zkrq.Cluster, count: int) -> list[str]:
+    """Return the owner ids of the quiet consumers, once there are so many."""
+    found = list[str]()
+
+    async def are_there() -> bool:
+        found[:] = [owner for owner, each in (await cluster.consumers()).items() if each.quiet]
+        return len(found) == count
+
+    await settled(are_there)
+    return found
+
+
 async def test_what_else_a_consumer_held_that_was_declared_dead_in_one_queue(stage: Stage) -> None:
     """Its old entry is taken out of the registry, so its claims in other queues come back too."""
     client = await stage.enter()

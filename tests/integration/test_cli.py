@@ -169,6 +169,23 @@ async def test_pop_waits_and_shows_up_among_the_consumers(shell: Shell) -> None:
             assert await waiting.wait() == 0
 
 
+async def test_a_consumer_is_made_quiet_and_claims_again(shell: Shell) -> None:
+    async with shell.start("pop", "jobs", "--wait", f"{COMMAND_TIMEOUT}", "--description", "quiet one") as waiting:
+        with anyio.fail_after(COMMAND_TIMEOUT):
+            while not (found := await shell.value("consumers")):
+                await anyio.sleep(0.1)
+            owner = found[0]["owner"]
+            assert await shell.value("quiet", owner) == [{"owner": owner, "outcome": "done"}]
+            await shell.run("push", "jobs", "7")
+            (quiet,) = await shell.value("consumers")
+            assert quiet["quiet"]
+            assert quiet["pid"] > 0
+            assert "quiet, has finished" in (await shell.run("consumers"))[1]
+            assert await shell.value("unquiet", "--host", quiet["host"]) == [{"owner": owner, "outcome": "done"}]
+            assert await first_line(waiting) == "7\n"
+            assert await waiting.wait() == 0
+
+
 async def test_sigterm_ends_a_command_that_waits(shell: Shell) -> None:
     async with shell.start("pop", "jobs", "--wait", "600") as waiting:
         with anyio.fail_after(COMMAND_TIMEOUT):

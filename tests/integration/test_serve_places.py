@@ -65,3 +65,23 @@ async def test_consumers_and_servers_have_pages_that_live(browser: Browser, stag
     await do(browser.shows, "h1", "lively")
     await claim.ack()
     assert await do(browser.complaints) == []
+
+
+async def test_a_consumer_is_made_quiet_from_its_page_and_claims_again(browser: Browser, stage: Stage) -> None:
+    calm = stage.cluster.queue("calm")
+    await calm.push("x")
+    claim = await take(calm)
+    await do(browser.open, f"{stage.http.url}/consumers/{claim.owner}")
+    await do(browser.click, "main .actions button")
+    await do(browser.shows, "main", "It finishes 1 item.")
+    assert await do(browser.violations) == []
+    await do(browser.click, "#confirm")
+    await do(browser.shows, "#notice", "1 consumer will claim nothing more")
+    await do(browser.shows, "main", "quiet")
+    await calm.push("y")
+    assert await calm.pop_one(timeout=0) is None
+    await claim.ack()
+    await do(browser.click, "main .actions button")
+    await do(browser.shows, "#notice", "1 consumer will claim again")
+    assert (await take(calm)).item == "y"
+    assert await do(browser.complaints) == []

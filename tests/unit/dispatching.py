@@ -191,6 +191,10 @@ class Shell:
             if server.stock.state in WAITING and server.stock.due_at <= self.now:
                 server.stock.tell(life.TIME)
 
+    def quiet(self, is_quiet: bool) -> None:
+        self.dispatch.quiet(is_quiet, *self.moment)
+        self.carry_out()
+
     def withdraw(self, waiter: Waiter[Claim]) -> None:
         """Its consumer was cancelled; what it was given, nobody has seen."""
         assert isinstance(waiter.caller, Caller)

@@ -62,6 +62,8 @@ OTHERWISE = {
     ("list", "limit"): "--count, as of each command that lists something",
     ("groups", "limit"): "--count, as of each command that lists something",
     ("dead redrive", "ids"): "arguments, each an id",
+    ("quiet", "owners"): "arguments, each an id",
+    ("unquiet", "owners"): "arguments, each an id",
     ("advance", "ids"): "arguments, each an id",
     ("queues set", "limits"): "--concurrency and --rate",
     ("queues set", "groups"): "--group-concurrency, --group-rate, --ordered and --unordered",

@@ -530,3 +530,41 @@ def test_nothing_is_drawn_once_it_is_closed() -> None:
     shell = with_both_ahead(PrefetchLimit(20, fixed=True))
     shell.dispatch.close()
     assert shell.draw() == []
+
+
+def test_a_quiet_process_claims_nothing_and_those_who_wait_go_on_waiting() -> None:
+    shell = shell_with(3, servers=2)
+    shell.dispatch.pace.join(PrefetchLimit(4, fixed=True))
+    patient, asker = shell.wait(), shell.wait(patient=False)
+    shell.ask(shell.servers[0])  # in flight: what it brings goes back
+    shell.quiet(True)
+    assert items_of(asker) == []
+    shell.run(60)
+    assert (patient.claims, shell.draw(), items_of(shell.wait(patient=False))) == (None, [], [])
+    assert sorted(item for server in shell.servers for item in server.ready) == [0, 0, 1, 1, 2, 2]
+    assert shell.requests <= 2, "and asks for nothing"
+    shell.quiet(False)
+    shell.run()
+    assert patient.claims, "and is served afterwards"
+
+
+def test_what_is_claimed_ahead_goes_back_from_a_quiet_process() -> None:
+    shell = shell_with(4)
+    shell.dispatch.pace.join(PrefetchLimit(3, fixed=True))
+    shell.wait()
+    shell.run()
+    assert shell.dispatch.ahead == 3
+    shell.quiet(True)
+    assert (shell.dispatch.ahead, sorted(shell.servers[0].ready)) == (0, [1, 2, 3])
+
+
+def test_a_quiet_process_passes_its_wake_up_on_and_leaves_no_channel() -> None:
+    shell = shell_with(0)
+    shell.wait()
+    shell.run()
+    (server,) = shell.servers
+    assert server.hears
+    shell.quiet(True)
+    shell.push(server, 7)
+    shell.run()
+    assert (shell.requests, server.hears, list(server.ready)) == (2, False, [7])

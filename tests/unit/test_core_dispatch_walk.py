@@ -123,11 +123,20 @@ class Walk(RuleBasedStateMachine):
         self.shell.dispatch.probe(count)
         self.shell.carry_out()
 
+    @rule(is_quiet=st.booleans())
+    def quiet(self, is_quiet: bool) -> None:
+        self.shell.quiet(is_quiet)
+
     @rule()
     def rest(self) -> None:
         """Once servers answer and time passes, nobody waits where items are, and nothing is asked for in vain."""
         shell = self.shell
         shell.is_certain = True
+        if shell.dispatch.is_quiet:
+            taken = len(shell.taken)
+            shell.run(2 * SWEEP_SECONDS)
+            assert len(shell.taken) == taken, "a quiet process was given something"
+            shell.quiet(False)
         shell.vain = 0
         shell.run()
         assert shell.vain <= 2 * len(shell.servers) + 1, f"{shell.vain} requests in vain"

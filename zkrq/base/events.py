@@ -250,6 +250,17 @@ class SessionLost(Event):
 
 
 @dataclass(frozen=True, slots=True)
+class ConsumerQuiet(Event):
+    """An operator has made this consumer quiet: it claims nothing more, and finishes what it has.  Or, with
+    ``is_quiet`` False, has let it claim again."""
+
+    is_quiet: bool
+
+    def _sentence(self) -> str:
+        return "this consumer is quiet: it claims nothing more" if self.is_quiet else "this consumer claims again"
+
+
+@dataclass(frozen=True, slots=True)
 class DeclaredDead(Event):
     """Another client declared this consumer dead and gave its claims back.  Every claim under this owner id is lost,
     and the consumer continues under a new one.  If its session has ended too, ``SessionLost`` follows."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from argparse import Namespace
 from collections.abc import Iterable
+from typing import TYPE_CHECKING
 
 from zkrq.cli.command import Command, Line, Lines, look_at, open_cluster
 from zkrq.cli.conditions import conditions
@@ -12,7 +13,10 @@ from zkrq.cli.items import LOOKED_AT, item_line
 from zkrq.cli.servers import server_lines, server_value
 from zkrq.client.inspection import Sizes, Statistics, shards_left_out
 from zkrq.operations.items import DEAD_LETTERS
-from zkrq.operations.queues import CONSUMER, FIGURES, PAUSE, RESUME
+from zkrq.operations.queues import CONSUMER, FIGURES, PAUSE, QUIET, RESUME, UNQUIET
+
+if TYPE_CHECKING:
+    from zkrq.client.quieting import Quieted
 
 
 async def _stats(args: Namespace) -> Lines:
@@ -77,7 +81,9 @@ async def _consumers(args: Namespace) -> Lines:
             about = [f"zkrq {consumer.release}"]
             about += [f"on {consumer.host}"] if consumer.host else []
             about += [f"since {consumer.since:%Y-%m-%d %H:%M:%S} UTC"] if consumer.since else []
+            about += [f"process {consumer.pid}"] if consumer.pid else []
             about += [f"{consumer.slots:,} slots"] if consumer.slots else []
+            about += ["quiet" if consumer.claims else "quiet, has finished"] if consumer.quiet else []
             yield Line(
                 f"{owner}  {consumer.description}  {', '.join(about)}; holds {held}",
                 {"owner": owner, **CONSUMER.tell(consumer)},
@@ -86,6 +92,32 @@ async def _consumers(args: Namespace) -> Lines:
                 for item in await cluster.queue(queue).peek(LOOKED_AT, "claimed"):
                     if item.owner == owner:
                         yield item_line(item)
+
+
+async def _quiet(args: Namespace) -> Lines:
+    async with open_cluster(args) as cluster:
+        quieted = await cluster.quiet(*args.owner, host=args.host)
+    for line in _quieted_lines(quieted, "quiet: claims nothing more, and finishes what it has"):
+        yield line
+
+
+async def _unquiet(args: Namespace) -> Lines:
+    async with open_cluster(args) as cluster:
+        quieted = await cluster.unquiet(*args.owner, host=args.host)
+    for line in _quieted_lines(quieted, "claims again"):
+        yield line
+
+
+def _quieted_lines(quieted: Quieted, done: str) -> Iterable[Line]:
+    """Say what became of each consumer that was named."""
+    said = {
+        "done": done,
+        "silent": "has not said so in time; it follows when it hears",
+        "unable": "its release does not know this; stop its process instead",
+    }
+    for outcome, text in said.items():
+        for owner in getattr(quieted, outcome):
+            yield Line(f"{owner}  {text}", {"owner": owner, "outcome": outcome})
 
 
 COMMANDS = (
@@ -104,5 +136,19 @@ COMMANDS = (
         "list the consumers, and the claims that they hold",
         _consumers,
         (Flag("items", "also the items that each works on, of 500 claimed ones of a queue", bool),),
+    ),
+    Command(
+        "quiet",
+        "have consumers claim nothing more and finish what they have",
+        _quiet,
+        arguments={"owner?...": "owner ids, as `zkrq consumers` lists them"},
+        takes=Takes(QUIET, {"owners": "they are arguments"}),
+    ),
+    Command(
+        "unquiet",
+        "let quiet consumers claim again",
+        _unquiet,
+        arguments={"owner?...": "owner ids, as `zkrq consumers` lists them"},
+        takes=Takes(UNQUIET, {"owners": "they are arguments"}),
     ),
 )

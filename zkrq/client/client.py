@@ -32,6 +32,7 @@ from zkrq.client.homing import Homing
 from zkrq.client.moment_reports import MomentReports
 from zkrq.client.moment_store import MomentStore
 from zkrq.client.parts import QueueParts, QueueShard
+from zkrq.client.quieting import Quieting
 from zkrq.client.resharding import Resharding
 from zkrq.client.results import make_queue, reading
 from zkrq.client.schedule_store import ScheduleStore
@@ -124,6 +125,10 @@ class Client:
         self.identity: Final = Identity(coordinator, settings.describe())
         self.identity.slots_changed = self._introduce_again
         self.upgrading: Final = Upgrading(self.shards, coordinator, settings, self.events, self.identity)
+        self.quieting: Final = Quieting(
+            coordinator, self.tasks, self.events, namespace, self.identity, self.upgrading, self._quiet_changed
+        )
+        self.identity.has_enrolled = self.quieting.begin
         self.schedule_store: Final = ScheduleStore(coordinator, self.tasks, self.events, namespace, self._check_level)
         self.moment_store: Final = MomentStore(coordinator)
         reports = MomentReports(self.tasks, self.events, namespace, self.moment_store, self._check_own_clock)
@@ -510,9 +515,10 @@ class Client:
     # -- the coordinator's listener ------------------------------------------------------------------------------------
 
     def register_changed(self, register: str) -> None:
-        """Read the register that was written: the shard map, a view, or the schedules."""
+        """Read the register that was written: the shard map, a view, the schedules, or the quiet consumers."""
         self.shards.register_changed(register)
         self.schedule_store.register_changed(register)
+        self.quieting.register_changed(register)
 
     def consumers_changed(self) -> None:
         """Look for orphans: a consumer came or went."""
@@ -536,6 +542,7 @@ class Client:
             case SessionState.CONNECTED:
                 if before is SessionState.LOST:
                     self._introduce_again()
+                    self.quieting.look_soon()
                 if before is SessionState.SUSPENDED:
                     self.events.tell(SessionResumed(self.namespace, session.id))
                 self.consumers_changed()
@@ -546,9 +553,15 @@ class Client:
         await self.shard.check_own_clock()
 
     def _introduce_again(self) -> None:
-        """Say anew what this client is, in a new session or with other slots."""
+        """Say anew what this client is: in a new session, with other slots, or quiet."""
         if self.is_open:
             self.tasks.start(self.upgrading.introduce_again(), "say what this client is")
+
+    def _quiet_changed(self) -> None:
+        """Have every queue claim nothing more, or claim again, and say so."""
+        for opened in self.queues.values():
+            opened.parts.line.quiet()
+        self._introduce_again()
 
     def _declared_dead(self, owner: str) -> None:
         """Continue under a new owner id, after another client fenced this one and a server refused its claim
@@ -556,6 +569,7 @@ class Client:
         if self.identity.replace(owner):
             self.events.tell(DeclaredDead(self.namespace, owner), logging.WARNING)
             self._lose_all(owner, "this consumer was declared dead")
+            self.quieting.look_soon()
 
     def _lose_all(self, owner: str, reason: str) -> None:
         for opened in self.queues.values():

@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from zkrq.base.flows import FlowState, FlowStatus
     from zkrq.base.limits import Results
     from zkrq.client.health import Health
+    from zkrq.client.quieting import Quieted
     from zkrq.client.results import ResultQueue
     from zkrq.client.schedules import Recurring
     from zkrq.client.shard import Shard
@@ -314,6 +315,25 @@ class Cluster:
         claims = await count_claims(self._everywhere(), await self._remembered())
         alive = await self._client.upgrading.consumers()
         return {owner: describe_consumer(info, claims.get(owner, {})) for owner, info in alive.items()}
+
+    async def quiet(self, *owners: str, host: str | None = None) -> Quieted:
+        """Have consumers claim nothing more and finish what they have, until ``unquiet`` or the end of their process.
+
+        ``owners``: owner ids, as ``consumers`` returns them; or ``host``: all consumers of this machine that are there
+        now.  One that started later is not quiet.  A call that waits for items keeps waiting, one that does not is told
+        that none is ready; items claimed ahead go back.  In ``consumers`` a quiet one has ``quiet`` set, and has
+        finished once it holds no claim.
+        Returns within about ten seconds which of them say that they are quiet; the others follow when they hear.  If
+        this call is cancelled, or the client dies, they may become quiet or not: repeat it.
+        Raises ``ConfigError`` for a consumer that is not there, ``Unavailable`` without ZooKeeper.
+        """
+        self._client.check_open()
+        return await self._client.quieting.quiet(owners, host)
+
+    async def unquiet(self, *owners: str, host: str | None = None) -> Quieted:
+        """Let quiet consumers claim again.  Arguments, return value and errors are those of ``quiet``."""
+        self._client.check_open()
+        return await self._client.quieting.unquiet(owners, host)
 
     async def clients(self) -> Mapping[str, ClientInfo]:
         """Return every live client by the id of its session: its host, its release, and the levels that it speaks.

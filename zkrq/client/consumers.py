@@ -20,7 +20,8 @@ class Consumer(NamedTuple):
 
     ``version``: its release of zkrq, empty for one that names none.  ``host``: its machine.  ``since``: when its client
     connected, by the clock of that machine, None: unknown.  ``slots``: handlers that its workers run at the same time,
-    0 for a loop over ``pop``.
+    0 for a loop over ``pop``.  ``pid``: of its process, 0: unknown.  ``quiet``: whether it claims nothing more, as an
+    operator said (``Cluster.quiet``); it has finished once it holds no claim.
     """
 
     description: str
@@ -29,6 +30,8 @@ class Consumer(NamedTuple):
     host: str = ""
     since: datetime | None = None
     slots: int = 0
+    pid: int = 0
+    quiet: bool = False
 
     @property
     def release(self) -> str:
@@ -39,7 +42,7 @@ class Consumer(NamedTuple):
 def describe_consumer(info: ClientInfo, claims: Mapping[str, int]) -> Consumer:
     """Describe a consumer by what its client says, and the claims that it holds."""
     since = datetime.fromtimestamp(info.started, UTC) if info.started else None
-    return Consumer(info.description, claims, info.version, info.host, since, info.slots)
+    return Consumer(info.description, claims, info.version, info.host, since, info.slots, info.pid, info.is_quiet)
 
 
 async def count_claims(shards: Iterable[Replicas], queues: Iterable[str]) -> Mapping[str, Mapping[str, int]]:

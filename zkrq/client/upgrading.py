@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
+import os
 import secrets
 import socket
 from collections.abc import Mapping
@@ -75,6 +76,8 @@ class Upgrading:
         self._settings = settings
         self._events = events
         self._releases: tuple[str, ...] = ()
+        self.id = secrets.token_hex(8)
+        """Names this client over all of its sessions."""
         self._started = clock.now().timestamp()
         self._introducing, self._introductions = asyncio.Lock(), 0
         self._is_named = True
@@ -86,14 +89,15 @@ class Upgrading:
         return min(shard.view.level for shard in self._shards.open.values())
 
     async def introduce(self) -> None:
-        """Name the release and the levels of this client, and the slots of its workers.
+        """Name the release and the levels of this client, the slots of its workers, and whether it is quiet.
 
         Raises ``Unavailable``, ``ConfigError``.
         """
         who = self._settings.describe(), socket.gethostname(), __version__, SPOKEN, LIBRARY.name
         async with self._introducing:
             self._introductions += 1
-            info = ClientInfo(*who, started=self._started, slots=self._identity.slots)
+            slots, is_quiet = self._identity.slots, self._identity.is_quiet
+            info = ClientInfo(*who, self._started, slots, self.id, os.getpid(), is_quiet)
             await self._coordinator.introduce(encode(info), self._introductions)
 
     async def introduce_again(self) -> None:

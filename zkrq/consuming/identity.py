@@ -30,6 +30,10 @@ class Identity:
         """Handlers that the workers of this client run at the same time."""
         self.slots_changed: Callable[[], None] | None = None
         """Called after a worker began or ended."""
+        self.is_quiet = False
+        """Whether this client is to claim nothing more, as an operator says."""
+        self.has_enrolled: Callable[[], None] | None = None
+        """Called after each enrolment."""
         self.owner: str | None = None
         """The current owner id.  None before the first claim of a session, and after a fence."""
 
@@ -48,6 +52,8 @@ class Identity:
                 session = self._coordinator.session
                 if owner_id(session.id, self._incarnation) == owner and session.state is not SessionState.LOST:
                     self.owner = owner
+                if self.has_enrolled:
+                    self.has_enrolled()
                 return owner
             return self.owner
 

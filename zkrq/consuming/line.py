@@ -38,6 +38,7 @@ class Line(Generic[T]):
         self.decodes = True
         """Whether items are decoded as they are claimed; False once handlers in other processes decode them."""
         self._identity = context.identity
+        self.dispatch.is_quiet = context.identity.is_quiet
         self._suppliers: dict[Stock[Claim[T]], Supplier[T]] = {}
 
     def use(self, suppliers: Sequence[Supplier[T]]) -> None:
@@ -203,7 +204,7 @@ class Line(Generic[T]):
                     drawn = await future
         except TimeoutError:
             self.withdraw(waiter)
-            if self.looks == looks:
+            if self.looks == looks and not dispatch.is_quiet:
                 raise self.failure() from None
             return []
         except asyncio.CancelledError:
@@ -234,6 +235,11 @@ class Line(Generic[T]):
         """Claim up to this many items ahead, once, unless some are: the streams take from other queues and do not
         wait."""
         self.dispatch.probe(count)
+        self.carry_out()
+
+    def quiet(self) -> None:
+        """Claim nothing more, or claim again, as the identity of this process now says."""
+        self.dispatch.quiet(self._identity.is_quiet, *self._moment())
         self.carry_out()
 
     # -- what queues ask for -------------------------------------------------------------------------------------------

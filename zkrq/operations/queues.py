@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from zkrq.base.checks import MAX_GROUPS, MAX_NAME, check_name
+from zkrq.base.checks import MAX_GROUPS, MAX_ID, MAX_NAME, check_name
 from zkrq.operations.kinds import ByName, Choice, Count, Flag, Many, Moment, Seconds, Text
-from zkrq.operations.operation import Field, Operation, Parameter, Record
+from zkrq.operations.operation import Excludes, Field, Operation, Parameter, Record
 from zkrq.operations.settings import IN_FIGURES
 
 
@@ -80,6 +80,8 @@ CONSUMER = Record(
         Field("since", Moment(), "When its client connected, by the clock of its machine.", nullable=True),
         Field("slots", Count(), "Handlers that its workers run at the same time; 0: it has no worker."),
         Field("claims", ByName(Count()), "Number of its claims, by queue."),
+        Field("pid", Count(), "Its process; 0: it does not say."),
+        Field("quiet", Flag(), "Whether it claims nothing more, as an operator said. Without claims it has finished."),
     ),
 )
 
@@ -136,6 +138,50 @@ CONSUMERS = Operation(
     on="namespace",
     command="consumers",
     subject="figures",
+)
+
+OWNERS_MAX = 1_000
+"""Consumers that one call names."""
+
+_CHOSEN = (
+    Parameter("owners", Many(Text(MAX_ID), OWNERS_MAX), "Owner ids of consumers.", "those of `host`"),
+    Parameter("host", Text(), "Without owner ids: all consumers that are on this machine now."),
+)
+
+QUIETED = Record(
+    "Quieted",
+    "What consumers said.",
+    (
+        Field("done", Many(Text()), "Owner ids of those that have heard, and say so."),
+        Field("silent", Many(Text()), "Of those that did not say so in time. They follow when they hear."),
+        Field("unable", Many(Text()), "Of those whose release does not know this."),
+    ),
+)
+
+QUIET = Operation(
+    "quiet",
+    "Have consumers claim nothing more and finish what they have, until `unquiet` or the end of their process.",
+    _CHOSEN,
+    (Excludes("owners", "host"),),
+    QUIETED,
+    "POST",
+    "/consumers/quiet",
+    on="namespace",
+    command="quiet",
+    subject="manage",
+)
+
+UNQUIET = Operation(
+    "unquiet",
+    "Let quiet consumers claim again.",
+    _CHOSEN,
+    (Excludes("owners", "host"),),
+    QUIETED,
+    "POST",
+    "/consumers/unquiet",
+    on="namespace",
+    command="unquiet",
+    subject="manage",
 )
 
 QUEUE_STATISTICS = Operation(

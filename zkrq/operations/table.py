@@ -9,7 +9,17 @@ from zkrq.operations.claims import ACK, ACK_MANY, BURY, CLAIM, CLAIM_PLACE, EXTE
 from zkrq.operations.flows import FLOW_PLACE, FLOWS
 from zkrq.operations.items import ADVANCE, CANCEL, DEAD_LETTERS, FIND, GET, HISTORY, REDRIVE, RESULT
 from zkrq.operations.push import PUSH, PUSH_MANY
-from zkrq.operations.queues import CONSUMERS, GROUPS, PAUSE, QUEUE_PLACE, QUEUE_STATISTICS, RESUME, STATISTICS
+from zkrq.operations.queues import (
+    CONSUMERS,
+    GROUPS,
+    PAUSE,
+    QUEUE_PLACE,
+    QUEUE_STATISTICS,
+    QUIET,
+    RESUME,
+    STATISTICS,
+    UNQUIET,
+)
 from zkrq.operations.schedules import NAME, SCHEDULES
 from zkrq.operations.settings import CHANGE_SETTINGS, SETTINGS
 
@@ -32,6 +42,8 @@ OPERATIONS: Mapping[str, Operation] = {
         EXTEND,
         STATISTICS,
         CONSUMERS,
+        QUIET,
+        UNQUIET,
         QUEUE_STATISTICS,
         PAUSE,
         RESUME,

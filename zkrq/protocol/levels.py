@@ -112,7 +112,8 @@ class ClientInfo(NamedTuple):
     """What a client says of itself: its release, the levels that it speaks, and the library that it calls.
 
     ``started``: when it connected, in seconds since 1970 by its clock, 0: it does not say; ``slots``: handlers that its
-    workers run at the same time, 0: none or it does not say.
+    workers run at the same time, 0: none or it does not say.  ``id``: its own, over all sessions, ``pid``: of its
+    process, empty and 0: it does not say.  ``is_quiet``: whether it claims nothing more, as an operator said.
     ``release``: the same as ``version``, for people, also of a client that names none.
     """
 
@@ -123,6 +124,9 @@ class ClientInfo(NamedTuple):
     library: str
     started: float = 0.0
     slots: int = 0
+    id: str = ""
+    pid: int = 0
+    is_quiet: bool = False
 
     @property
     def release(self) -> str:
@@ -167,6 +171,9 @@ def decode(text: str) -> ClientInfo:
             znodes.text(content.get("library", "")),
             started if 0 <= started < STARTED_MAX else 0.0,
             znodes.count(content.get("slots", 0)),
+            znodes.text(content.get("id", "")),
+            znodes.count(content.get("pid", 0)),
+            content.get("is_quiet") is True,
         )
     except (KeyError, OverflowError, TypeError, ValueError):
         return UNNAMED

@@ -18,7 +18,7 @@ from zkrq.operations.claims import ACK, BURY, CLAIM, EXTEND, NACK, PROGRESS, REL
 from zkrq.operations.flows import FLOWS
 from zkrq.operations.items import ENDED
 from zkrq.operations.push import RECEIPT
-from zkrq.operations.queues import CONSUMER, FIGURES, GROUPS_FOUND, SHARD
+from zkrq.operations.queues import CONSUMER, FIGURES, GROUPS_FOUND, QUIETED, SHARD
 from zkrq.operations.schedules import SCHEDULES
 from zkrq.operations.settings import STORED
 from zkrq.operations.table import OPERATIONS
@@ -220,6 +220,14 @@ class Api:
         found = await self._cluster.consumers()
         return JSONResponse({"consumers": {owner: CONSUMER.tell(each) for owner, each in found.items()}})
 
+    async def quiet(self, body: Body | None) -> Response:
+        owners, host = _chosen(body)
+        return JSONResponse(QUIETED.tell(await self._cluster.quiet(*owners, host=host)))
+
+    async def unquiet(self, body: Body | None) -> Response:
+        owners, host = _chosen(body)
+        return JSONResponse(QUIETED.tell(await self._cluster.unquiet(*owners, host=host)))
+
     async def queue_statistics(self, queue: str) -> Response:
         return JSONResponse(FIGURES.tell(await self._queues[queue].statistics()))
 
@@ -284,6 +292,12 @@ class Api:
 def _values(operation: Operation, body: Body | None) -> dict[str, Any]:
     """Return all parameters of a call, given or not."""
     return {**operation.defaults, **(body.given() if body else {})}
+
+
+def _chosen(body: Body | None) -> tuple[Sequence[str], str | None]:
+    """Return the owner ids of consumers that a call names, and the host."""
+    given = body.given() if body else {}
+    return given.get("owners", ()), given.get("host")
 
 
 def _hand_over(held: Held, seconds: float) -> str:

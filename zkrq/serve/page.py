@@ -9,16 +9,16 @@ the form is sent again.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from fastapi import APIRouter, Request, Response
 
 from zkrq.base.errors import ZkrqError
+from zkrq.serve.consumer_page import ConsumerPage, listed
 from zkrq.serve.curves import ROW_POINTS, draw, latest_rate, thin
 from zkrq.serve.flow_page import FlowPage
 from zkrq.serve.listing import Choice, Row, arrange, read_choice
-from zkrq.serve.queue_pages import CONTENTS_SECONDS, ITEMS_MOST, QueuePages
+from zkrq.serve.queue_pages import CONTENTS_SECONDS, QueuePages
 from zkrq.serve.schedule_page import SchedulePage
 from zkrq.serve.sessions import Sessions
 from zkrq.serve.showing import Showing
@@ -33,9 +33,6 @@ if TYPE_CHECKING:
 CONSUMERS_SHOWN = 100
 """Consumers on the first page."""
 
-CONSUMERS_MOST = 1_000
-"""Consumers on their own page."""
-
 ASKED_AT_ONCE = 20
 """Queues that are asked at the same time for an item."""
 
@@ -48,6 +45,7 @@ class Page:
         self._watching = watching
         self._showing = Showing(cluster, watching, policy)
         self._queue_pages = QueuePages(cluster, queues, watching, self._showing)
+        self._consumers = ConsumerPage(cluster, watching, self._showing, self._queue_pages.claimed)
         self._schedules = SchedulePage(cluster, watching, self._showing)
         self._flows = FlowPage(cluster, queues, watching, self._showing)
         self._sessions = Sessions(self._showing, policy)
@@ -58,12 +56,10 @@ class Page:
         router.add_route("/", self.overview)
         router.add_route("/live", self.live_overview)
         router.add_route("/find", self.find)
-        router.add_route("/consumers", self.consumers)
-        router.add_route("/consumers/live", self.live_consumers)
-        router.add_route("/consumers/{owner}", self.consumer)
         router.add_route("/servers", self.servers)
         router.add_route("/servers/live", self.live_servers)
         self._queue_pages.add_to(router)
+        self._consumers.add_to(router)
         self._schedules.add_to(router)
         self._flows.add_to(router)
         self._sessions.add_to(router)
@@ -104,32 +100,11 @@ class Page:
             some = thin(points[row.name], ROW_POINTS)
             drawn.append(row._replace(curve=draw([one.at for one in some], [one.depth for one in some])))
         return {
-            **self._consumers(look, CONSUMERS_SHOWN),
+            **self._showing.common(look),
+            **listed(look, CONSUMERS_SHOWN),
             "table": table._replace(rows=drawn),
             "choice": choice,
         }
-
-    def _consumers(self, look: Look, most: int) -> dict[str, Any]:
-        """Return what a list of at most ``most`` consumers shows."""
-        consumers = sorted(look.consumers.items(), key=lambda each: (each[1].description, each[0]))
-        return {
-            **self._showing.common(look),
-            "consumers": consumers[:most],
-            "more_consumers": max(0, len(consumers) - most),
-        }
-
-    async def consumers(self, request: Request) -> Response:
-        """Show the processes that consume."""
-        values = self._consumers(await self._watching.look(), CONSUMERS_MOST)
-        return self._showing.live("Consumers", "/consumers", "live_consumers.html", values)
-
-    async def live_consumers(self, request: Request) -> Response:
-        """Keep the list of consumers up to date."""
-
-        async def render(look: Look) -> str:
-            return self._showing.render("live_consumers.html", **self._consumers(look, CONSUMERS_MOST))
-
-        return self._showing.stream(render)
 
     async def servers(self, request: Request) -> Response:
         """Show the servers and the shards."""
@@ -160,28 +135,3 @@ class Page:
         except (ZkrqError, TimeoutError) as error:
             trouble = str(error) or "The servers did not answer in time: not every queue was asked."
         return self._showing.reply("find_all.html", text=text, found=found, asked=len(names), trouble=trouble)
-
-    async def consumer(self, request: Request) -> Response:
-        """Show one process that consumes, and the items that it has."""
-        self._watching.soon()  # its claims were counted some seconds ago, so every queue with claims is looked at
-        look = await self._watching.look()
-        owner = request.path_params["owner"]
-        if (consumer := look.consumers.get(owner)) is None:
-            return self._showing.message(404, "Not found", "No such process consumes now.")
-        trouble = ""
-        items: dict[str, Sequence[Item[bytes]]] = {}
-        try:
-            async with asyncio.timeout(CONTENTS_SECONDS):
-                for name in sorted(name for name, figures in look.queues.items() if figures.sizes.claimed):
-                    claimed = await self._queue_pages.claimed(name, ITEMS_MOST)
-                    if own := [item for item in claimed if item.owner == owner]:
-                        items[name] = own
-        except (ZkrqError, TimeoutError) as error:
-            trouble = str(error) or "The servers did not answer in time."
-        return self._showing.reply(
-            "consumer.html",
-            owner=owner,
-            consumer=consumer,
-            items=items,
-            trouble=trouble,
-        )

@@ -199,6 +199,11 @@ class Watching:
         if any(item.owner and item.owner not in self._look.consumers for item in items):
             self._consumers_at = -math.inf
 
+    def forget_consumers(self) -> None:
+        """Have the next look, which is made now, read the consumers again."""
+        self._consumers_at = -math.inf
+        self.soon()
+
     async def _read_consumers(self, look: Look) -> Look:
         """Read what consumers hold, for which ZooKeeper is asked; without it the ones that were seen last stay."""
         try:

@@ -162,6 +162,8 @@ class Cluster:
     check_health = blocking(cluster.Cluster.check_health)
     shard_sizes = blocking(cluster.Cluster.shard_sizes)
     consumers = blocking(cluster.Cluster.consumers)
+    quiet = blocking(cluster.Cluster.quiet)
+    unquiet = blocking(cluster.Cluster.unquiet)
     clients = blocking(cluster.Cluster.clients)
     upgrade = blocking(cluster.Cluster.upgrade)
 

@@ -29,6 +29,9 @@ the waiters, and for consumers that are *expected*: they settle a claim just now
    fails, or is away, is not waited for, unless it is the same with all.
 6. Streams take the claims of one shard at a time, because claims that were made together are settled together.  A turn
    lasts until those are used up, or for as many claims as the target says.
+7. A *quiet* process claims nothing more.  What is claimed ahead goes back, a call that does not wait is told that
+   nothing is ready, and the others keep waiting.  A wake-up that no other process received still leads to a request,
+   for no items, which wakes the next process.  It leaves no wake-up channel, or items would be reported here first.
 
 ``now`` is ``loop.time()``, in seconds.  ``is_certain``: whether the session is certainly alive.
 """
@@ -180,6 +183,8 @@ class Dispatch(Generic[C]):
         self.has_others = False
         """Whether there are several stocks."""
         self.is_closed = False
+        self.is_quiet = False
+        """Whether nothing more is to be claimed, as an operator says; see ``quiet``."""
         self._turn: Stock[C]
         self._left = 0
 
@@ -226,6 +231,9 @@ class Dispatch(Generic[C]):
     def wait(self, waiter: Waiter[C], now: float, is_certain: bool, *, asks: bool) -> None:
         """Let a consumer wait that has found nothing.  ``asks``: also where a wake-up would tell it."""
         self.waiters.append(waiter)
+        if self.is_quiet:
+            self._tell_impatient()
+            return
         for stock in self.stocks:
             # What makes a stock look is in ``_decide``.  This spares the call for consumers for whom there is nothing
             # to do: usually most of those that wait.
@@ -258,9 +266,25 @@ class Dispatch(Generic[C]):
     def probe(self, count: int) -> None:
         """Claim up to this many items ahead, once, unless some are: the streams take from other queues and do not
         wait."""
-        for stock in () if self.ahead else self.stocks:
+        for stock in () if self.ahead or self.is_quiet else self.stocks:
             if action := stock.probe(count):
                 self.actions.append((stock, action))
+
+    def quiet(self, is_quiet: bool, now: float, is_certain: bool) -> None:
+        """Claim nothing more, or claim again."""
+        self.is_quiet = is_quiet
+        if is_quiet:
+            self._tell_impatient()
+        self._decide(Cause.NONE if is_quiet else Cause.ASKS, now, is_certain)
+
+    def _tell_impatient(self) -> None:
+        """Tell those who would not wait that nothing is ready for this process."""
+        for waiter in tuple(self.waiters):
+            if not waiter.patient:
+                self.waiters.remove(waiter)
+                if not waiter.caller.done():
+                    waiter.claims = []
+                    self.actions.append(waiter)
 
     # -- shards ----------------------------------------------------------------------------------------------------
 
@@ -283,7 +307,8 @@ class Dispatch(Generic[C]):
 
     def expects(self, returning: int) -> bool:
         """Tell whether consumers who are about to come back are to find items claimed for them."""
-        return returning > 0 and self.pace.eager > len(self.waiters)  # one that waits does not come back
+        # One that waits does not come back.
+        return returning > 0 and self.pace.eager > len(self.waiters) and not self.is_quiet
 
     def order(self, stock: Stock[C], now: float, is_certain: bool, returning: int = 0) -> Order:
         """Say what a stock that is due is to be asked for.
@@ -297,13 +322,15 @@ class Dispatch(Generic[C]):
                 self._hand_back(each, count)
                 surplus -= count
         self.pace.adapt(now, is_certain=is_certain)
-        expected = min(returning, max(0, self.pace.eager - len(self.waiters))) if is_certain else 0
+        is_claiming = is_certain and not self.is_quiet
+        expected = min(returning, max(0, self.pace.eager - len(self.waiters))) if is_claiming else 0
         count = self._wanted_of(stock, now, expected)
         # A process that was woken alone makes a request even if nobody waits here any more: the request wakes the
         # next process that waits.  Without it the item would lie there until the next sweep.
-        if not (count or stock.owes(now) or (now - stock.asked_at >= PROBE_SECONDS and self._is_spared(stock))):
+        looks = not self.is_quiet and now - stock.asked_at >= PROBE_SECONDS and self._is_spared(stock)
+        if not (count or stock.owes(now) or looks):
             return Order(asks=False, pause=self._pause_of(stock, SWEEP_SECONDS))
-        waiting = tuple(self.waiters)
+        waiting = () if self.is_quiet else tuple(self.waiters)
         is_awaited = any(map(_PATIENT, waiting))
         return Order(
             asks=True,
@@ -370,6 +397,10 @@ class Dispatch(Generic[C]):
         waiters that were answered by it.
         """
         is_low = cause is Cause.LOW
+        if self.is_quiet:
+            for stock in self.stocks:
+                self._hand_back(stock, len(stock.ahead))
+            return
         if self.waiters and any(map(AHEAD, self.stocks)):
             is_low = self._serve(now, is_certain, fresh)
         if fresh and self.has_others:
@@ -468,6 +499,8 @@ class Dispatch(Generic[C]):
             own.popleft()
         ahead, target = self.ahead, self.pace.target
         stock.set_low(target, ahead - len(own))
+        if self.is_quiet:
+            return 0
         count = sum(map(_WANT, self.waiters)) + max(0, max(target, expected) - ahead)
         if count and self.has_others:
             at = self.stocks.index(stock)
@@ -521,6 +554,7 @@ class Dispatch(Generic[C]):
         - What is claimed ahead is of its shard, there once, and no consumer has it: it would be handed out twice.
         - Without consumers nothing is claimed ahead, unless the shell is about to hand it back.
         - Once closed nobody waits.
+        - A quiet process has nothing ahead, and no call that would not wait.
         """
         assert not self.actions, f"nobody carries out {self.actions}"
         assert not (self.is_closed and self.waiters), "closed, and consumers wait"
@@ -535,6 +569,8 @@ class Dispatch(Generic[C]):
         assert not (waiting and ahead), f"{len(waiting)} consumers wait, and {len(ahead)} claims are there"
         assert self.is_closed or self.has_consumers or not ahead, f"{len(ahead)} claims ahead of nobody"
         assert len({*map(id, ahead)}) == len(ahead), "a claim is there twice"
+        assert not (self.is_quiet and ahead), f"quiet, and {len(ahead)} claims are there"
+        assert not self.is_quiet or all(waiter.patient for waiter in waiting), "quiet, and a call waits for an answer"
         self.pace.check_invariants()
         for stock in self.stocks:
             stock.check_invariants()

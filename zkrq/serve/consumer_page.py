@@ -1,0 +1,159 @@
+"""The pages of the consumers: all of them; what one works on, and the buttons that make it quiet."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+from urllib.parse import quote, urlencode
+
+from starlette.responses import RedirectResponse
+
+from zkrq.base.errors import ZkrqError
+from zkrq.serve.actions import read_fields
+from zkrq.serve.contents import ITEMS_MOST
+from zkrq.serve.problems import kind_of
+from zkrq.serve.texts import show_count
+
+if TYPE_CHECKING:
+    from fastapi import APIRouter, Request, Response
+
+    from zkrq.client.cluster import Cluster
+    from zkrq.client.consumers import Consumer
+    from zkrq.client.items import Item
+    from zkrq.serve.showing import Showing
+    from zkrq.serve.watching import Look, Watching
+
+CONSUMERS_MOST = 1_000
+"""Consumers that the page of all lists."""
+
+CONTENTS_SECONDS = 5.0
+"""Seconds that the page waits for items; then it shows what is known."""
+
+FIELDS_MAX = 10
+"""Fields of a form; one with more is refused."""
+
+Claimed = Callable[[str, int], Awaitable[Sequence["Item[bytes]"]]]
+"""Returns some of the claimed items of a queue."""
+
+NOTICES: Mapping[str, str] = {
+    "quiet": "{} will claim nothing more, and finish what was begun.",
+    "unquiet": "{} will claim again.",
+    "silent": "{} did not answer in time, and will follow.",
+    "unable": "{} of a release that cannot be made quiet: stop the process instead.",
+}
+"""What the page says after an action, and of those that have not done it."""
+
+COUNT_DIGITS = 5
+"""Digits of a count that an address may have."""
+
+
+def tell(query: Mapping[str, str]) -> str:
+    """Say what consumers said after an action, from the query of an address; nothing if it cannot be understood."""
+    if (verb := query.get("verb", "")) not in ("quiet", "unquiet"):
+        return ""
+    texts = {verb: query.get("done", ""), "silent": query.get("silent", ""), "unable": query.get("unable", "")}
+    counts = {
+        part: int(text)
+        for part, text in texts.items()
+        if text.isascii() and text.isdecimal() and len(text) <= COUNT_DIGITS
+    }
+    return " ".join(NOTICES[part].format(show_count(count, "consumer")) for part, count in counts.items() if count)
+
+
+def question(owner: str, consumers: Mapping[str, Consumer]) -> str:
+    """Return what is asked before a consumer is made quiet."""
+    consumer = consumers[owner]
+    held = show_count(sum(consumer.claims.values()), "item")
+    same = sum(1 for each in consumers.values() if each.host and each.host == consumer.host)
+    also = f" Its machine, {consumer.host}, has {show_count(same, 'consumer')}." if same else ""
+    return f"Have it claim nothing more? It finishes {held}. It claims again when you say so, or started again.{also}"
+
+
+def listed(look: Look, most: int) -> dict[str, Any]:
+    """Return what a list of at most ``most`` consumers shows."""
+    consumers = sorted(look.consumers.items(), key=lambda each: (each[1].description, each[0]))
+    return {"consumers": consumers[:most], "more_consumers": max(0, len(consumers) - most)}
+
+
+class ConsumerPage:
+    """Answer browsers about consumers."""
+
+    def __init__(self, cluster: Cluster, watching: Watching, showing: Showing, claimed: Claimed) -> None:
+        self._cluster = cluster
+        self._watching = watching
+        self._showing = showing
+        self._claimed = claimed
+
+    def add_to(self, router: APIRouter) -> None:
+        """Add the pages and their actions, with their paths."""
+        router.add_route("/consumers", self.all)
+        router.add_route("/consumers/live", self.live_all)
+        router.add_route("/consumers/{owner}", self.page)
+        router.add_route("/consumers/{owner}/{verb}", self.act, ["POST"])
+
+    async def all(self, request: Request) -> Response:
+        """Show the processes that consume."""
+        values = self._values(await self._watching.look())
+        return self._showing.live("Consumers", "/consumers", "live_consumers.html", values)
+
+    async def live_all(self, request: Request) -> Response:
+        """Keep the list of consumers up to date."""
+
+        async def render(look: Look) -> str:
+            return self._showing.render("live_consumers.html", **self._values(look))
+
+        return self._showing.stream(render)
+
+    def _values(self, look: Look) -> dict[str, Any]:
+        return {**self._showing.common(look), **listed(look, CONSUMERS_MOST)}
+
+    async def page(self, request: Request) -> Response:
+        """Show one process that consumes, and the items that it has."""
+        self._watching.soon()  # its claims were counted some seconds ago, so every queue with claims is looked at
+        look = await self._watching.look()
+        owner = request.path_params["owner"]
+        if (consumer := look.consumers.get(owner)) is None:
+            return self._showing.message(404, "Not found", "No such process consumes now.")
+        trouble = ""
+        items: dict[str, Sequence[Item[bytes]]] = {}
+        try:
+            async with asyncio.timeout(CONTENTS_SECONDS):
+                for name in sorted(name for name, figures in look.queues.items() if figures.sizes.claimed):
+                    claimed = await self._claimed(name, ITEMS_MOST)
+                    if own := [item for item in claimed if item.owner == owner]:
+                        items[name] = own
+        except (ZkrqError, TimeoutError) as error:
+            trouble = str(error) or "The servers did not answer in time."
+        return self._showing.reply(
+            "consumer.html",
+            owner=owner,
+            consumer=consumer,
+            items=items,
+            trouble=trouble,
+            notice=tell(request.query_params),
+            **self._showing.common(look),
+        )
+
+    async def act(self, request: Request) -> Response:
+        """Make one consumer, or all of its machine, quiet after a question; or let them claim again."""
+        owner, verb = request.path_params["owner"], request.path_params["verb"]
+        back = f"/consumers/{quote(owner, safe='')}"
+        if verb not in ("quiet", "unquiet"):
+            return self._showing.message(404, "Not found", "There is no such action.")
+        if (fields := read_fields(await request.body(), FIELDS_MAX)) is None:
+            return self._showing.message(400, "Too many fields", "The form has too many fields.", back)
+        consumers = (await self._watching.look()).consumers
+        if (consumer := consumers.get(owner)) is None:
+            return self._showing.message(404, "Not found", "No such process consumes now.")
+        if verb == "quiet" and "confirmed" not in fields:
+            asked = question(owner, consumers)
+            return self._showing.reply("quiet.html", owner=owner, consumer=consumer, question=asked, back=back)
+        act = self._cluster.quiet if verb == "quiet" else self._cluster.unquiet
+        try:
+            quieted = await (act(host=consumer.host) if fields.get("confirmed") == ["host"] else act(owner))
+        except ZkrqError as error:
+            return self._showing.message(kind_of(error).status, "Not done", str(error), back)
+        self._watching.forget_consumers()
+        counts = {name: len(owners) for name, owners in quieted._asdict().items()}
+        return RedirectResponse(f"{back}?{urlencode({'verb': verb, **counts})}", 303)
