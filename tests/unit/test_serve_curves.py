@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from datetime import timedelta
+from typing import Any
 
 from tests.every import every
 from tests.unit.page_values import NOON
+from zkrq.base.limits import Limits
 from zkrq.client.inspection import Sizes, Statistics
 from zkrq.client.throughput import Throughput
 from zkrq.serve import curves
@@ -40,6 +42,42 @@ def test_what_passes_is_added_up_whoever_counts() -> None:
         history.add(at, {"a": look})
     passed = [(0, 0), (5, 2), (5, 2), (5, 3), (5, 3), (7, 5)]
     assert [point[2:] for point in history.points("a")] == passed
+
+
+def waits(seconds: float | None, **changes: Any) -> Statistics:
+    return seen(5)._replace(oldest_ready=seconds, **changes)
+
+
+def test_it_is_known_for_how_long_nobody_takes_an_item() -> None:
+    history = History()
+    for at in range(0, 50, 2):
+        history.add(at, {"a": waits(100 + at + at % 3 / 10)})
+    assert history.untaken("a") == 48
+    assert history.untaken("b") == 0
+    history.add(50, {})
+    history.add(52, {"a": waits(152)})
+    assert history.untaken("a") == 0
+
+
+@every(
+    "then",
+    [
+        waits(102.0, sizes=Sizes(4, 0, 1, 0)),
+        waits(102.0, flow=Throughput(6, 1, "redis-1")),
+        waits(102.0, flow=Throughput(5, 0, "redis-2")),
+        waits(102.0, paused=True),
+        waits(102.0, limits=Limits(concurrency=1), claimable_in=None),
+        waits(102.0, groups_blocked=1),
+        waits(90.0),
+        waits(None),
+    ],
+)
+def test_what_may_have_another_reason_is_no_lack_of_consumers(then: Statistics) -> None:
+    """A claim that no look saw, which failed and went back: then another item is the oldest."""
+    history = History()
+    for at, look in ((0, waits(98.0)), (2, waits(100.0)), (4, then), (6, waits(104.0))):
+        history.add(at, {"a": look})
+    assert history.untaken("a") == 0
 
 
 def test_a_rate_is_of_the_last_seconds() -> None:

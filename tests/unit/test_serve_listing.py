@@ -9,7 +9,7 @@ from urllib.parse import parse_qsl
 from tests.every import every
 from zkrq.base.limits import Limits
 from zkrq.client.inspection import Sizes
-from zkrq.serve.listing import COLUMNS, QUEUES_SHOWN, Choice, Row, arrange, read_choice
+from zkrq.serve.listing import COLUMNS, QUEUES_SHOWN, UNTAKEN_SECONDS, Choice, Row, arrange, read_choice
 from zkrq.serve.shown import NO_FIGURES
 
 
@@ -86,6 +86,17 @@ def test_what_is_said_of_a_queue_whose_items_wait_is_true(
     assert seen.waits == told
     assert seen.alarms == ([told] if red else [])
     assert (seen.urgency >= 4) == red
+
+
+def test_a_queue_of_which_no_consumer_takes_anything_says_so() -> None:
+    """It is red only once its items wait for long."""
+    figures = NO_FIGURES._replace(sizes=Sizes(5, 0, 0, 0), oldest_ready=31.0)
+    seen = Row("q", figures, 0.0, 0.0, untaken=UNTAKEN_SECONDS)
+    assert (list(seen.troubles), list(seen.alarms)) == (["no consumer takes any: waits 31 s"], [])
+    assert seen._replace(untaken=UNTAKEN_SECONDS - 1).waits == ""
+    late = seen._replace(figures=figures._replace(oldest_ready=LATE))
+    assert list(late.alarms) == ["no consumer takes any: waits 7 min"]
+    assert seen._replace(figures=figures._replace(**AT_LIMIT)).waits == "at its limit: waits 31 s"
 
 
 def test_every_column_sorts_and_a_second_click_turns_it() -> None:

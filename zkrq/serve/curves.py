@@ -30,6 +30,9 @@ ROW_POINTS = 60
 MARKS = 48
 """Places of a curve with an axis at which its value can be asked for."""
 
+STILL_SECONDS = 1.0
+"""Seconds by which the wait of an item may seem to grow faster or slower than time; a look takes a while."""
+
 WIDTH, HEIGHT = 240, 48
 """Size of a curve, in units of its own."""
 
@@ -44,6 +47,14 @@ class Point(NamedTuple):
     depth: int
     pushed: int = 0
     removed: int = 0
+
+
+class Still(NamedTuple):
+    """What was seen of a queue last, at one moment, and since when no item of it was taken, as far as looks tell."""
+
+    at: float
+    seen: Statistics
+    since: float
 
 
 class Rate(NamedTuple):
@@ -75,16 +86,21 @@ class Curve(NamedTuple):
 
 
 class History:
-    """The depth of each queue over the last minutes, and what passed through it.  Forgets queues that are gone."""
+    """The depth of each queue over the last minutes, and what passed through it; since when nobody takes its items.
+
+    Forgets queues that are gone.
+    """
 
     def __init__(self) -> None:
         self._points: dict[str, deque[Point]] = {}
+        self._still: dict[str, Still] = {}
         self._flows: Mapping[str, Throughput] = {}
 
     def add(self, at: float, queues: Mapping[str, Statistics]) -> None:
         """Note what was seen of all queues."""
         for gone in self._points.keys() - queues.keys():
             del self._points[gone]
+            del self._still[gone]
         for name, seen in queues.items():
             points = self._points.setdefault(name, deque(maxlen=POINTS_MAX))
             passed = seen.flow.since(self._flows.get(name, NO_THROUGHPUT)) or NOTHING
@@ -93,11 +109,32 @@ class History:
             points.append(Point(at, depth, pushed + passed.pushed, removed + passed.removed))
             while points[0].at < at - HISTORY_SECONDS:
                 points.popleft()
+            still = self._still.get(name)
+            self._still[name] = Still(at, seen, still.since if still and is_still(still, at, seen) else at)
         self._flows = {name: seen.flow for name, seen in queues.items()}
 
     def points(self, queue: str) -> Sequence[Point]:
         """Return the points of a queue, the oldest first."""
         return tuple(self._points.get(queue, ()))
+
+    def untaken(self, queue: str) -> float:
+        """Return for how many seconds no consumer has taken an item though some are ready; 0 if that is not so."""
+        still = self._still.get(queue)
+        return still.at - still.since if still else 0.0
+
+
+def is_still(before: Still, at: float, seen: Statistics) -> bool:
+    """Tell whether items could be claimed at two moments and none was between these.
+
+    An item that was claimed and went back counts from then on, or the one behind it is the oldest: so the moment since
+    which the oldest one waits tells of claims that no look has seen.
+    """
+    oldest, now = before.seen.oldest_ready, seen.oldest_ready
+    passed = seen.flow.since(before.seen.flow)
+    if oldest is None or now is None or passed is None or passed.removed:
+        return False
+    held_up = (each.sizes.claimed or each.paused or each.limited or each.groups_blocked for each in (before.seen, seen))
+    return not any(held_up) and abs((now - oldest) - (at - before.at)) < STILL_SECONDS
 
 
 def rates(points: Sequence[Point]) -> list[Rate]:

@@ -29,14 +29,22 @@ LATE_SECONDS = 300.0
 """Seconds after which the oldest ready item of a queue that is not paused is worth a word."""
 
 
+UNTAKEN_SECONDS = 30.0
+"""Seconds without a claim after which the page says that no consumer takes the ready items of a queue."""
+
+
 class Row(NamedTuple):
-    """A queue in the table.  ``pushed`` and ``removed``: items per second now, None while it is not known."""
+    """A queue in the table.  ``pushed`` and ``removed``: items per second now, None while it is not known.
+
+    ``untaken``: seconds for which no consumer has taken any of its ready items.
+    """
 
     name: str
     figures: Statistics
     pushed: float | None = None
     removed: float | None = None
     curve: Curve | None = None
+    untaken: float = 0.0
 
     @property
     def depth(self) -> int:
@@ -55,15 +63,17 @@ class Row(NamedTuple):
 
     @property
     def waits(self) -> str:
-        """What is said of a late queue, empty for any other.
+        """What is said of a queue that is late, or whose items nobody takes; empty for any other.
 
         A limit explains why items wait.  Without one, nothing is claimed if no claim is seen and no item leaves: where
         handlers are quick, most looks see no claim.
         """
-        if not self.is_late:
+        if not self.is_late and self.untaken < UNTAKEN_SECONDS:
             return ""
         if self.figures.limited:
             what = "at its limit"
+        elif self.untaken >= UNTAKEN_SECONDS:
+            what = "no consumer takes any"
         elif not self.figures.sizes.claimed and self.removed is not None and self.removed < IDLE:
             what = "nothing is claimed"
         else:
@@ -86,9 +96,10 @@ class Row(NamedTuple):
 
     @property
     def alarms(self) -> Sequence[str]:
-        """Those of the troubles that are shown in red: all but what somebody has set."""
-        set_by_somebody = ("paused", self.figures.limited, self.waits if self.figures.limited else "")
-        return [trouble for trouble in self.troubles if trouble not in set_by_somebody]
+        """Those of the troubles that are shown in red: all but what somebody has set, and waits that are not long."""
+        waits = self.waits if self.figures.limited or not self.is_late else ""
+        others = ("paused", self.figures.limited, waits)
+        return [trouble for trouble in self.troubles if trouble not in others]
 
     @property
     def urgency(self) -> int:

@@ -90,7 +90,7 @@ class Page:
         points = {name: history.points(name) for name in look.queues}
         rates = {name: latest_rate(some) for name, some in points.items()}
         rows = [
-            Row(name, figures, rate and rate.pushed, rate and rate.removed)
+            Row(name, figures, rate and rate.pushed, rate and rate.removed, untaken=history.untaken(name))
             for name, figures in look.queues.items()
             for rate in [rates[name]]
         ]

@@ -179,7 +179,8 @@ class QueuePages:
             return await read_letters(queue, error, after)
 
     def _shown(self, name: str, look: Look, figures: Any) -> Shown:
-        return show_queue(name, figures, self._watching.history.points(name), look.as_of)
+        history = self._watching.history
+        return show_queue(name, figures, history.points(name), look.as_of, history.untaken(name))
 
     async def claimed(self, name: str, count: int) -> Sequence[Item[bytes]]:
         """Return claimed items of a queue.  Raises ``Unavailable``."""

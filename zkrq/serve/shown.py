@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from zkrq.client.inspection import Sizes, Statistics
 from zkrq.serve.curves import Curve, Point, Rate, draw, rates, thin
-from zkrq.serve.listing import IDLE
+from zkrq.serve.listing import IDLE, UNTAKEN_SECONDS
 from zkrq.serve.texts import show_number
 
 CURVE_POINTS = 240
@@ -26,15 +26,27 @@ class Shown(NamedTuple):
     depth: Curve | None
     flow: Curve | None
     rate: str
+    untaken: float = 0.0
 
 
-def show_queue(name: str, figures: Statistics, points: Sequence[Point], as_of: datetime) -> Shown:
-    """Draw what is known of a queue.  ``as_of``: the time of the last point."""
+def show_queue(name: str, figures: Statistics, points: Sequence[Point], as_of: datetime, untaken: float = 0.0) -> Shown:
+    """Draw what is known of a queue.
+
+    ``as_of``: the time of the last point.  ``untaken``: seconds for which no consumer has taken any of its ready items,
+    shown if they are many.
+    """
     passed = rates(points)
     some, flow = thin(points, CURVE_POINTS), thin(passed, CURVE_POINTS)
     depth = draw([point.at for point in some], [point.depth for point in some], ends=as_of)
     moments, *lines = zip(*flow, strict=True) if flow else ((), (), ())
-    return Shown(name, figures, depth, draw(moments, *lines, ends=as_of), show_rate(passed))
+    return Shown(
+        name,
+        figures,
+        depth,
+        draw(moments, *lines, ends=as_of),
+        show_rate(passed),
+        untaken if untaken >= UNTAKEN_SECONDS else 0.0,
+    )
 
 
 def show_rate(passed: Sequence[Rate]) -> str:
