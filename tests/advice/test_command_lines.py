@@ -38,7 +38,7 @@ LINES = (
     Refused("cli/removing.py", "cancel needs either ids, or at least one of", "cancel jobs", "cancel jobs --key none"),
     Refused(
         "cli/removing.py",
-        "give either ids, or --error or --group",
+        "give either ids, or {}",
         "dead discard jobs id --error x --yes",
         "dead discard jobs --error x --yes",
     ),
@@ -84,7 +84,7 @@ LINES = (
     Refused("cli/copies.py", "is not a line of `zkrq export`", "import jobs", "import jobs", "{}\n"),
     Refused(
         "client/conditions.py",
-        "needs key=, header=, error= or group=; for all items",
+        "needs one of {}; for all items",
         "find jobs",
         "find jobs --key k && export jobs",
     ),

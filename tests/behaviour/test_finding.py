@@ -5,11 +5,13 @@ from __future__ import annotations
 import asyncio
 import random
 from collections import Counter
+from datetime import datetime
 from typing import Any
 
 import pytest
 
 import zkrq
+from tests.behaviour.conftest import PassTime
 from tests.behaviour.helpers import bury
 from tests.harness import HANG, take, until
 from zkrq.client import finding
@@ -81,6 +83,61 @@ async def test_by_reason_in_any_case(queue: zkrq.Queue[Any]) -> None:
     assert await ids_of(queue, error="connection", state="dead") == []
 
 
+async def test_by_the_beginning_of_the_id(queue: zkrq.Queue[Any]) -> None:
+    for id in ("order-1", "order-2", "refund-1"):
+        await queue.push(id, id=id)
+    (bundled, *_) = await queue.push_many(range(20))
+    assert await ids_of(queue, id_prefix="order-") == ["order-1", "order-2"]
+    assert await ids_of(queue, id_prefix="order-2", state="ready") == ["order-2"]
+    assert await ids_of(queue, id_prefix=bundled.id) == [bundled.id]
+    assert await ids_of(queue, id_prefix="rder-") == []
+
+
+async def test_by_a_text_of_the_payload_in_any_case(queue: zkrq.Queue[Any]) -> None:
+    for number, item in enumerate(({"to": "Ann@Example.org"}, ["Straße 5"], 'say "no"', "campaign")):
+        await queue.push(item, id=f"item-{number}", headers={"campaign": "spring"})
+    await queue.push_many([f"many {number}" for number in range(50)])
+    for text, found in (("ann@example", [0]), ("strasse", [1]), ('Y "NO', [2]), ("spring", []), ("Campaign", [3])):
+        assert await ids_of(queue, text=text) == [f"item-{number}" for number in found], text
+    assert len(await ids_of(queue, text="many 4")) == 11
+    assert await ids_of(queue, text="item", header=SPRING) == []
+
+
+async def test_bytes_that_are_no_text_are_searched_too(cluster: zkrq.Cluster, name: str) -> None:
+    queue = cluster.queue(name, codec=zkrq.RAW)
+    found = (await queue.push(b"\xff\x00\x93 sought \x00")).id
+    await queue.push(b"\xff\xfe")
+    assert await ids_of(queue, text="SOUGHT") == [found]
+
+
+async def test_by_moment_of_push_and_of_death(queue: zkrq.Queue[Any], pass_time: PassTime) -> None:
+    """A dead letter counts by its death, however long ago it was pushed."""
+    pushed: list[str] = []
+    for number in range(3):
+        pushed.append((await queue.push(number)).id)
+        await pass_time(0.05)
+    first, second, third = [item for id in pushed if (item := await queue.get(id))]
+    assert await ids_of(queue, since=second.pushed_at) == sorted([second.id, third.id])
+    assert await ids_of(queue, until=second.pushed_at) == [first.id]
+    assert await ids_of(queue, since=second.pushed_at, until=third.pushed_at) == [second.id]
+    claim = await take(queue)
+    assert claim.id == first.id
+    await claim.bury("bad")
+    assert await ids_of(queue, since=second.pushed_at) == sorted(pushed)
+    assert await ids_of(queue, until=second.pushed_at) == []
+
+
+async def test_what_was_found_by_text_is_advanced(queue: zkrq.Queue[Any]) -> None:
+    for number in range(6):
+        await queue.push({"campaign": "spring" if number % 2 else "autumn"}, delay=3600)
+    assert await queue.advance(text="spring") == 3
+    assert (await queue.size())[:2] == (3, 3)
+    with pytest.raises(zkrq.ConfigError, match="either ids or conditions"):
+        await queue.advance(["x"], text="spring")
+    with pytest.raises(zkrq.ConfigError, match=r"ids=, or one of key=, .*since=, until="):
+        await queue.advance()
+
+
 async def test_all_conditions_hold_together(queue: zkrq.Queue[Any]) -> None:
     for key, campaign in (("a", "spring"), ("b", "spring"), ("c", "autumn")):
         await queue.push(key, key=key, headers={"campaign": campaign})
@@ -99,11 +156,18 @@ async def test_what_is_not_a_search_is_refused(queue: zkrq.Queue[Any]) -> None:
         ({"header": "campaign"}, "name and a value"),
         ({"header": ("campaign", 7)}, "header must be a str"),
         ({"error": ""}, "error is empty"),
+        ({"text": ""}, "text is empty"),
+        ({"id_prefix": ""}, "id_prefix is empty: must be a text that the id begins with"),
+        ({"text": 7}, "text must be a str"),
+        ({"since": "today"}, "since must be a datetime"),
+        ({"until": datetime(2030, 1, 1)}, "until is the naive datetime"),  # noqa: DTZ001
         ({"error": "x", "state": "lost"}, "state is 'lost'"),
     ]
     for conditions, says in wrong:
         with pytest.raises(zkrq.ConfigError, match=says):
             await ids_of(queue, **conditions)
+    with pytest.raises(TypeError, match=r"find\(\) has no option 'txt', .*did you mean 'text'"):
+        await ids_of(queue, txt="x")
     for page, says in (({"limit": 0}, "limit"), ({"limit": 501}, "limit"), ({"after": "x"}, "after is 'x'")):
         with pytest.raises(zkrq.ConfigError, match=says):
             await queue.find_page(**page)  # pyright: ignore[reportArgumentType]

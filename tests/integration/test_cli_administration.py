@@ -377,6 +377,11 @@ async def test_finding(shell: Shell, servers: local.Servers) -> None:
         code, out, err = await shell.run("find", "jobs", "--error", "connection", "--state", "dead")
         assert (code, out, err) == (0, f'{claim.id}  dead  "other"  Connection refused\n', "")
         assert [each["id"] for each in await shell.value("list", "jobs", "--state", "scheduled")] == [keyed.id]
+        (found,) = await shell.value("find", "jobs", "--text", "OTHE", "--id-prefix", claim.id[:-2])
+        assert found["id"] == claim.id
+        for moment, count in (("2001-01-01T00:00:00Z", 32), ("2999-01-01T00:00:00Z", 0)):
+            assert len(await shell.value("find", "jobs", "--since", moment)) == count
+        assert len(await shell.value("export", "jobs", "--text", "keyed")) == 1
         code, _, err = await shell.run("find", "jobs", "--state", "dead")
         assert (code, "scan('dead')" in err) == (2, True)
         code, _, err = await shell.run("find", "jobs", "--header", "campaign")
@@ -415,6 +420,7 @@ async def test_dead_letters_by_reason(shell: Shell, servers: local.Servers) -> N
         assert await shell.value("dead", "redrive", "jobs", "--error", "BAD 2", "--yes") == [{"redriven": 3}]
         assert await shell.value("dead", "discard", "jobs", "--error", "bad 1", "--yes") == [{"removed": 11}]
         assert await shell.value("dead", "discard", "jobs", "--error", "nothing") == [{"removed": 0}]
+        assert await shell.value("dead", "discard", "jobs", "--since", "2999-01-01T00:00:00Z") == [{"removed": 0}]
         assert (await shell.run("dead", "discard", "jobs", "x", "--error", "bad"))[0] == 2
         assert (await queue.size()) == (3, 0, 0, 8)
 
@@ -427,6 +433,7 @@ async def test_what_waits_is_advanced(shell: Shell, servers: local.Servers) -> N
         code, out, err = await shell.run("advance", "jobs", "--group", "g1")
         assert (code, out) == (2, "")
         assert "to have 2 items of queue 'jobs'" in err
+        assert await shell.value("advance", "jobs", "--until", "2001-01-01T00:00:00Z") == [{"advanced": 0}]
         assert await shell.value("advance", "jobs", "--group", "g1", "--yes") == [{"advanced": 2}]
         for wrong in ("advance", "jobs"), ("advance", "jobs", "x", "--key", "y"):
             code, _, err = await shell.run(*wrong)

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from zkrq.cli.command import count
-from zkrq.cli.flags import Takes
+from zkrq.cli.flags import AsFlags, Takes
 from zkrq.cli.progress import progress
-from zkrq.operations.items import FIND
+from zkrq.operations.items import CONDITIONS, FIND
 
 if TYPE_CHECKING:
     from zkrq.client.queue import Queue
@@ -23,8 +23,11 @@ def conditions(*names: str) -> Takes:
     return Takes(FIND, {**others, **pages})
 
 
-LETTERS = conditions("error", "group")
-"""Conditions for dead letters."""
+EVERY = tuple(each.name for each in CONDITIONS)
+"""Names of the conditions that hold for items in any state."""
+
+ONE_OF = f"one of {', '.join(AsFlags().name(name) for name in EVERY)}"
+"""Says which flags find items."""
 
 
 async def found_ids(queue: Queue[Any], **conditions: Any) -> dict[str, str]:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Unpack
 from zkrq.base.errors import ConfigError, QueueFull, Receipt, ZkrqError
 from zkrq.base.limits import QueueSettings
 from zkrq.cli.command import Command, Incomplete, Line, Lines, count, open_cluster
-from zkrq.cli.conditions import conditions
+from zkrq.cli.conditions import EVERY, conditions
 from zkrq.cli.copies import Copy, exported, exported_settings, id_of_moved, imported, imported_settings, in_sequence
 from zkrq.cli.flags import QUEUE, Flag
 from zkrq.cli.forms import raw_queue
@@ -137,7 +137,8 @@ async def _export(args: Namespace) -> Lines:
             value = exported_settings(args.queue, settings)
             yield Line(json.dumps(value), value)
         with progress("exported", hidden=sys.stdout.isatty()) as show:
-            async for item in queue.scan(args.state):
+            by = args.given.keys() - {"state"}
+            async for item in queue.find(**args.given) if by else queue.scan(args.state):
                 value = exported(item)
                 yield Line(json.dumps(value), value)
                 claimed, written = claimed + (item.state == "claimed"), written + 1
@@ -271,9 +272,14 @@ COMMANDS = (
         "push dead letters into another queue, and remove them from their own; can be repeated",
         _move_dead,
         arguments={"queue": "the queue that has them", "to": "the other queue"},
-        takes=conditions("key", "header", "error", "group"),
+        takes=conditions(*EVERY),
     ),
-    Command("export", "write items as lines of JSON, without taking them", _export, takes=conditions("state")),
+    Command(
+        "export",
+        "write items, all or those that are found, as lines of JSON, without taking them",
+        _export,
+        takes=conditions("state", *EVERY),
+    ),
     Command(
         "import",
         "push items from lines that export has written, read from stdin; can be repeated",

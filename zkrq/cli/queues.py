@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from zkrq.cli.command import Command, Line, Lines, look_at, open_cluster
-from zkrq.cli.conditions import conditions
+from zkrq.cli.conditions import EVERY, conditions
 from zkrq.cli.flags import Flag, Takes
 from zkrq.cli.items import LOOKED_AT, item_line
 from zkrq.cli.servers import server_lines, server_value
@@ -123,9 +123,9 @@ def _quieted_lines(quieted: Quieted, done: str) -> Iterable[Line]:
 COMMANDS = (
     Command(
         "find",
-        "show the items with a key, with a header, or that failed for a reason",
+        "show the items that meet all given conditions",
         _find,
-        takes=conditions("state", "key", "header", "error", "group"),
+        takes=conditions("state", *EVERY),
     ),
     Command("stats", "count the items of each queue, and show the servers", _stats),
     Command("pause", "stop claims from a queue", _pause, takes=Takes(PAUSE)),

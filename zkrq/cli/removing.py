@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from zkrq.base.errors import ConfigError
 from zkrq.cli.asking import YES, confirm
 from zkrq.cli.command import Command, Line, Lines, count, open_cluster
-from zkrq.cli.conditions import LETTERS, conditions, counted, found_ids, may_be_more
+from zkrq.cli.conditions import EVERY, ONE_OF, conditions, counted, found_ids, may_be_more
 from zkrq.cli.flags import QUEUE, Flag
 from zkrq.cli.progress import follow, progress
 
@@ -55,7 +55,7 @@ async def _delete(args: Namespace) -> Lines:
 
 async def _cancel(args: Namespace) -> Lines:
     if bool(args.id) == bool(args.given.keys() - {"state"}):
-        raise ConfigError("cancel needs either ids, or at least one of --key, --header, --error and --group")
+        raise ConfigError(f"cancel needs either ids, or at least {ONE_OF}")
     async with open_cluster(args) as cluster:
         queue = cluster.queue(args.queue)
         if args.id:
@@ -77,7 +77,7 @@ async def _cancel(args: Namespace) -> Lines:
 
 async def _advance(args: Namespace) -> Lines:
     if bool(args.id) == bool(args.given):
-        raise ConfigError("advance needs either ids, or at least one of --key, --header, --error and --group")
+        raise ConfigError(f"advance needs either ids, or at least {ONE_OF}")
     async with open_cluster(args) as cluster:
         queue = cluster.queue(args.queue)
         states = dict.fromkeys(args.id, "") if args.id else await found_ids(queue, **args.given, state="scheduled")
@@ -135,7 +135,7 @@ async def _letters(
     """Return the ids of the dead letters that are meant, None: all; their number, and whether there may be more."""
     if args.given:
         if args.id:
-            raise ConfigError("give either ids, or --error or --group")
+            raise ConfigError(f"give either ids, or {ONE_OF}")
         states = await found_ids(queue, **args.given, state="dead")
         return [*states], counted(states, "dead letter"), may_be_more(states)
     return args.id or None, count(len(args.id) or await left(), "dead letter"), ""
@@ -150,7 +150,7 @@ COMMANDS = (
         _cancel,
         (YES,),
         {"id?...": "ids of the items; default: those that the flags find"},
-        takes=conditions("state", "key", "header", "error", "group"),
+        takes=conditions("state", *EVERY),
     ),
     Command(
         "advance",
@@ -158,7 +158,7 @@ COMMANDS = (
         _advance,
         (YES,),
         {"id?...": "ids of the items; default: those that the flags find"},
-        takes=conditions("key", "header", "error", "group"),
+        takes=conditions(*EVERY),
     ),
     Command("clear", "remove every item that is not claimed", _clear, (YES,), takes=conditions("group")),
     Command("delete", "remove a queue: every item in any state, and all that is stored of it", _delete, (YES,), QUEUE),
@@ -168,7 +168,7 @@ COMMANDS = (
         _dead_redrive,
         (Flag("rate", "at most this many per second", float, None, "N", absent="no limit"), YES),
         {"id?...": _IDS},
-        takes=LETTERS,
+        takes=conditions(*EVERY),
     ),
-    Command("dead discard", "remove dead letters", _dead_discard, (YES,), {"id?...": _IDS}, takes=LETTERS),
+    Command("dead discard", "remove dead letters", _dead_discard, (YES,), {"id?...": _IDS}, takes=conditions(*EVERY)),
 )

@@ -7,13 +7,13 @@ import enum
 import secrets
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar, Unpack
 
 from zkrq.base import clock
 from zkrq.base.checks import check_group, check_id, check_rate
 from zkrq.base.errors import Changes, ConfigError, OutcomeUnknown
 from zkrq.base.limits import DeadLetters, ResultTtl, Size
-from zkrq.client.conditions import Conditions
+from zkrq.client.conditions import BESIDE_STATE, ByContent, Conditions, read_conditions
 from zkrq.client.declaring import read_shared
 from zkrq.client.finding import Finding
 from zkrq.client.inspection import Groups, History, Limits
@@ -353,15 +353,7 @@ class Administration(Finding[T]):
             if rate is not None:
                 await asyncio.sleep(count / rate)
 
-    async def advance(
-        self,
-        ids: Sequence[str] | None = None,
-        *,
-        key: str | None = None,
-        header: tuple[str, str] | None = None,
-        error: str | None = None,
-        group: str | None = None,
-    ) -> int:
+    async def advance(self, ids: Sequence[str] | None = None, **conditions: Unpack[ByContent]) -> int:
         """Have scheduled items, and those that wait for their next attempt, be ready immediately; return how many.
 
         Those with these ids, or those that meet all given conditions (see ``find``) as they are found.  Their attempts
@@ -369,13 +361,13 @@ class Administration(Finding[T]):
         is held for the end of a flow.  If the call fails or is cancelled, the rest waits on: advance again.
         Raises ``ConfigError``; ``Unavailable``: nothing happened; ``OutcomeUnknown``: some may be ready.
         """
-        conditions = Conditions(key, header, error, "scheduled", group)
-        if ids is None and conditions == Conditions(state="scheduled"):
-            raise ConfigError("advance needs ids=, or one of key=, header=, error= and group=")
+        is_any = read_conditions("advance()", conditions) == Conditions()
+        if ids is None and is_any:
+            named = ", ".join(f"{name}=" for name in BESIDE_STATE)
+            raise ConfigError(f"advance needs ids=, or one of {named}")
         if ids is None:
-            found = self.find(key=key, header=header, error=error, group=group, state="scheduled")
-            ids = [item.id async for item in found]
-        elif conditions != Conditions(state="scheduled"):
+            ids = [item.id async for item in self.find(**conditions, state="scheduled")]
+        elif not is_any:
             raise ConfigError("advance takes either ids or conditions")
         return await self._in_turn(ids, self._advance)
 

@@ -1,4 +1,4 @@
-"""Find items by key, header, reason of failure and state.
+"""Find items by what they are: key, header, group, reason of failure, text, moment, state.
 
 A search reads a queue source by source, shard by shard.  Items with a key are named by an index of the servers, and
 dead letters have one of their own; anything else is found by reading all items page by page, and comparing here.  So no
@@ -14,12 +14,13 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar, Unpack
 
-from zkrq.client.conditions import Conditions, check_conditions
+from zkrq.base.checks import check_count
+from zkrq.client.conditions import PAGE_MAX, Conditions, Where, read_conditions
 from zkrq.client.cursors import BEGINNING, END, Cursor, Part, Source
 from zkrq.client.inspection import Inspection
-from zkrq.client.items import FoundPage, Item, ItemState, items_of
+from zkrq.client.items import FoundPage, Item, items_of
 from zkrq.protocol import calls
 
 if TYPE_CHECKING:
@@ -90,20 +91,15 @@ class _Reading(NamedTuple):
 class Finding(Inspection[T]):
     """Provide the part of a queue that finds items."""
 
-    async def find(
-        self,
-        *,
-        key: str | None = None,
-        header: tuple[str, str] | None = None,
-        error: str | None = None,
-        group: str | None = None,
-        state: ItemState | None = None,
-    ) -> AsyncGenerator[Item[T]]:
+    async def find(self, **conditions: Unpack[Where]) -> AsyncGenerator[Item[T]]:
         """Iterate over the items that meet all given conditions, in no particular order, page by page.
 
         ``key``: the item's key.  ``header``: name and value of one of its headers.  ``error``: a text in the reason of
-        its last failure, in upper or lower case.  ``group``: the item's group.  ``state``: ready, scheduled, claimed or
-        dead, None: any.  At least one of the others is needed; ``scan`` yields all items.
+        its last failure, in upper or lower case.  ``group``: the item's group.  ``id_prefix``: how its id begins.
+        ``text``: a text that its payload contains, in upper or lower case, as the codec has encoded it (JSON by
+        default; nothing is found in what is encrypted).  ``since``, ``until``: moments between which a dead letter has
+        died, and any other item was pushed, by its producer's clock; the second one does not belong to it.  ``state``:
+        ready, scheduled, claimed or dead, None: any.  At least one of the others is needed; ``scan`` yields all items.
 
         A key is looked up in an index, which costs about as much as ``get``.  The index has no dead letters: unless
         ``state`` excludes them, all dead letters are read, too.  With ``state="dead"`` only dead letters are read,
@@ -111,12 +107,12 @@ class Finding(Inspection[T]):
         letter that is redriven meanwhile may be missed if a key is looked for.  After a change of the primary a part is
         read again, so items may be yielded twice.  Raises ``ConfigError``, ``Unavailable``.
         """
-        conditions = check_conditions(Conditions(key, header, error, state, group))
-        conditions.check_any(self.name)
+        wanted = read_conditions("find()", conditions)
+        wanted.check_any(self.name)
         self._parts.check_open()
         cursor: Cursor | None = BEGINNING
         while cursor is not None:
-            step = await self._step(conditions, cursor, SEARCH_PAGE)
+            step = await self._step(wanted, cursor, SEARCH_PAGE)
             for match in step.found:
                 yield match.item
             cursor = step.after
@@ -124,13 +120,9 @@ class Finding(Inspection[T]):
     async def find_page(
         self,
         *,
-        key: str | None = None,
-        header: tuple[str, str] | None = None,
-        error: str | None = None,
-        group: str | None = None,
-        state: ItemState | None = None,
         limit: int = 100,
         after: str | None = None,
+        **conditions: Unpack[Where],
     ) -> FoundPage[T]:
         """Return at most ``limit`` (1 to 500) of the items that ``find`` would yield, and a cursor for the next ones.
 
@@ -140,14 +132,15 @@ class Finding(Inspection[T]):
         namespace may go on from it.
         Raises ``ConfigError``, ``Unavailable``.
         """
-        conditions = check_conditions(Conditions(key, header, error, state, group), limit)
+        wanted = read_conditions("find_page()", conditions)
+        check_count("limit", limit, least=1, most=PAGE_MAX)
         cursor: Cursor | None = BEGINNING if after is None else Cursor.read(after)
         self._parts.check_open()
         items: list[Item[T]] = []
         restarted, size, page = False, 0, DENSE_PAGE
         for _ in range(CALLS_MAX):
             room = limit - len(items)
-            step = await self._step(conditions, cursor, page)
+            step = await self._step(wanted, cursor, page)
             cursor, restarted = step.after, restarted or step.restarted
             items += [match.item for match in step.found[:room]]
             size += sum(len(match.item.payload) for match in step.found[:room])

@@ -14,6 +14,9 @@ from zkrq.operations.states import STATE
 FOUND_MAX = 500
 """Items of one request to find some."""
 
+TEXT_MAX = 1_000
+"""Characters of a text that payloads are searched for."""
+
 LETTERS_MAX = 500
 """Dead letters of one request."""
 
@@ -127,6 +130,25 @@ FIND = Operation(
             example="connection refused",
         ),
         Parameter("group", GROUP, "Only items of this group.", example="tenant-42"),
+        Parameter("id_prefix", Text(MAX_ID), "Only items whose id begins with this.", example="order-"),
+        Parameter(
+            "text",
+            Text(TEXT_MAX),
+            "Only items whose payload contains this text, in upper or lower case.",
+            example="ann@example.org",
+        ),
+        Parameter(
+            "since",
+            Moment(),
+            "Only dead letters that died at this moment or later, and other items that were pushed then or later.",
+            example="2030-01-31T08:00:00+01:00",
+        ),
+        Parameter(
+            "until",
+            Moment(),
+            "Only dead letters that died before this moment, and other items that were pushed before it.",
+            example="2030-01-31T09:00:00+01:00",
+        ),
         Parameter("limit", Count(1, FOUND_MAX), "At most this many items.", "100", default=100, example=100),
         Parameter(
             "after", Text(MAX_CURSOR, pattern="^[A-Za-z0-9_-]+$"), "`next` of the reply before.", "from the beginning"
@@ -231,7 +253,8 @@ DEAD_LETTERS = Operation(
     subject="manage",
 )
 
-_CONDITIONS = tuple(FIND.by_name[name] for name in ("key", "header", "error", "group"))
+CONDITIONS = tuple(each for each in FIND.parameters if each.name not in ("state", "limit", "after"))
+"""By what items are found, beside their state."""
 
 ADVANCE = Operation(
     "advance",
@@ -239,9 +262,9 @@ ADVANCE = Operation(
     "which all that is given holds.",
     (
         Parameter("ids", Many(ID.kind, LETTERS_MAX, 1), "Ids of items; others are skipped.", "those that are found"),
-        *_CONDITIONS,
+        *CONDITIONS,
     ),
-    tuple(Excludes("ids", each.name) for each in _CONDITIONS),
+    tuple(Excludes("ids", each.name) for each in CONDITIONS),
     Record(
         "Advanced",
         "Items are ready.",
