@@ -32,13 +32,10 @@ LINES = (
         "cli/push.py", "are for one item; ITEM - may read several", "push jobs - --id a", "push jobs 1 --id a", "1\n2\n"
     ),
     Refused("cli/asking.py", "give --yes", "clear jobs", "clear jobs --yes"),
-    Refused(
-        "cli/removing.py", "advance needs either ids, or at least one of", "advance jobs", "advance jobs --key none"
-    ),
     Refused("cli/removing.py", "cancel needs either ids, or at least one of", "cancel jobs", "cancel jobs --key none"),
     Refused(
         "cli/removing.py",
-        "give either ids, or {}",
+        "give either ids, or one of {}",
         "dead discard jobs id --error x --yes",
         "dead discard jobs --error x --yes",
     ),
@@ -138,6 +135,9 @@ OF_THE_TABLE = (
         "must be a name, '=' and a text, such as campaign=spring",
         "find jobs --header a",
         "find jobs --header campaign=spring",
+    ),
+    Refused(
+        "cli/removing.py", "advance needs either ids, or at least one of", "advance jobs", "advance jobs --key none"
     ),
 )
 """Steps that are put together from the table of operations, so no text of the source has them."""

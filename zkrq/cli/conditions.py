@@ -26,8 +26,8 @@ def conditions(*names: str) -> Takes:
 EVERY = tuple(each.name for each in CONDITIONS)
 """Names of the conditions that hold for items in any state."""
 
-ONE_OF = f"one of {', '.join(AsFlags().name(name) for name in EVERY)}"
-"""Says which flags find items."""
+FLAGS = ", ".join(AsFlags().name(name) for name in EVERY)
+"""The flags that find items, for errors."""
 
 
 async def found_ids(queue: Queue[Any], **conditions: Any) -> dict[str, str]:

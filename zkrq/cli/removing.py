@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from zkrq.base.errors import ConfigError
 from zkrq.cli.asking import YES, confirm
 from zkrq.cli.command import Command, Line, Lines, count, open_cluster
-from zkrq.cli.conditions import EVERY, ONE_OF, conditions, counted, found_ids, may_be_more
+from zkrq.cli.conditions import EVERY, FLAGS, conditions, counted, found_ids, may_be_more
 from zkrq.cli.flags import QUEUE, Flag
 from zkrq.cli.progress import follow, progress
 
@@ -55,7 +55,7 @@ async def _delete(args: Namespace) -> Lines:
 
 async def _cancel(args: Namespace) -> Lines:
     if bool(args.id) == bool(args.given.keys() - {"state"}):
-        raise ConfigError(f"cancel needs either ids, or at least {ONE_OF}")
+        raise ConfigError(f"cancel needs either ids, or at least one of {FLAGS}")
     async with open_cluster(args) as cluster:
         queue = cluster.queue(args.queue)
         if args.id:
@@ -77,7 +77,7 @@ async def _cancel(args: Namespace) -> Lines:
 
 async def _advance(args: Namespace) -> Lines:
     if bool(args.id) == bool(args.given):
-        raise ConfigError(f"advance needs either ids, or at least {ONE_OF}")
+        raise ConfigError(f"advance needs either ids, or at least one of {FLAGS}")
     async with open_cluster(args) as cluster:
         queue = cluster.queue(args.queue)
         states = dict.fromkeys(args.id, "") if args.id else await found_ids(queue, **args.given, state="scheduled")
@@ -135,7 +135,7 @@ async def _letters(
     """Return the ids of the dead letters that are meant, None: all; their number, and whether there may be more."""
     if args.given:
         if args.id:
-            raise ConfigError(f"give either ids, or {ONE_OF}")
+            raise ConfigError(f"give either ids, or one of {FLAGS}")
         states = await found_ids(queue, **args.given, state="dead")
         return [*states], counted(states, "dead letter"), may_be_more(states)
     return args.id or None, count(len(args.id) or await left(), "dead letter"), ""
