@@ -121,18 +121,26 @@ async def test_items_are_found_by_id_key_and_text(stage: Stage) -> None:
     await queue.push({"name": "Ann"}, id="order-1", key="mail:ann")
     await queue.push({"name": "Bob"}, id="order-2", delay=60)
     await stage.bury("sought-dead", {"name": "Eve"}, "no route to host")
-    for text, found in (
-        ("order-2", "1 item found"),
-        ("mail:ANN", "order-1"),
-        ("bob", "order-2"),
-        ("order-", "2 items"),
+    for query, found in (
+        ("text=order-2", "Scheduled, with this id or key: order-2 0 items found."),
+        ("text=mail:ann", "Ready, with this id or key: order-1"),
+        ("text=BOB", "Items 1 to 1, which are all."),
+        ("text=bob&state=ready", "0 items found."),
+        ("id_prefix=order-", "Items 1 to 2, which are all."),
+        ("until=2001-01-01T00:00:00", "0 items found."),
+        ("since=2001-01-01T00:00&key=mail:ann", "order-1 key mail:ann ready"),
+        ("", "Items 1 to 2, which are all."),
     ):
-        shown = await page(stage, f"/queues/sought/find?text={text}")
-        assert found in shown
-        assert "2 items looked at, which are all" in shown
+        assert found in await page(stage, f"/queues/sought/find?{query}"), query
+    for query, wrong in (
+        ("header=x", "'x' must be a name, '=' and a text"),
+        ("since=soon", "'soon' must be a moment"),
+        ("state=lost", "state is 'lost'"),
+        ("text=x&after=nonsense", "after is 'nonsense'"),
+    ):
+        assert wrong in await page(stage, f"/queues/sought/find?{query}", 400)
     assert "0 items found" in await page(stage, "/queues/sought/find?text=%3Cscript%3E")
-    assert "no route to host" in await page(stage, "/queues/sought-dead/find?text=ROUTE")
-    assert (await stage.http.client.get("/queues/sought/find")).status_code == 303
+    assert "no route to host" in await page(stage, "/queues/sought-dead/find?error=ROUTE")
     await page(stage, "/queues/unheard-of/find?text=x", 404)
     async with stage.http.client.stream("GET", "/live"):
         pass
@@ -144,16 +152,27 @@ async def test_items_are_found_by_id_key_and_text(stage: Stage) -> None:
     assert "has an item with this id" in await page(stage, "/find?text=unheard-of")
 
 
-async def test_a_search_is_bounded_and_says_so(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
-    """An id and a key are found in any case, because they are looked up."""
-    monkeypatch.setattr("zkrq.serve.contents.SCANNED_MAX", 0)
+async def test_a_search_goes_on_until_its_end(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    """However little a page reads, each item is on one of them, and the last one says that it is."""
+    monkeypatch.setattr("zkrq.serve.searching.FOUND_SHOWN", 7)
+    monkeypatch.setattr("zkrq.serve.searching.SEARCH_SECONDS", 0.0)
+    monkeypatch.setattr("zkrq.client.finding.CALLS_MAX", 1)
     queue = stage.cluster.queue("long")
-    await queue.push_many(range(40))
-    await queue.push("sought", id="the-id", key="the-key")
-    assert "0 items looked at, not all that there are" in await page(stage, "/queues/long/find?text=sought")
-    for text in ("the-id", "the-key"):
-        assert "1 item found" in await page(stage, f"/queues/long/find?text={text}")
-    assert "0 items found" in await page(stage, f"/queues/long/find?text={'x' * 500}")
+    await queue.push_many(range(30), headers={"campaign": "autumn"})
+    wanted = {(await queue.push(number, headers={"campaign": "spring"})).id for number in range(60)}
+    path, seen, texts = "/queues/long/find?header=campaign%3Dspring", list[str](), list[str]()
+    while path:
+        text = (await stage.http.client.get(path)).text
+        rows = re.search(r'<table id="found">(.*?)</table>', text, re.DOTALL)
+        seen += re.findall(r"item\?id=([^\"]+)", rows[1]) if rows else []
+        texts += re.findall(r'<p id="range">([^<]*)', text)
+        assert ('hx-trigger="load"' in text) == (rows is None and "next-found" in text), "it goes on by itself"
+        follow = re.search(r'id="next-found" href="([^"]+)"', text)
+        path = html.unescape(follow[1]) if follow else ""
+    assert sorted(seen) == sorted(wanted)
+    assert len(texts) > 60 / 7
+    assert texts[0] in ("Items 1 to 7.", "0 items found so far.")
+    assert texts[-1].startswith(("60 items found, all on the pages before", "Items 5"))
 
 
 async def test_few_searches_are_made_at_one_time(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -395,12 +414,13 @@ async def test_largest_groups_are_told_and_which_claims_block_them(stage: Stage)
     assert re.search(r"a 1 0 [\d.]+ s ago blocked by its rate", await page(stage, "/queues/rated?tab=groups"))
 
 
-async def test_all_that_was_found_is_removed_after_a_question(stage: Stage) -> None:
+async def test_all_that_was_found_is_removed_after_a_question(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
     """The mails of a campaign, for instance."""
+    monkeypatch.setattr("zkrq.serve.searching.FOUND_SHOWN", 500)
     mails = stage.cluster.queue("campaigns")
     await mails.push_many(range(300), headers={"campaign": "spring"}, delay=3600)
     await mails.push_many(range(20), headers={"campaign": "autumn"}, delay=3600)
-    reply = await stage.http.client.get("/queues/campaigns/find?text=spring")
+    reply = await stage.http.client.get("/queues/campaigns/find?header=campaign%3Dspring")
     ids = re.findall(r'name="id" value="([^"]+)"', reply.text)
     assert ">Remove 300 items</button>" in reply.text
     asked = await stage.http.client.post("/queues/campaigns/cancel", data={"id": ids})

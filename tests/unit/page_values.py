@@ -15,11 +15,11 @@ from zkrq.client.shards import ShardStatus
 from zkrq.protocol.view import Life, ServerId, View
 from zkrq.repair.progress import Progress
 from zkrq.serve.actions import Form
-from zkrq.serve.contents import Found
 from zkrq.serve.curves import Point, draw
 from zkrq.serve.letters import columns, group
 from zkrq.serve.listing import Choice, Row, arrange
 from zkrq.serve.queue_pages import Wish
+from zkrq.serve.searching import FIELDS, Found, Search
 from zkrq.serve.shown import show_queue
 from zkrq.serve.watching import Look
 
@@ -131,9 +131,14 @@ def values_of(template: str, health: Health, *, read_only: bool, full: bool) -> 
         "largest": LARGEST if full else LargestGroups((), 0, whole=True),
         "result": Result("1", ResultState.DONE, b"<u>", has_value=True) if full else None,
         "text": "<img>",
-        "found": ([("emails", HOSTILE)] if template == "find_all.html" else Found([HOSTILE], 1, whole=full))
+        "found": ([("emails", HOSTILE)] if template == "find_all.html" else Found([HOSTILE], "<b>", True, [HOSTILE]))
         if full
-        else (),
+        else ()
+        if template == "find_all.html"
+        else Found(()),
+        "fields": FIELDS,
+        "search": Search({"key": "<img>", "text": '"onclick='} if full else {}, {}),
+        "before": 50 if full else 0,
         "asked": 3,
         "trouble": "<img>" if full else "",
         "owner": "1",

@@ -12,7 +12,7 @@ from tests.every import every
 from tests.unit.page_values import BAD, GOOD, HOSTILE, NOON, values_of
 from zkrq.client.health import Health, ServerHealth
 from zkrq.client.items import Item
-from zkrq.serve.contents import Found, read_state
+from zkrq.serve.contents import read_state
 from zkrq.serve.navigation import PLACES
 from zkrq.serve.problems import Busy
 from zkrq.serve.queue_pages import Wish, read_wish
@@ -60,8 +60,6 @@ def test_every_template_renders_and_escapes(template: str, health: Health, read_
         template, values["wish"] = "live_queue.html", Wish(read_state(template))
     if template == "live_item.html" and read_only:
         values["item"] = None
-    if template == "find.html":
-        values["found"] = Found([HOSTILE] if full else [], 3, whole=full)
     text = TEMPLATES.get_template(template).render(values)
     for written in ("<script>", "<img", "<i>", "<b>", "<u>", "<x>", '"onclick', '<script>"'):
         assert written not in text

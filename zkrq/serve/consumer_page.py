@@ -11,7 +11,7 @@ from starlette.responses import RedirectResponse
 
 from zkrq.base.errors import ZkrqError
 from zkrq.serve.actions import read_fields
-from zkrq.serve.contents import ITEMS_MOST
+from zkrq.serve.contents import CONTENTS_SECONDS, ITEMS_MOST
 from zkrq.serve.problems import kind_of
 from zkrq.serve.texts import show_count
 
@@ -26,9 +26,6 @@ if TYPE_CHECKING:
 
 CONSUMERS_MOST = 1_000
 """Consumers that the page of all lists."""
-
-CONTENTS_SECONDS = 5.0
-"""Seconds that the page waits for items; then it shows what is known."""
 
 FIELDS_MAX = 10
 """Fields of a form; one with more is refused."""

@@ -1,15 +1,14 @@
-"""Read what the pages of a queue and of an item show: items of one state, one item, items with a text in them."""
+"""Read what the pages of a queue and of an item show: items of one state, one item, dead letters."""
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Generator, Mapping, Sequence
-from contextlib import aclosing, contextmanager
+from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Literal, NamedTuple, get_args
 
 from zkrq.base.checks import check_id
-from zkrq.base.errors import ConfigError, ZkrqError
+from zkrq.base.errors import ConfigError
 from zkrq.client.items import ItemState
 from zkrq.client.results import reading
 from zkrq.serve.letters import value_of
@@ -21,6 +20,11 @@ if TYPE_CHECKING:
     from zkrq.client.items import Item
     from zkrq.client.queue import Queue
 
+CONTENTS_SECONDS = 5.0
+"""Seconds that a page waits for items; then it shows what is known."""
+
+NO_QUEUE = "There is no queue of that name."
+
 ITEMS_SHOWN = 50
 """Items on the page of a queue."""
 
@@ -29,18 +33,6 @@ ITEMS_MOST = 500
 
 SEARCHES_MAX = 5
 """Searches at one time."""
-
-SCANNED_MAX = 5_000
-"""Items that are looked at for a text."""
-
-SCAN_SECONDS = 3.0
-"""Seconds for which items are looked at for a text."""
-
-FOUND_MAX = 500
-"""Items that are shown of those with a text in them."""
-
-SEARCHED_BYTES = 64 << 10
-"""Bytes at the beginning of a payload that are looked at."""
 
 FIRST = "first"
 """Stands in an address for the cursor of the first page."""
@@ -53,14 +45,6 @@ Tab = Literal["ready", "scheduled", "claimed", "dead", "done", "groups", "settin
 
 TABS: Mapping[str, Tab] = {tab: tab for tab in get_args(Tab)}
 """The tabs by name, in the order of the page."""
-
-
-class Found(NamedTuple):
-    """Items with a text in them.  ``looked``: items that were looked at; ``whole``: whether these were all."""
-
-    items: Sequence[Item[bytes]]
-    looked: int
-    whole: bool
 
 
 class Letters(NamedTuple):
@@ -146,47 +130,3 @@ class Searches:
             yield
         finally:
             self._running -= 1
-
-
-async def find(queue: Queue[bytes], text: str) -> Found:
-    """Find the item with this id, those with this key, then those with the text in their id, key, headers, reason or
-    payload.
-
-    The first two are looked up, however many items there are.  Of the others at most ``SCANNED_MAX`` are looked at, for
-    at most ``SCAN_SECONDS``.  Raises ``Unavailable``.
-    """
-    found: dict[str, Item[bytes]] = {}
-    if item := await get_item(queue, text):
-        found[item.id] = item
-    found |= {item.id: item for item in await _with_key(queue, text)}
-    wanted, looked, whole = text.lower(), 0, False
-    try:
-        async with asyncio.timeout(SCAN_SECONDS), aclosing(queue.scan()) as items:
-            async for item in items:
-                if looked >= SCANNED_MAX or len(found) >= FOUND_MAX:
-                    return Found(list(found.values()), looked, whole)
-                looked += 1
-                if _has(item, wanted):
-                    found[item.id] = item
-            whole = True
-    except (TimeoutError, ZkrqError):
-        if not looked and not found:
-            raise
-    return Found(list(found.values()), looked, whole)
-
-
-async def _with_key(queue: Queue[bytes], key: str) -> Sequence[Item[bytes]]:
-    """Return the items with a key, except dead letters, which the index of keys leaves out.  Raises ``Unavailable``."""
-    states: Sequence[ItemState] = ("ready", "scheduled", "claimed")
-    try:
-        return [item for state in states async for item in queue.find(key=key, state=state)]
-    except ConfigError:  # nothing can have that key
-        return []
-
-
-def _has(item: Item[bytes], wanted: str) -> bool:
-    """Tell whether an item has a text, in lower case, in it."""
-    texts = (item.id, item.key or "", item.reason or "", *item.headers.values())
-    if any(wanted in text.lower() for text in texts):
-        return True
-    return wanted in item.payload[:SEARCHED_BYTES].decode(errors="replace").lower()

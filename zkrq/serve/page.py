@@ -15,11 +15,13 @@ from fastapi import APIRouter, Request, Response
 
 from zkrq.base.errors import ZkrqError
 from zkrq.serve.consumer_page import ConsumerPage, listed
+from zkrq.serve.contents import CONTENTS_SECONDS
 from zkrq.serve.curves import ROW_POINTS, draw, latest_rate, thin
 from zkrq.serve.flow_page import FlowPage
 from zkrq.serve.listing import Choice, Row, arrange, read_choice
-from zkrq.serve.queue_pages import CONTENTS_SECONDS, QueuePages
+from zkrq.serve.queue_pages import QueuePages
 from zkrq.serve.schedule_page import SchedulePage
+from zkrq.serve.search_page import SearchPage
 from zkrq.serve.sessions import Sessions
 from zkrq.serve.showing import Showing
 
@@ -46,6 +48,7 @@ class Page:
         self._showing = Showing(cluster, watching, policy)
         self._queue_pages = QueuePages(cluster, queues, watching, self._showing)
         self._consumers = ConsumerPage(cluster, watching, self._showing, self._queue_pages.claimed)
+        self._search = SearchPage(watching, self._showing, self._queue_pages.searches, self._queue_pages.existing)
         self._schedules = SchedulePage(cluster, watching, self._showing)
         self._flows = FlowPage(cluster, queues, watching, self._showing)
         self._sessions = Sessions(self._showing, policy)
@@ -58,6 +61,7 @@ class Page:
         router.add_route("/find", self.find)
         router.add_route("/servers", self.servers)
         router.add_route("/servers/live", self.live_servers)
+        self._search.add_to(router)
         self._queue_pages.add_to(router)
         self._consumers.add_to(router)
         self._schedules.add_to(router)

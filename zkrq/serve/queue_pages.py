@@ -15,11 +15,12 @@ from zkrq.client.changing import differing, write_settings
 from zkrq.serve import settings_form
 from zkrq.serve.actions import ACTIONS, Form, Outcome, question, read_form, read_outcome, tell
 from zkrq.serve.contents import (
+    CONTENTS_SECONDS,
     ITEMS_MOST,
+    NO_QUEUE,
     Letters,
     Searches,
     Tab,
-    find,
     first_state,
     get_item,
     get_result,
@@ -42,16 +43,11 @@ if TYPE_CHECKING:
     from zkrq.serve.showing import Showing
     from zkrq.serve.watching import Look, Watching
 
-CONTENTS_SECONDS = 5.0
-"""Seconds that a page waits for items; then it shows what is known."""
-
 ERROR_MAX = 200
 """Characters of a text that is looked for in reasons."""
 
 PREVIEW = 10
 """Ids that are named when it is asked whether to change many items."""
-
-NO_QUEUE = "There is no queue of that name."
 
 
 class Wish(NamedTuple):
@@ -98,11 +94,11 @@ class QueuePages:
     """Answer browsers about one queue."""
 
     def __init__(self, cluster: Cluster, queues: Queues, watching: Watching, showing: Showing) -> None:
+        self.searches = Searches()
         self._cluster = cluster
         self._queues = queues
         self._watching = watching
         self._showing = showing
-        self._searches = Searches()
 
     def add_to(self, router: APIRouter) -> None:
         """Add the pages, with their paths."""
@@ -110,7 +106,6 @@ class QueuePages:
         router.add_route("/queues/{queue}/live", self.live_queue)
         router.add_route("/queues/{queue}/item", self.item)
         router.add_route("/queues/{queue}/item/live", self.live_item)
-        router.add_route("/queues/{queue}/find", self.find)
         router.add_route("/queues/{queue}/settings", self.change_settings, ["POST"])
         router.add_route("/queues/{queue}/{verb}", self.act, ["POST"])
 
@@ -119,7 +114,7 @@ class QueuePages:
     async def queue(self, request: Request) -> Response:
         """Show one queue, with the items of one state."""
         look = await self._watching.look()
-        if (queue := await self._existing(request, look)) is None:
+        if (queue := await self.existing(request, look)) is None:
             return self._showing.message(404, "Not found", NO_QUEUE)
         wish = read_wish(request.query_params)
         if "tab" not in request.query_params and (figures := look.queues.get(queue.name)):
@@ -130,7 +125,7 @@ class QueuePages:
 
     async def live_queue(self, request: Request) -> Response:
         """Keep the page of a queue up to date."""
-        if (queue := self._named(request)) is None:
+        if (queue := self.named(request)) is None:
             return self._showing.message(404, "Not found", NO_QUEUE)
         wish = read_wish(request.query_params)
 
@@ -175,7 +170,7 @@ class QueuePages:
         """Read dead letters; see ``read_letters``.  Raises ``Busy``, ``Unavailable``."""
         if not error and not after:
             return await read_letters(queue)
-        with self._searches.one_more():
+        with self.searches.one_more():
             return await read_letters(queue, error, after)
 
     def _shown(self, name: str, look: Look, figures: Any) -> Shown:
@@ -188,22 +183,6 @@ class QueuePages:
         self._watching.note_owners(items)
         return items
 
-    async def find(self, request: Request) -> Response:
-        """Show the items with a text in them."""
-        look = await self._watching.look()
-        if (queue := await self._existing(request, look)) is None:
-            return self._showing.message(404, "Not found", NO_QUEUE)
-        text, back = request.query_params.get("text", "").strip(), f"/queues/{queue.name}"
-        if not text:
-            return RedirectResponse(back, 303)
-        try:
-            with self._searches.one_more():
-                found = await find(queue, text)
-        except (ZkrqError, TimeoutError) as error:
-            return self._showing.message(503, "Not found out", str(error) or "The servers do not answer.", back)
-        values: dict[str, Any] = {**self._showing.common(look), "queue": queue.name, "text": text, "found": found}
-        return self._showing.reply("find.html", **values)
-
     # -- an item -----------------------------------------------------------------------------------------------------
 
     async def get(self, name: str, id: str) -> Item[bytes] | None:
@@ -214,7 +193,7 @@ class QueuePages:
         """Show one item."""
         look = await self._watching.look()
         id, form = request.query_params.get("id", ""), request.query_params.get("as", "")
-        if (queue := await self._existing(request, look)) is None:
+        if (queue := await self.existing(request, look)) is None:
             return self._showing.message(404, "Not found", NO_QUEUE)
         values = await self._about(queue, look, id, form)
         if values["item"] is None and values["result"] is None and not values["look"].trouble:
@@ -226,7 +205,7 @@ class QueuePages:
     async def live_item(self, request: Request) -> Response:
         """Keep the page of an item up to date."""
         id, form = request.query_params.get("id", ""), request.query_params.get("as", "")
-        if (queue := self._named(request)) is None:
+        if (queue := self.named(request)) is None:
             return self._showing.message(404, "Not found", NO_QUEUE)
 
         async def render(look: Look) -> str:
@@ -259,7 +238,7 @@ class QueuePages:
 
     async def act(self, request: Request) -> Response:
         """Do what a button says; tell the outcome in a line, or without scripts on the page that is shown next."""
-        queue, verb = self._named(request), request.path_params["verb"]
+        queue, verb = self.named(request), request.path_params["verb"]
         if queue is None or verb not in ACTIONS:
             return self._showing.message(404, "Not found", "There is no such action.")
         if (form := read_form(await request.body())) is None:
@@ -289,7 +268,7 @@ class QueuePages:
 
     async def change_settings(self, request: Request) -> Response:
         """Change the settings of a queue after a question, unless others have changed the same ones meanwhile."""
-        if (queue := self._named(request)) is None:
+        if (queue := self.named(request)) is None:
             return self._showing.message(404, "Not found", NO_QUEUE)
         back = f"/queues/{queue.name}?tab=settings"
         try:
@@ -317,16 +296,16 @@ class QueuePages:
 
     # -- common ------------------------------------------------------------------------------------------------------
 
-    def _named(self, request: Request) -> Queue[bytes] | None:
+    def named(self, request: Request) -> Queue[bytes] | None:
         """Return the queue that the path names, None if nothing can have that name."""
         try:
             return self._queues[check_name("the queue's name", request.path_params["queue"])]
         except ConfigError:
             return None
 
-    async def _existing(self, request: Request, look: Look) -> Queue[bytes] | None:
+    async def existing(self, request: Request, look: Look) -> Queue[bytes] | None:
         """Return the queue that the path names, None if the servers say that there is none."""
-        queue = self._named(request)
+        queue = self.named(request)
         if queue is None or queue.name in look.queues or look.trouble:
             return queue
         try:

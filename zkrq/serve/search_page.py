@@ -1,0 +1,80 @@
+"""The page of a search: a form of all conditions, and the items that meet them, page by page until the last one."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Any
+
+from zkrq.base.errors import ConfigError, ZkrqError
+from zkrq.serve.contents import CONTENTS_SECONDS, NO_QUEUE
+from zkrq.serve.problems import kind_of
+from zkrq.serve.searching import FIELDS, Found, Search, find, read_search, texts_in
+
+if TYPE_CHECKING:
+    from fastapi import APIRouter, Request, Response
+
+    from zkrq.client.queue import Queue
+    from zkrq.serve.contents import Searches
+    from zkrq.serve.showing import Showing
+    from zkrq.serve.watching import Look, Watching
+
+    Existing = Callable[[Request, Look], Awaitable[Queue[bytes] | None]]
+
+NUMBER_MAX = 15
+"""Digits of a number that an address may have."""
+
+
+class SearchPage:
+    """Answer browsers that look for items of one queue."""
+
+    def __init__(self, watching: Watching, showing: Showing, searches: Searches, existing: Existing) -> None:
+        """``existing``: see ``QueuePages.existing``."""
+        self._watching = watching
+        self._showing = showing
+        self._searches = searches
+        self._existing = existing
+
+    def add_to(self, router: APIRouter) -> None:
+        """Add the page, with its path."""
+        router.add_route("/queues/{queue}/find", self.find)
+
+    async def find(self, request: Request) -> Response:
+        """Show a page of the items that meet the conditions of the address."""
+        query = request.query_params
+        if (queue := await self._existing(request, await self._watching.look())) is None:
+            return self._showing.message(404, "Not found", NO_QUEUE)
+        search, found, trouble, status = Search(texts_in(query), {}), Found(()), "", 200
+        try:
+            search = read_search(query)
+            found = await self._find(queue, search, query.get("after", ""))
+        except (ZkrqError, TimeoutError) as error:
+            trouble = str(error) or "The servers did not answer in time."
+            status = (
+                400 if isinstance(error, ConfigError) else 503 if isinstance(error, TimeoutError) else _status(error)
+            )
+        before = _number(query.get("before", ""))
+        values: dict[str, Any] = {
+            "queue": queue.name,
+            "fields": FIELDS,
+            "search": search,
+            "found": found,
+            "before": before,
+            "trouble": trouble,
+        }
+        return self._showing.reply("find.html", status, **values)
+
+    async def _find(self, queue: Queue[bytes], search: Search, after: str) -> Found:
+        """Read a page of a search.  Raises ``Busy``, ``ConfigError``, ``Unavailable``, ``TimeoutError``."""
+        with self._searches.one_more():
+            async with asyncio.timeout(CONTENTS_SECONDS):
+                return await find(queue, search, after)
+
+
+def _status(error: ZkrqError) -> int:
+    return kind_of(error).status
+
+
+def _number(text: str) -> int:
+    """Read a number from an address, 0 if it is none."""
+    return int(text) if text.isascii() and text.isdecimal() and len(text) <= NUMBER_MAX else 0
