@@ -26,6 +26,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar, Unpack
 from weakref import WeakKeyDictionary, WeakValueDictionary
 
+from zkrq.base.checks import as_task
 from zkrq.base.codecs import RAW
 from zkrq.base.errors import ClaimLost, Closed, ConfigError, NoResult, ZkrqError, reason_of
 from zkrq.base.limits import Results
@@ -83,7 +84,14 @@ TASK_NAME = "taskiq-name"
 MARK = "taskiq"
 """Mark of a stored schedule that taskiq's schedulers push."""
 
-LABELS = Labels(PUSH, "label", {"id": "a retry has the labels of the task that failed, and is no repeated push"})
+LABELS = Labels(
+    PUSH,
+    "label",
+    {
+        "id": "a retry has the labels of the task that failed, and is no repeated push",
+        "task": "it is the name of the task",
+    },
+)
 """Labels that are options of the push."""
 
 _RETRIES = "_retries"
@@ -202,6 +210,7 @@ class ZkrqBroker(AsyncBroker):
         if appointment and appointment.schedule == labels.get("schedule_id"):
             push = {**LABELS.but(push, "delay"), "id": appointment.id, "at": appointment.at}
         push["headers"] = {**push.get("headers", {}), TASK_ID: message.task_id, TASK_NAME: message.task_name}
+        push["task"] = as_task(message.task_name)
         receipt = await queue.push(message.message, **push)
         if receipt.duplicate:
             former = self._held.get(receipt.id)

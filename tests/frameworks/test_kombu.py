@@ -306,7 +306,7 @@ def test_celery_sends_one_of_a_key_in_a_window(
     headers = {"zkrq_key": "ann", "zkrq_key_window": 60, "zkrq_group": "tenant-42"}
     digest.apply_async(headers=headers)
     (item,) = jobs.peek()
-    assert (item.key, item.group) == ("ann", "tenant-42")
+    assert (item.key, item.group, item.task) == ("ann", "tenant-42", "digest")
     jobs.clear()
     with caplog.at_level(logging.INFO, "zkrq.kombu"):
         again = digest.apply_async(headers=headers)
@@ -326,7 +326,7 @@ def test_celery_sends_one_of_a_key_in_a_window(
 
 
 def test_every_option_of_a_push_is_a_header(options: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
-    assert HEADERS.without.keys() == {"id", "delay", "at", "priority", "ttl"}
+    assert HEADERS.without.keys() == {"id", "delay", "at", "priority", "ttl", "task"}
     colour = Parameter("colour", Text(10), "Of the item.")
     added = replace(PUSH, parameters=(*PUSH.parameters, colour))
     monkeypatch.setattr("zkrq.kombu.HEADERS", replace(HEADERS, operation=added))

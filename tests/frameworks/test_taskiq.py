@@ -186,12 +186,18 @@ async def test_labels_are_options_of_the_push(broker: ZkrqBroker) -> None:
 
 
 async def test_every_option_of_a_push_is_a_label(broker: ZkrqBroker, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert LABELS.without.keys() == {"id"}
+    assert LABELS.without.keys() == {"id", "task"}
     colour = Parameter("colour", Text(10), "Of the item.")
     added = replace(PUSH, parameters=(*PUSH.parameters, colour))
     monkeypatch.setattr("zkrq.taskiq.LABELS", replace(LABELS, operation=added))
     with pytest.raises(TypeError, match="push\\(\\) has no option 'colour'"):
         await broker.kick(message(colour="red"))
+
+
+async def test_an_item_has_the_name_of_its_task(broker: ZkrqBroker) -> None:
+    named = message(task="a label")
+    await broker.kick(named)
+    assert [item.task async for item in broker.queue().scan()] == [named.task_name]
 
 
 async def test_a_retry_does_not_replace_a_newer_task(broker: ZkrqBroker) -> None:

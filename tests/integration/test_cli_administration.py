@@ -274,7 +274,7 @@ async def test_schedules(shell: Shell, servers: local.Servers) -> None:
         "catch_up": 240.0,
         "missed": "last",
         "priority": 2,
-        **dict.fromkeys(("group", "headers", "key", "key_window", "ttl")),
+        **dict.fromkeys(("group", "headers", "key", "key_window", "task", "ttl")),
         **dict.fromkeys(("paused", "declared"), False),
         **dict.fromkeys(("last", "last_loss")),
         "losses": 0,

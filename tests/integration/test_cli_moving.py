@@ -64,7 +64,7 @@ async def test_export_and_import(shell: Shell, servers: local.Servers) -> None:
 async def test_what_was_saved_is_moved_exported_and_shown(shell: Shell, servers: local.Servers) -> None:
     async with over_zookeeper(servers, shell.environment["ZKRQ_NAMESPACE"]) as cluster:
         orders, fixed, copies = (cluster.queue(name) for name in ("orders", "orders-fixed", "copies"))
-        await orders.push("order", id="order-7")
+        await orders.push("order", id="order-7", task="charge")
         claim = await take(orders)
         await claim.save({"page": 12})
         await claim.step("charge", lambda: "paid")
@@ -78,7 +78,7 @@ async def test_what_was_saved_is_moved_exported_and_shown(shell: Shell, servers:
         assert (await shell.run("move", "dead", "orders", "orders-fixed"))[0] == 0
         for queue in (fixed, copies):
             claim = await take(queue)
-            assert claim.saved == {"page": 12}
+            assert (claim.saved, claim.task) == ({"page": 12}, "charge")
             assert await claim.step("charge", lambda: "again") == "paid"
             await claim.ack()
 

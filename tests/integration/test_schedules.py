@@ -130,6 +130,7 @@ OPTIONS_GIVEN: dict[str, Any] = {
     "priority": 4,
     "ttl": 3600.0,
     "headers": {"by": "schedule"},
+    "task": "report",
 }
 """A value of each option of a push that pushes of a schedule have."""
 
@@ -144,12 +145,13 @@ async def test_a_schedule_pushes_with_the_options_of_a_push(pair: Pair, cluster:
         assert OPTIONS_GIVEN.items() <= SCHEDULE.tell(added).items()
         claim = await take(queue)
         assert (claim.key, claim.group, claim.priority, claim.headers) == ("k", "tenant", 4, {"by": "schedule"})
+        assert claim.task == "report"
         await claim.ack()
         last = (await schedules.list())[0].last
         await settled(lambda: _has_pushed_after(schedules, last))
         assert await queue.pop_one(timeout=0) is None, "the window of its key is not over"
         changed = await schedules.change(queue, "nightly", key=None, key_window=None, headers=None, priority=0)
-        assert changed.options == {"group": "tenant", "ttl": 3600.0}
+        assert changed.options == {"group": "tenant", "ttl": 3600.0, "task": "report"}
         claim = await take(queue)
         assert (claim.key, claim.group, claim.priority, claim.headers) == (None, "tenant", 0, {})
     assert not [event for event in pair.told if isinstance(event, zkrq.MomentsLost)]

@@ -180,6 +180,7 @@ BAD = {
     "key": "\n",
     "key_window": 0.5,
     "headers": {"a": 1},
+    "task": "a b",
     "item ": 1,
 }
 

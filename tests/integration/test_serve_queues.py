@@ -264,6 +264,7 @@ async def test_schedules(stage: Stage) -> None:
         "key": None,
         "key_window": None,
         "ttl": None,
+        "task": None,
         "paused": False,
         "declared": False,
         "last": None,

@@ -142,6 +142,7 @@ async def test_what_a_row_keeps_are_options_of_a_push(engine: sa.Engine, cluster
         "priority": 7,
         "ttl": 7200,
         "headers": {"a": "b"},
+        "task": "welcome",
     }
     assert PUSH.defaults.keys() - given.keys() == {"delay", "key_window"}, "which exclude `at` and `replace`"
     with engine.begin() as connection:

@@ -154,6 +154,7 @@ async def test_every_option_of_a_push_reaches_it(recorder: Recorder, monkeypatch
         return recorder.asked
 
     given = {"id": "i", "key": "k", "group": "g", "priority": 3, "delay": 1.5, "ttl": 60.0, "key_window": 5.0}
+    given["task"] = "t"
     flags = [word for name, value in given.items() for word in (f"--{name.replace('_', '-')}", str(value))]
     assert await asked(*flags) == {"item": b"7", **given}
     at = "2030-01-01T00:00:00+00:00"

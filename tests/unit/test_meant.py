@@ -50,7 +50,7 @@ def test_the_method_of_a_peer_has_one_here(method: str) -> None:
 
 ANY: Any = zkrq
 
-OF_PUSH = "at, at_latest, delay, group, headers, id, key, key_window, priority, replace, ttl"
+OF_PUSH = "at, at_latest, delay, group, headers, id, key, key_window, priority, replace, task, ttl"
 
 CALLS: dict[str, Callable[[Any], Any]] = {
     "zkrq.Retry has no option 'max_tries': use 'max_attempts'": lambda _: ANY.Retry(max_tries=3),

@@ -45,6 +45,7 @@ def refused(**given: Any) -> str:
 def test_plain_push_has_none() -> None:
     assert options() == Options()
     every: dict[str, Any] = {"replace": False, "key_window": None, "at_latest": None, "headers": None, "group": None}
+    every["task"] = None
     assert read_options(delay=None, at=None, priority=0, key=None, ttl=None, **every) is PLAIN, "by what it is"
 
 

@@ -27,6 +27,12 @@ MAX_HEADERS = 4096
 MAX_GROUP = 200
 """Bytes of a group's name in UTF-8."""
 
+MAX_TASK = 100
+"""Characters in the name of a task."""
+
+TASK_HEADER = "zkrq-task"
+"""Name of the header in which an item's task is stored; no header of a user may have it."""
+
 MAX_GROUPS = 100
 """Groups that one call returns."""
 
@@ -88,8 +94,28 @@ def check_group(what: str, group: str) -> str:
     return group
 
 
+def check_task(what: str, task: str) -> str:
+    """Return the name of a task: 1 to 100 letters, digits and ``_ . : -``.  Raises ``ConfigError``."""
+    return check_name(what, task, most=MAX_TASK)
+
+
+def task_of(headers: Headers) -> str | None:
+    """Return the task among stored headers; None: there is none, or another program wrote what names no task."""
+    return as_task(headers.get(TASK_HEADER))
+
+
+def as_task(name: object) -> str | None:
+    """Return a name, of a framework for instance, if a task may have it; None: it may not."""
+    return name if isinstance(name, str) and len(name) <= MAX_TASK and _NAME.fullmatch(name) else None
+
+
+def without_task(headers: Headers) -> Headers:
+    """Return stored headers without that of the task, as they were pushed."""
+    return {name: text for name, text in headers.items() if name != TASK_HEADER}
+
+
 def check_headers(headers: Headers) -> Headers:
-    """Return headers: texts by name, of at most 4096 bytes together."""
+    """Return headers: texts by name, of at most 4096 bytes together, none under the name that is kept for tasks."""
     if not isinstance(headers, Mapping):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise ConfigError(f"headers must be a mapping of str to str, not {type(headers).__name__}")
     size = 0
@@ -102,6 +128,8 @@ def check_headers(headers: Headers) -> Headers:
             raise ConfigError(f"headers cannot be encoded as UTF-8: {error}") from error
     if size > MAX_HEADERS:
         raise ConfigError(f"headers have {size} bytes, at most {MAX_HEADERS} are allowed")
+    if TASK_HEADER in headers:
+        raise ConfigError(f"the header {TASK_HEADER!r} is kept for the item's task: give task='welcome' in its place")
     return dict(headers)
 
 

@@ -29,7 +29,20 @@ if TYPE_CHECKING:
     from zkrq.base.limits import QueueSettings
     from zkrq.client.items import Item
 
-_PUSHED = ("id", "item", "base64", "state", "key", "group", "headers", "priority", "due_at", "expires_at", "saved")
+_PUSHED = (
+    "id",
+    "item",
+    "base64",
+    "state",
+    "key",
+    "group",
+    "headers",
+    "priority",
+    "due_at",
+    "expires_at",
+    "saved",
+    "task",
+)
 _TOLD = ("pushed_at", "order", "attempts", "failures", "reason", "died_at")
 """What a line says of an item that its copy does not keep."""
 
@@ -53,6 +66,8 @@ def exported(item: Item[bytes]) -> dict[str, Any]:
     del told["saved"]  # as the servers keep it; without any, the line is one that former releases import
     if item.saved_bytes is not None:
         told["saved"] = b64encode(item.saved_bytes).decode()
+    if item.task is None:
+        del told["task"]  # nor is a line without one unknown to them
     return {name: told[name] for name in (*_PUSHED, *_TOLD) if name in told}
 
 
@@ -140,6 +155,7 @@ def imported(text: bytes, where: str) -> Copy:
             "group": fields.get("group"),
             "priority": fields.get("priority", 0),
             "headers": fields.get("headers") or {},
+            "task": fields.get("task"),
         }
         order = fields.get("order")
         if order is None and (pushed_at := _moment(fields.get("pushed_at"))):

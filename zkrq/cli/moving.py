@@ -86,6 +86,7 @@ async def _copy(queue: str, letter: Item[bytes], target: Queue[bytes]) -> Receip
         group=letter.group,
         priority=letter.priority,
         headers=letter.headers,
+        task=letter.task,
     )
 
 

@@ -57,6 +57,7 @@ from zkrq.replication.batching import InFlightLimit
 if TYPE_CHECKING:
     from zkrq.base.limits import Declared
     from zkrq.client.queue import Queue
+    from zkrq.protocol.levels import AtLevel
     from zkrq.protocol.view import ServerId
     from zkrq.replication.wire import Dial
 
@@ -163,10 +164,13 @@ class Client:
             raise Closed() if self._was_open else Closed(NOT_OPEN)
         self.own_loop.check()
 
-    def _check_level(self) -> None:
-        """Raise ``ConfigError`` if this release cannot read the view any more."""
+    def _check_level(self, feature: AtLevel | None) -> None:
+        """Raise ``ConfigError`` if this release cannot read the view any more, or if the active level lacks a
+        feature."""
         if refusal := self.shards.first.membership.refusal:
             raise ConfigError(refusal)
+        if feature:
+            self.shards.placement.check(feature)
 
     # -- opening and closing -------------------------------------------------------------------------------------------
 

@@ -8,6 +8,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any, Generic, Literal, NamedTuple, TypeVar
 
 from zkrq.base import clock, saved
+from zkrq.base.checks import task_of, without_task
 from zkrq.base.codecs import codec_of_item
 from zkrq.base.errors import CodecError
 from zkrq.base.errors import split as split_reason
@@ -40,6 +41,7 @@ class Item(Generic[T]):
     of its group, greater for a later one; None unless the group keeps the order of its pushes.
     ``saved``: what handlers have saved of it, as ``Claim.saved``, and ``steps``: the values of the steps that are done,
     by name; each None if it cannot be decoded.  ``saved_bytes``: all of that as servers keep it, None: nothing.
+    ``task``: the name of the task that it was pushed for, None: none.
     """
 
     id: str
@@ -65,6 +67,7 @@ class Item(Generic[T]):
     saved: Any = None
     steps: Mapping[str, Any] = field(default_factory=dict[str, Any])
     saved_bytes: bytes | None = None
+    task: str | None = None
 
 
 EndState = Literal["done", "dead", "cancelled", "expired"]
@@ -166,12 +169,13 @@ def _item(
         traceback=traceback,
         died_at=clock.after(left) if state == "dead" else None,
         expires_in=(record.expires_us + since) / 1_000_000 if record.expires_us and state != "dead" else None,
-        headers=headers,
+        headers=without_task(headers),
         group=record.group or None,
         order=record.order or None,
         saved=None if known.state is None else _decoded(known.state, saved_codec),
         steps={name: _decoded(value, saved_codec) for name, value in known.steps.items()},
         saved_bytes=saved_bytes,
+        task=task_of(headers),
     )
 
 

@@ -69,6 +69,7 @@ class Queue(Administration[T]):
         ttl: Duration | None = None,
         headers: Headers | None = None,
         group: str | None = None,
+        task: str | None = None,
         **unknown: Unpack[NoOptions],
     ) -> Receipt:
         """Put one item into the queue.  When this returns, every in-sync server holds it.
@@ -88,7 +89,8 @@ class Queue(Administration[T]):
         already removed; 600 seconds after its removal, the id can be used for a new item.  ``headers``: short texts
         beside the item, by name, for ``claim.headers``; None: none.  ``group``: the group of the item (a tenant, a
         user, a job), any text of 1 to 200 bytes.  Groups take turns, however many items each has; None: no group, but
-        see ``Groups``.
+        see ``Groups``.  ``task``: the name of the handler that the item is for, 1 to 100 letters, digits and
+        ``_ . : -``, for workers that have several for one queue (``Worker.add``); None: no task.
 
         Raises ``OutcomeUnknown`` if the time ran out in the middle: the item may have been pushed, so push again with
         the same id.  The same holds if this call is cancelled.  ``QueueFull``, ``NotEnoughReplicas`` and
@@ -117,6 +119,7 @@ class Queue(Administration[T]):
                 ttl=ttl,
                 headers=headers,
                 group=group,
+                task=task,
             )
             call, pushed = self._pusher.begin(item, id, options)
             try:
@@ -142,6 +145,7 @@ class Queue(Administration[T]):
         ttl: Duration | None = None,
         headers: Headers | None = None,
         group: str | None = None,
+        task: str | None = None,
         **unknown: Unpack[NoOptions],
     ) -> Receipts:
         """Put many items into the queue, in order; return one receipt each.
@@ -166,7 +170,9 @@ class Queue(Administration[T]):
         await self._parts.declared()
 
         def push(headers: Headers | None) -> Awaitable[Receipts]:
-            options = read_options(delay=delay, at=at, priority=priority, ttl=ttl, headers=headers, group=group)
+            options = read_options(
+                delay=delay, at=at, priority=priority, ttl=ttl, headers=headers, group=group, task=task
+            )
             return self._pusher.push_many(items, options)
 
         if self._observers.pushes:

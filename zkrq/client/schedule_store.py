@@ -11,13 +11,15 @@ from typing import TYPE_CHECKING
 from zkrq.base.errors import ConfigError, Unavailable
 from zkrq.base.events import ScheduleChanged, shorten
 from zkrq.base.tasks import Rounds
-from zkrq.client.timetable import StoredSchedule, Timetable
+from zkrq.client.timetable import Key, StoredSchedule, Timetable
 from zkrq.client.timetable_form import decode, encode
+from zkrq.protocol.levels import Feature
 
 if TYPE_CHECKING:
     from zkrq.base.events import Events
     from zkrq.base.tasks import Tasks
     from zkrq.coordination.coordinator import Coordinator, Versioned
+    from zkrq.protocol.levels import AtLevel
 
 SCHEDULES = "schedules"
 """Name of the register that holds them."""
@@ -35,9 +37,15 @@ class ScheduleStore:
     """Read, change and follow the stored schedules.  Costs nothing until it is used."""
 
     def __init__(
-        self, coordinator: Coordinator, tasks: Tasks, events: Events, cluster: str, check_level: Callable[[], object]
+        self,
+        coordinator: Coordinator,
+        tasks: Tasks,
+        events: Events,
+        cluster: str,
+        check_level: Callable[[AtLevel | None], object],
     ) -> None:
-        """``check_level``: raises ``ConfigError`` in a client that does not speak the active level."""
+        """``check_level``: raises ``ConfigError`` in a client that does not speak the active level, and if that lacks a
+        feature."""
         self.known = Timetable()
         """The schedules as this process read them last."""
         self.begun = 0
@@ -65,7 +73,7 @@ class ScheduleStore:
         Raises what ``change`` does, and ``Unavailable``: they may have been changed, and each call may be repeated.
         ``change`` may see what it has written itself, if the answer was lost and another client wrote after it.
         """
-        self._check_level()
+        self._check_level(None)
         async with self._lock:
             for _ in range(TRIES):
                 found = await self._coordinator.read(SCHEDULES)
@@ -74,6 +82,8 @@ class ScheduleStore:
                 after = change(before)
                 if after is before:
                     return before, before
+                if _task_names(after) - _task_names(before):  # 0.2.0 would push the items without their task
+                    self._check_level(Feature.TASKS)
                 data = encode(after, secrets.token_hex(8))
                 if (written := await self._coordinator.swap(SCHEDULES, data, found.version)) is not None:
                     self._take(written)
@@ -132,3 +142,8 @@ class ScheduleStore:
             named = shorten([f"{each!r:.80}" for each in table.unreadable])
             text = "stored schedules that cannot be read are not run: %s; add them again, or remove them"
             _log.error(text, named, extra={"cluster": self._cluster})
+
+
+def _task_names(table: Timetable) -> set[tuple[Key, str]]:
+    """Return the schedules that push for a task, each with its name."""
+    return {(key, entry.options["task"]) for key, entry in table.entries.items() if "task" in entry.options}

@@ -17,7 +17,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Generic, ParamSpec, Self, TypeVar, cast, overload
 
 from zkrq.base import clock
-from zkrq.base.checks import Duration, Headers, check_duration, check_lease, check_text
+from zkrq.base.checks import Duration, Headers, check_duration, check_lease, check_text, task_of, without_task
 from zkrq.base.codecs import Codec, codec_of_item
 from zkrq.base.errors import CodecError, ZkrqError, add_note, message_of
 from zkrq.base.loop import running_loop
@@ -76,7 +76,12 @@ class Claim(Generic[T]):
     @property
     def headers(self) -> Headers:
         """Texts that were pushed with the item, by name."""
-        return self._headers or {}
+        return without_task(self._headers) if self._headers else {}
+
+    @property
+    def task(self) -> str | None:
+        """Name of the task that the item was pushed for, or None."""
+        return task_of(self._headers) if self._headers else None
 
     @property
     def owner(self) -> str:
@@ -383,6 +388,11 @@ class UndecodedClaim(Claim[T]):
 
 lease_of = cast("Callable[[Claim[Any]], Lease]", attrgetter("_lease"))
 """Return the lease of a claim, for internal use.  Implemented in C, so a call per item costs almost nothing."""
+
+
+def stored_headers_of(claim: Claim[Any]) -> Headers | None:
+    """Return the headers as they are stored, with that of the task; None: there are none."""
+    return claim._headers  # pyright: ignore[reportPrivateUsage]
 
 
 async def ack_keeping(claim: Claim[Any], result: bytes, ttl_ms: int) -> None:

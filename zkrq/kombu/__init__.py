@@ -26,6 +26,7 @@ from functools import partial
 from queue import Empty
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from zkrq.base.checks import as_task
 from zkrq.base.errors import Closed, ConfigError, NotEnoughReplicas, Receipt, Unavailable, WrongLoop, ZkrqError
 from zkrq.base.version import __version__
 from zkrq.client.queue import Queue, parts_of
@@ -72,6 +73,7 @@ HEADERS = Labels(
         "at": f"{_CELERYS}: eta",
         "priority": f"{_CELERYS}: priority",
         "ttl": f"{_CELERYS}: expires",
+        "task": "it is the name of the task",
     },
     prefix="zkrq_",
 )
@@ -345,6 +347,7 @@ class Channel(virtual.Channel):
             options = HEADERS.but(options, "key")
         if id:
             options["headers"] = {**options.get("headers", {}), TASK_ID: str(id)}
+        options["task"] = as_task(headers.get("task"))
         options |= {"at": at, "ttl": ttl, "priority": self._get_message_priority(message)}
         receipt: Receipt = self._client.call(queue, partial(Queue[Message].push, item=message, **options))
         if receipt.duplicate:

@@ -42,6 +42,7 @@ OF_ITEM = (
     Field("headers", Texts(), "Texts that were pushed with the item, by name."),
     Field("key", Text(), "Unique while the item is queued or claimed.", nullable=True),
     Field("group", Text(), "The group that the item was pushed into.", nullable=True),
+    Field("task", Text(), "The task that the item was pushed for.", nullable=True),
     Field("priority", Count(), "0 to 9, higher is delivered first."),
     Field("pushed_at", Moment(), "When the item was pushed, by the producer's clock."),
 )

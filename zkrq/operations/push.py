@@ -8,7 +8,18 @@ from datetime import datetime
 from typing import Any, TypedDict
 
 from zkrq.base import clock
-from zkrq.base.checks import MAX_GROUP, MAX_ID, Duration, Headers, check_duration, check_group, check_id, check_name
+from zkrq.base.checks import (
+    MAX_GROUP,
+    MAX_ID,
+    MAX_TASK,
+    Duration,
+    Headers,
+    check_duration,
+    check_group,
+    check_id,
+    check_name,
+    check_task,
+)
 from zkrq.base.errors import ConfigError
 from zkrq.base.flows import MEMBER_NAME_MAX
 from zkrq.base.ids import check_push_id
@@ -39,6 +50,7 @@ class RepeatedOptions(TypedDict, total=False):
     priority: int
     ttl: Duration | None
     headers: Headers | None
+    task: str | None
 
 
 class PushOptions(RepeatedOptions, total=False):
@@ -60,6 +72,7 @@ class ManyOptions(TypedDict, total=False):
     ttl: Duration | None
     headers: Headers | None
     group: str | None
+    task: str | None
 
 
 class MemberOptions(PushOptions, total=False):
@@ -87,6 +100,8 @@ def wait_of(options: Mapping[str, Any]) -> float:
 KEY = Text(MAX_ID, checked=check_id)
 
 GROUP = Text(MAX_GROUP, checked=check_group)
+
+TASK = Text(MAX_TASK, checked=check_task)
 
 
 def _check_id(name: str, id: Any) -> str:
@@ -239,6 +254,13 @@ PUSH = Operation(
             "no limit",
         ),
         Parameter("headers", Texts(), "Short texts beside the item, by name: 4,096 bytes in all."),
+        Parameter(
+            "task",
+            TASK,
+            "The name of the handler that the item is for, in workers that have several for one queue: at most "
+            f"{MAX_TASK} letters, digits, underscores, dots, colons and dashes.",
+            "none",
+        ),
     ),
     RULES,
     RECEIPT,

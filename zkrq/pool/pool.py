@@ -33,7 +33,7 @@ from zkrq.base.errors import (
     ZkrqError,
 )
 from zkrq.base.pauses import doubled
-from zkrq.consuming.claims import Claim, lease_of
+from zkrq.consuming.claims import Claim, lease_of, stored_headers_of
 from zkrq.consuming.lease import EncodedResult
 from zkrq.pool import records
 from zkrq.pool import states as life
@@ -442,7 +442,7 @@ class Pool:
             request=grant.request,
             packed=grant.packed,
             seconds=lease.deadline_at - loop.time(),
-            headers=dict(claim.headers) or None,
+            headers=dict(stored_headers_of(claim) or {}) or None,
             saved=grant.saved_at(lease.position),
             unsaved=why_unsaved(lease),
         )

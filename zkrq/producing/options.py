@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import TYPE_CHECKING, NamedTuple, Unpack, cast
 
+from zkrq.base.checks import TASK_HEADER
 from zkrq.base.errors import ContradictsOrder
 from zkrq.operations.push import PUSH, PUSH_MEMBER, MemberOptions, PushOptions, wait_of
 from zkrq.protocol.calls import OfKey
@@ -22,7 +23,8 @@ class Options(NamedTuple):
     """Options of a push, checked, in the units of the wire; ``ttl_ms`` 0: no limit.  ``of_key``: what it does about
     other items with its key; ``ordered``: into a group that keeps the order.  ``flow``: as records name it, the flow of
     which the item is a member, or for whose end it is held, when that ``opens`` it; empty: none.
-    ``at_latest_ms`` 0: no end.  ``after``: for which members of its flow a member waits (``flow_names.named``)."""
+    ``at_latest_ms`` 0: no end.  ``after``: for which members of its flow a member waits (``flow_names.named``).
+    ``task``: empty: none."""
 
     priority: int = 0
     delay_ms: int = 0
@@ -36,6 +38,7 @@ class Options(NamedTuple):
     opens: Opens | None = None
     at_latest_ms: int = 0
     after: tuple[str, ...] = ()
+    task: str = ""
 
     @property
     def is_plain(self) -> bool:
@@ -46,6 +49,11 @@ class Options(NamedTuple):
     def is_held(self) -> bool:
         """Whether the item waits for something that others decide."""
         return self.opens is not None or bool(self.after)
+
+    @property
+    def stored_headers(self) -> Headers:
+        """The headers as they are stored: with the task, if there is one."""
+        return {**self.headers, TASK_HEADER: self.task} if self.task else self.headers
 
     @property
     def fields(self) -> Mapping[str, bytes]:
@@ -99,6 +107,7 @@ def read_options(**given: Unpack[PushOptions]) -> Options:
         values.get("group"),
         OfKey(values.get("replace", False), round(values.get("key_window", 0.0) * 1000)),
         at_latest_ms=math.ceil(values.get("at_latest", 0.0) * 1000),
+        task=values.get("task", ""),
     )
 
 

@@ -115,10 +115,8 @@ class Pusher(Generic[T]):
         """
         if self._groups is not None:
             options = options.among(self._groups)
-        if encoded is None:
-            payload = self._encode(item, options.headers, id)
-        else:
-            payload = with_headers(encoded, options.headers, saved)
+        headers = options.stored_headers if options.task else options.headers
+        payload = self._encode(item, headers, id) if encoded is None else with_headers(encoded, headers, saved)
         if id is None:
             call = Push("", 0, payload, options)
         else:
@@ -206,7 +204,8 @@ class Pusher(Generic[T]):
         """Push many items, in order; see ``Queue.push_many``."""
         if self._groups is not None:
             options = options.among(self._groups)
-        payloads: Iterable[bytes] = (self._encode(item, options.headers) for item in items)
+        headers = options.stored_headers
+        payloads: Iterable[bytes] = (self._encode(item, headers) for item in items)
         if isinstance(items, Sequence):
             payloads = list(payloads)  # finds a bad item before the first one is written
         receipts = PackedReceipts()

@@ -68,6 +68,11 @@ class Claim(Generic[T]):
         return self._claim.headers
 
     @property
+    def task(self) -> str | None:
+        """Name of the task that the item was pushed for, or None."""
+        return self._claim.task
+
+    @property
     def owner(self) -> str:
         """Owner id under which this process claims."""
         return self._claim.owner
