@@ -90,7 +90,7 @@ if TYPE_CHECKING:
     from zkrq.client.groups import Group, LargestGroups
     from zkrq.client.health import Health, ServerHealth
     from zkrq.client.inspection import Sizes, Statistics
-    from zkrq.client.items import EndedItem, FoundPage, Item, ItemState
+    from zkrq.client.items import EndedItem, Failure, FoundPage, Item, ItemState
     from zkrq.client.moments import moment_id, next_moments
     from zkrq.client.queue import Queue
     from zkrq.client.quieting import Quieted
@@ -152,6 +152,7 @@ __all__ = [
     "EndedItem",
     "Ending",
     "Event",
+    "Failure",
     "Flow",
     "FlowClosed",
     "FlowEnded",
@@ -289,6 +290,7 @@ if not TYPE_CHECKING:
         "Deliveries": "consuming.deliveries",
         "Duration": "base.checks",
         "EndedItem": "client.items",
+        "Failure": "client.items",
         "Ending": "working.outcomes",
         "Event": "base.events",
         "Flow": "consuming.flow",

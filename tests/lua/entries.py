@@ -153,13 +153,15 @@ class Settlement(NamedTuple):
     token: str
     verb: str
     ms: int = 0
-    text: str = ""
+    text: str | bytes = ""
     positions: Sequence[int] = (0,)
 
     @property
     def call(self) -> calls.Settlement:
         version = pack(Bundle(Version(self.epoch, self.n), "C"))[VERSION_BYTES]
         how = self.verb if self.verb == "ack" else f"{self.verb} {self.ms} {self.text}"
+        if isinstance(self.text, bytes):
+            how = f"{self.verb} {self.ms} ".encode() + self.text
         if self.verb == "result":  # an ack that leaves one
             how = f"ack {self.ms} {self.text}"
         return self.id, calls.runs(self.positions), version, self.token, how
@@ -190,9 +192,9 @@ class Decided(NamedTuple):
     @property
     def note(self) -> str:
         """Of an item alone."""
-        return calls.read_notes(self.notes).get(0, "")
+        return calls.read_notes(self.notes).get(0, b"").decode()
 
-    def settle(self, verb: str, ms: int = 0, text: str = "", positions: Sequence[int] = (0,)) -> Settlement:
+    def settle(self, verb: str, ms: int = 0, text: str | bytes = "", positions: Sequence[int] = (0,)) -> Settlement:
         """The call that settles these claims, which one request was given."""
         bundle = self.bundle
         token = bundle.item(positions[0]).token

@@ -202,7 +202,7 @@ def test_repeated_settlements_are_done(server: OneServer) -> None:
     again = server.settle(*first)
     assert again.outcomes == [1] * 4
     assert server.contents() == before
-    assert calls.read_notes(again.decided[BUNDLE].notes) == {1: "why", 3: "why"}
+    assert calls.read_notes(again.decided[BUNDLE].notes) == {1: b"why", 3: b"why"}
     assert server.claim("bob").ids == ids(2)
     assert server.settle(of(claimed, "release", 0, 1, 2)).lost == [[0, 2]]
 
@@ -358,7 +358,7 @@ def test_notes_travel_with_decisions_and_copies(server: OneServer, follower: One
     follower.enrol()
     follower.apply(copy.applied, payloads=True)
     assert follower.contents().notes == notes
-    assert calls.read_notes(server.affirm(BUNDLE)[BUNDLE].notes) == {0: "ünï", 2: "x" * 999}
+    assert calls.read_notes(server.affirm(BUNDLE)[BUNDLE].notes) == {0: "ünï".encode(), 2: b"x" * 999}
 
 
 def test_copy_is_what_the_bundle_is(server: OneServer, follower: OneServer) -> None:

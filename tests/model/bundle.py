@@ -347,7 +347,7 @@ def pack_notes(notes: Mapping[int, bytes], saved: Mapping[int, Text] = MappingPr
 
 def unpack_notes(packed: bytes) -> dict[int, bytes]:
     """The opposite."""
-    return {position: text.encode() for position, text in read_notes(packed).items()}
+    return dict(read_notes(packed))
 
 
 def unpack_saved(packed: bytes) -> dict[int, Text]:

@@ -14,6 +14,7 @@ from zkrq.base.errors import CodecError
 from zkrq.base.errors import split as split_reason
 from zkrq.base.saved import Saved
 from zkrq.protocol.calls import Copied, EndedRow, item_id, read_notes, read_saved
+from zkrq.protocol.failures import FailureNote, last_reason, read_failures
 from zkrq.protocol.payloads import split, split_saved
 from zkrq.protocol.records import NEVER_US, ItemRecord, State, unpack
 
@@ -24,6 +25,23 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 ItemState = Literal["ready", "scheduled", "claimed", "dead"]
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """One failed attempt on an item.
+
+    ``at``: when it failed, by the clock of the server that recorded it.  ``where``: how its consumer describes itself,
+    by default ``host:pid``.  ``took``: seconds since the claim began.  ``reason``: why it failed; ``traceback``: a
+    summary of the calls, innermost first.  Each is None if it is not known: no consumer reports that an item has been
+    delivered too often, or has outlived its ``ttl``, and 0.2.0 kept the reason alone.
+    """
+
+    at: datetime | None
+    where: str | None
+    took: float | None
+    reason: str | None
+    traceback: str | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +60,7 @@ class Item(Generic[T]):
     ``saved``: what handlers have saved of it, as ``Claim.saved``, and ``steps``: the values of the steps that are done,
     by name; each None if it cannot be decoded.  ``saved_bytes``: all of that as servers keep it, None: nothing.
     ``task``: the name of the task that it was pushed for, None: none.
+    ``last_failures``: its last five failures, the latest first, also of before it was redriven.
     """
 
     id: str
@@ -68,6 +87,7 @@ class Item(Generic[T]):
     steps: Mapping[str, Any] = field(default_factory=dict[str, Any])
     saved_bytes: bytes | None = None
     task: str | None = None
+    last_failures: Sequence[Failure] = ()
 
 
 EndState = Literal["done", "dead", "cancelled", "expired"]
@@ -138,12 +158,12 @@ def items_of(copied: Copied, codecs: Codecs[T], positions: Sequence[int] | None 
         if payload is not None and record.state is not State.GONE:
             id = copied.id.decode() if bundle.is_alone else item_id(copied.id.decode(), position)
             claimed_us = bundle.claimed_us(position) if record.state is State.CLAIMED else None
-            item = _item(id, record, notes.get(position, ""), states.get(position), since, payload, codecs)
+            item = _item(id, record, notes.get(position, b""), states.get(position), since, payload, codecs)
             yield item if claimed_us is None else replace(item, held_for=max(0.0, -(claimed_us + since) / 1_000_000))
 
 
 def _item(
-    id: str, record: ItemRecord, note: str, state_bytes: bytes | None, since: float, payload: bytes, codecs: Codecs[T]
+    id: str, record: ItemRecord, note: bytes, state_bytes: bytes | None, since: float, payload: bytes, codecs: Codecs[T]
 ) -> Item[T]:
     content, headers, begun = _split(payload)
     saved_bytes = begun if state_bytes is None else state_bytes
@@ -152,7 +172,8 @@ def _item(
     moment_us = record.deadline_us if record.state is State.CLAIMED else record.due_us
     left = (moment_us + since) / 1_000_000
     state = _state(record, left)
-    reason, traceback = split_reason(note)
+    failures = tuple(map(_failure, read_failures(note)))
+    last = failures[0] if failures else _NO_FAILURE
     return Item(
         id=id,
         item=_decoded(content, codec_of_item(codecs.items, id)),
@@ -164,9 +185,9 @@ def _item(
         pushed_at=clock.at_ms(record.pushed_at_ms),
         seconds_left=left if state in ("scheduled", "claimed") else None,
         owner=record.token.rpartition("/")[0] or None if record.state is State.CLAIMED else None,
-        reason=reason,
+        reason=last.reason,
         key=record.key or None,
-        traceback=traceback,
+        traceback=last.traceback,
         died_at=clock.after(left) if state == "dead" else None,
         expires_in=(record.expires_us + since) / 1_000_000 if record.expires_us and state != "dead" else None,
         headers=without_task(headers),
@@ -176,7 +197,17 @@ def _item(
         steps={name: _decoded(value, saved_codec) for name, value in known.steps.items()},
         saved_bytes=saved_bytes,
         task=task_of(headers),
+        last_failures=failures,
     )
+
+
+_NO_FAILURE = Failure(None, None, None, None, None)
+
+
+def _failure(note: FailureNote) -> Failure:
+    at = None if note.at_us is None else clock.at_ms(note.at_us / 1000)
+    took = None if note.took_ms is None else note.took_ms / 1000
+    return Failure(at, note.where or None, took, *split_reason(note.reason))
 
 
 def _split(payload: bytes) -> tuple[bytes, Mapping[str, str], bytes | None]:
@@ -214,7 +245,7 @@ def _state(record: ItemRecord, left: float) -> ItemState:
 
 def ended_item(row: EndedRow) -> EndedItem:
     """Describe an item that has ended, as a server has just told it."""
-    took_us, (reason, _) = int(row.took_us), split_reason(row.text.decode(errors="replace"))
+    took_us, (reason, _) = int(row.took_us), split_reason(last_reason(row.text))
     return EndedItem(
         row.id.decode(errors="replace"),
         _ENDS[row.state],

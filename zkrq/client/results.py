@@ -16,6 +16,7 @@ from zkrq.client.awaiting import Awaiting
 from zkrq.client.queue import Queue, parts_of
 from zkrq.client.reports import read_progress
 from zkrq.protocol.calls import Told
+from zkrq.protocol.failures import last_reason
 
 if TYPE_CHECKING:
     from zkrq.base.limits import Results
@@ -168,7 +169,7 @@ class ResultQueue(Queue[T], Generic[T, R]):
                 value = kept.decode(told.text) if kept else cast("R | None", told.text or None)
                 return Result(id, state, value, has_value=True)
             case ResultState.DEAD:
-                reason, traceback = split(told.text.decode(errors="replace"))
+                reason, traceback = split(last_reason(told.text))
                 return Result(id, state, reason=reason, traceback=traceback)
             case ResultState.CLAIMED:
                 return Result(id, state, owner=told.text.decode(errors="replace"))

@@ -20,7 +20,7 @@ class Identity:
 
     def __init__(self, coordinator: Coordinator, description: str) -> None:
         self._coordinator = coordinator
-        self._description = description
+        self.description = description
         self._enrolling = asyncio.Lock()
         self._ended: list[str] = []
         self._incarnation = 1
@@ -48,7 +48,7 @@ class Identity:
         # nobody claims under, and that looks like a consumer.
         async with self._enrolling:
             if self.owner is None:
-                owner = await self._coordinator.enrol(self._description, self._incarnation)
+                owner = await self._coordinator.enrol(self.description, self._incarnation)
                 session = self._coordinator.session
                 if owner_id(session.id, self._incarnation) == owner and session.state is not SessionState.LOST:
                     self.owner = owner

@@ -54,6 +54,10 @@ class Verb(enum.StrEnum):
     SAVE = "save"
 
 
+FAILURES = (Verb.NACK, Verb.BURY)
+"""Verbs by which a failure is reported."""
+
+
 class Lost:
     """Tell whether a claim is lost: false while it holds.  ``await claim.lost`` waits for the loss."""
 

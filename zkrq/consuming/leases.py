@@ -23,10 +23,11 @@ from zkrq.base.retry import Again, Retry
 from zkrq.consuming.core.lease import EXTENDED, HOLDING, LeaseState
 from zkrq.consuming.core.pace import CLAIM_MAX
 from zkrq.consuming.flow import Flow
-from zkrq.consuming.lease import EXTENSION_REFUSED, LETS_GO_ON, SNOOZES, Grant, Lease, Refused, Verb
+from zkrq.consuming.lease import EXTENSION_REFUSED, FAILURES, LETS_GO_ON, SNOOZES, Grant, Lease, Refused, Verb
 from zkrq.consuming.reporting import Reporter
 from zkrq.protocol.calls import Settle, Settlement, SettleReply, Turn, TurnReply, runs
-from zkrq.protocol.levels import Feature
+from zkrq.protocol.failures import place_of, sent
+from zkrq.protocol.levels import Feature, missing
 from zkrq.protocol.records import VERSION_BYTES, ItemRecord, unpack, was_put_back
 from zkrq.replication.batching import MAX_BATCH, MAX_BATCH_BYTES, Batcher
 
@@ -80,6 +81,7 @@ class Leases:
         self._flows = context.flows
         self._events = context.events
         self.own_loop = context.own_loop
+        self._where = place_of(context.identity.description)
         self.is_certain = context.identity.is_certain
         """Whether the session is certainly alive.  If not, other clients may have fenced this process."""
         self._leases: list[Lease] = []
@@ -210,10 +212,13 @@ class Leases:
             raise self.own_loop.elsewhere()
         if text:  # a surrogate, e.g. from an exception about a file name, cannot be sent
             text = text[:REASON_MAX].encode(errors="replace").decode()
+        how: How
         if verb is Verb.ACK:
             # A time that is given holds whatever this process has declared; see ack_keeping.
             ttl_ms = ms or (self._results.ttl_ms if self._results else 0)
             how = _ack_of(lease, ttl_ms) if ttl_ms else _ACK
+        elif verb in FAILURES and missing(Feature.FAILURES, self._replicas.level) is None:
+            how = b"%b %d %b" % (self._in_words_of_servers(verb, ms).encode(), ms, sent(self._where, text))
         else:
             how = f"{self._in_words_of_servers(verb, ms)} {ms} {text}"
         parts = ((lease.grant, (lease.position,)),)
@@ -578,7 +583,7 @@ _NONE: Refused = {}
 
 
 How: TypeAlias = str | bytes
-"""A verb, and what belongs to it; see ``calls.Settlement``.  Bytes: an ack with a result, or a save."""
+"""A verb, and what belongs to it; see ``calls.Settlement``.  Bytes: an ack with a result, a save, or a failure."""
 
 _Settling: TypeAlias = "tuple[Sequence[tuple[Grant, Sequence[int]]], How | tuple[How, ...], int, int]"
 """The settling of one claim, or the acks of many: what the claims of each bundle have in common with their positions,

@@ -39,6 +39,18 @@ WORK_PROGRESS = Record(
     ),
 )
 
+FAILURE = Record(
+    "Failure",
+    "One failed attempt on an item.",
+    (
+        Field("at", Moment(), "When it failed, by the clock of a server; null: not known.", nullable=True),
+        Field("where", Text(), "How its consumer describes itself; null: not known.", nullable=True),
+        Field("took", Seconds(), "Since the claim began; null: not known.", nullable=True),
+        Field("reason", Text(), "Why it failed.", nullable=True),
+        Field("traceback", Text(), "A summary of the calls, innermost first.", nullable=True),
+    ),
+)
+
 ITEM = Record(
     "StoredItem",
     "An item as it was when it was read.",
@@ -74,6 +86,7 @@ ITEM = Record(
             "Values of its steps that are done, by their names; each null if it cannot be read.",
             source=lambda item: {name: shown(value) for name, value in item.steps.items()},
         ),
+        Field("last_failures", Many(FAILURE), "Its last five failures, the latest first."),
     ),
 )
 

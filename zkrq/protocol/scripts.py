@@ -51,6 +51,7 @@ PARTS = (
     "record",
     "entries",
     "bundle",
+    "failures",
     "lead",
     "limits",
     "lease",

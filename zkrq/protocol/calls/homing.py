@@ -71,8 +71,8 @@ class Adopted(NamedTuple):
         )
         bundle_id = copied.id.decode()
         id = bundle_id if bundle.is_alone else item_id(bundle_id, position)
-        reason, saved = read_notes(copied.notes).get(position), read_saved(copied.notes).get(position)
-        return cls(id, pack(record), join([payload]), pack_notes(reason, saved))
+        failures, saved = read_notes(copied.notes).get(position), read_saved(copied.notes).get(position)
+        return cls(id, pack(record), join([payload]), pack_notes(failures, saved))
 
     @property
     def put(self) -> Put:

@@ -7,6 +7,7 @@ import struct
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
+from zkrq.protocol.failures import last_reason
 from zkrq.protocol.payloads import join, payload_at, split
 from zkrq.protocol.records import (
     FIRST,
@@ -163,9 +164,10 @@ class Copies(NamedTuple):
     beyond: Sequence[bytes]
 
 
-def read_notes(notes: bytes) -> dict[int, str]:
-    """Read why items failed last, by position; of what is damaged, as far as it can be read."""
-    return {at: text.decode(errors="replace") for at, text in _texts(notes) if at < _SAVED}
+def read_notes(notes: bytes) -> dict[int, bytes]:
+    """Read what is kept of the failures of items (``protocol/failures.py``), or their results, by position; of what is
+    damaged, as far as it can be read."""
+    return {at: text for at, text in _texts(notes) if at < _SAVED}
 
 
 def read_saved(notes: bytes) -> dict[int, bytes]:
@@ -173,9 +175,9 @@ def read_saved(notes: bytes) -> dict[int, bytes]:
     return {at - _SAVED: text[_SAVED_VERSION.size :] for at, text in _texts(notes) if at >= _SAVED}
 
 
-def pack_notes(reason: str | None, saved: bytes | None) -> bytes:
-    """Return the notes of an item alone: why it failed last, and its saved state, of no version; None: without."""
-    texts = {} if reason is None else {1: reason.encode()}
+def pack_notes(failures: bytes | None, saved: bytes | None) -> bytes:
+    """Return the notes of an item alone: its failures, and its saved state, of no version; None: without."""
+    texts = {} if failures is None else {1: failures}
     if saved is not None:
         texts[1 + _SAVED] = _SAVED_VERSION.pack(0, 0) + saved
     return b"".join([_NOTE.pack(at, len(text)) + text for at, text in texts.items()])
@@ -207,8 +209,8 @@ def given_up(records: Iterable[tuple[bytes, bytes, bytes]]) -> list[str]:
             bundle, alone = id.decode(), is_alone(record)
             ids += [
                 bundle if alone else item_id(bundle, position)
-                for position, reason in read_notes(notes).items()
-                if _GIVEN_UP.fullmatch(reason)
+                for position, text in read_notes(notes).items()
+                if _GIVEN_UP.fullmatch(last_reason(text))
             ]
     return ids
 

@@ -371,24 +371,6 @@ local function tell_as_is(r)
   if r.epoch < epoch then touch(r) else r.told = true end
 end
 
--- Keep the reason of a failure, beside the record, and send it with that.
-local function note(r, position, text)
-  r.notes = r.notes or {}
-  r.notes[#r.notes + 1] = {position, text}
-end
-
--- row: of the request that does it; 0: none, nil: as it was.  more: failures that are counted for it, nil: none, because
--- no holder reported one.
-local function bury(r, from, to, reason, row, more)
-  touch(r)
-  for position = from, to do
-    local _, failures = own_of(r, position)
-    set_own(r, position, now_us, failures + (more or 0))
-    if reason ~= '' then note(r, position, reason) end
-  end
-  set(r, from, to, DEAD, row)
-end
-
 -- Remove the items of a run.
 local function remove(r, from, to, row, state)
   touch(r)

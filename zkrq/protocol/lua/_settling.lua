@@ -1,18 +1,17 @@
 -- purpose: settle claimed items: what settle.lua does to the rows of its call, and turn.lua before it claims.
 local settle_rows
 do
-  local REASON_MAX = 1000 -- bytes kept of a reason
-
   local function queue_again(r, position, moment, failures)
     set_own(r, position, moment, failures)
     set(r, position, position, REQUEUED)
   end
 
-  local function fail(r, from, to, ms, text)
+  local function fail(r, from, to, row, ms, text)
+    local took_us = now_us - began_at(r, row)
     for position = from, to do
+      failing.add(r, position, text, took_us)
       local _, failures = own_of(r, position)
       queue_again(r, position, now_us + ms * 1000, failures + 1)
-      if text ~= '' then note(r, position, text) end
     end
   end
 
@@ -53,13 +52,13 @@ do
       remove(r, from, to)
       if ms then results.keep(r, from, to, ms, text) end
     end},
-    nack = {became = '[QR]', settle = function(r, from, to, _, ms, text)
-      fail(r, from, to, ms, text)
+    nack = {became = '[QR]', settle = function(r, from, to, row, ms, text)
+      fail(r, from, to, row, ms, text)
       if places.is_ordered(r) then r.order = math.abs(r.order) end
     end},
     -- The same, but the item does not hold its group while it waits (_groups.lua).
-    pass = {became = '[QR]', settle = function(r, from, to, _, ms, text)
-      fail(r, from, to, ms, text)
+    pass = {became = '[QR]', settle = function(r, from, to, row, ms, text)
+      fail(r, from, to, row, ms, text)
       if places.is_ordered(r) then r.order = -math.abs(r.order) end
     end},
     release = {became = '[QR]', settle = function(r, from, to)
@@ -75,7 +74,7 @@ do
       end
       if places.is_ordered(r) then r.order = math.abs(r.order) end
     end},
-    bury = {became = 'D', settle = function(r, from, to, _, _, text) bury(r, from, to, text, nil, 1) end},
+    bury = {became = 'D', settle = function(r, from, to, row, _, text) bury(r, from, to, text, nil, row) end},
     extend = {became = 'C', settle = extend},
     save = {became = 'C', settle = save, is_late = is_late},
   }
@@ -132,8 +131,7 @@ do
         if not r or to > r.size then
           for position = from, to do lost[#lost + 1] = string.char(position - 1) end
         else
-          text = (name == 'ack' or name == 'save') and text or string.sub(text or '', 1, REASON_MAX)
-          lost[#lost + 1] = settle(r, from, to, token, verb, tonumber(ms), text, next_token)
+          lost[#lost + 1] = settle(r, from, to, token, verb, tonumber(ms), text or '', next_token)
         end
       end
       outcomes[i] = table.concat(lost)

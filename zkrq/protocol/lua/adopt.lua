@@ -26,7 +26,7 @@ local function operation(queue, put_window_ms, as_of_ms)
     set_own(r, position, due_us + places.NEVER_US, failures)
     count_attempts(r, position, position, attempts - attempts_at(r, position))
     set(r, position, position, REQUEUED, 0)
-    if text then note(r, position, text) end
+    if text then note(r, position, failing.restamp(r, text)) end
     if saved or r.fields ~= '' then tails.set_save(r, position, saved and 0) end
     if saved then beside.save(r, position, saved) end
   end

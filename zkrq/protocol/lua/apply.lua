@@ -53,7 +53,11 @@ local function complete_notes(r, held, texts)
   end
   for _, noted in ipairs(r.notes or {}) do
     local position, text = noted[1], noted[2]
-    if position <= held.size and string.byte(r.states, position) == string.byte(held.states, position) then
+    local state, held_state = string.byte(r.states, position), string.byte(held.states, position)
+    local lives = state ~= GONE and held_state and held_state ~= GONE
+    if lives and r.pushed_at == held.pushed_at and failing.is_later(held, position, text) then
+      redis.call('HSET', notes, entry_of(held, position), text)
+    elseif state == held_state then
       local row = string.byte(r.named, position) - NONE
       results.complete(held, position, row > 0 and token_at(r, row) or '', text)
     end
