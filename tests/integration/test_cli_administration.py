@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import re
+import socket
 
 import anyio
 import anyio.to_thread
@@ -356,6 +358,11 @@ async def test_dead_letters(shell: Shell, servers: local.Servers) -> None:
             await claim.bury("no such address")
     letters = await shell.value("dead", "list", "jobs")
     assert [(each["item"], each["reason"]) for each in letters] == [(n, "no such address") for n in (1, 2, 3)]
+    (failure,) = letters[0]["last_failures"]
+    assert (failure["reason"], failure["where"]) == ("no such address", f"{socket.gethostname()}:{os.getpid()}")
+    _, out, _ = await shell.run("get", "jobs", letters[0]["id"])
+    where = re.escape(failure["where"])
+    assert re.search(rf"\n  failed [\d-]+ [\d:]+ UTC on {where} after [\d.]+ s: no such address\n", out)
     assert await shell.value("dead", "redrive", "jobs", letters[0]["id"]) == [{"redriven": 1}]
     assert (await shell.run("dead", "discard", "jobs"))[0] == 2
     assert await shell.value("dead", "discard", "jobs", "--yes") == [{"removed": 2}]

@@ -97,7 +97,8 @@ async def test_an_item_tells_all_that_is_known(stage: Stage) -> None:
     await claim.nack(reason="no answer", delay=3600)
     text = await page(stage, "/queues/told/item?id=a%2Fb%3Fc")
     saved = "given to each further delivery; steps done: <charge>."
-    for told in ("scheduled in told", "The last failure: no answer", "1 of these failed", "Saved: 33 bytes", saved):
+    assert re.search(r"The last failure: no answer [\d:]+ UTC on worker <1> after [\d.]+ s ", text)
+    for told in ("scheduled in told", "1 of these failed", "Saved: 33 bytes", saved):
         assert told in text
     await page(stage, "/queues/told/item?id=unheard-of", 404)
     await page(stage, "/queues/told/item?id=%20", 404)

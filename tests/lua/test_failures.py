@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from typing import cast
 
 import pytest
 
 from tests.lua.copying import copy
 from tests.lua.entries import BUNDLE, Applied, Claimed, Decided, Put
+from tests.lua.homing import admit, adopt, items_of
 from tests.lua.one_server import OneServer, put_and_claim, wait_ms
-from tests.lua.test_coming_home import admit, adopt, items_of
 from zkrq.protocol import calls
 from zkrq.protocol.failures import EARLIER_MAX, KEPT, WHERE_MAX, FailureNote, place_of, read_failures, sent
 
@@ -225,8 +226,8 @@ HOSTILE = {
 def test_what_is_stored_is_read_safely(server: OneServer, what: str) -> None:
     server.put(Put("a"))
     fail_often(server, 1)
-    (key,) = (name for name in server.command("KEYS", "*") if name.endswith(b"notes"))  # type: ignore[union-attr]
-    (field,) = server.command("HKEYS", key)  # type: ignore[misc]
+    (key,) = (name for name in cast("list[bytes]", server.command("KEYS", "*")) if name.endswith(b"notes"))
+    (field,) = cast("list[bytes]", server.command("HKEYS", key))
     server.command("HSET", key, field, HOSTILE[what])
     assert len(kept(server)) <= KEPT
     fail(server, claim(server), "of now")

@@ -10,7 +10,7 @@ from zkrq.client.consumers import Consumer
 from zkrq.client.groups import Group, LargestGroups
 from zkrq.client.health import Health, ServerHealth
 from zkrq.client.inspection import Sizes, Statistics
-from zkrq.client.items import EndedItem, Item
+from zkrq.client.items import EndedItem, Failure, Item
 from zkrq.client.shards import ShardStatus
 from zkrq.protocol.view import Life, ServerId, View
 from zkrq.repair.progress import Progress
@@ -73,6 +73,10 @@ HOSTILE: Item[bytes] = Item(
     died_at=NOON,
     expires_in=9.0,
     headers={"<i>": "<b>"},
+    last_failures=(
+        Failure(NOON, "<host>", 2.0, "<img src=x>", "<x>"),
+        Failure(None, None, None, None, None),
+    ),
 )
 
 

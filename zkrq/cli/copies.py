@@ -43,7 +43,7 @@ _PUSHED = (
     "saved",
     "task",
 )
-_TOLD = ("pushed_at", "order", "attempts", "failures", "reason", "died_at")
+_TOLD = ("pushed_at", "order", "attempts", "failures", "reason", "died_at", "last_failures")
 """What a line says of an item that its copy does not keep."""
 
 
@@ -63,6 +63,8 @@ def exported(item: Item[bytes]) -> dict[str, Any]:
         "due_at": due_at and due_at.isoformat(),
         "expires_at": expires_at and expires_at.isoformat(),
     }
+    if not any(failure.at for failure in item.last_failures):
+        del told["last_failures"]  # the reason says it all, and the line is one that former releases import
     del told["saved"]  # as the servers keep it; without any, the line is one that former releases import
     if item.saved_bytes is not None:
         told["saved"] = b64encode(item.saved_bytes).decode()

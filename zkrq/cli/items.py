@@ -21,7 +21,7 @@ from zkrq.operations.queues import GROUP_FIGURES, GROUPS
 if TYPE_CHECKING:
     from zkrq.base.progress import WorkProgress
     from zkrq.client.cluster import Cluster
-    from zkrq.client.items import EndedItem, Item
+    from zkrq.client.items import EndedItem, Failure, Item
     from zkrq.client.queue import Queue
 
 
@@ -41,6 +41,7 @@ async def _get(args: Namespace) -> Lines:
         names = await describe_owners(cluster, [item])
     line = item_line(item, names)
     more = [f"waits: {reason}" for reason in waits]
+    more += [_failed(each) for each in item.last_failures if each.at]
     if item.saved is not None:
         more.append(f"saved: {json.dumps(shown(item.saved))}")
     more += [f"step {name}: {json.dumps(shown(value))}" for name, value in item.steps.items()]
@@ -166,6 +167,13 @@ def item_line(item: Item[Any], names: Mapping[str, str] = _NO_NAMES) -> Line:
     content = {"item": item.item, "payload": item.payload.decode(errors="backslashreplace")}
     text = f"{item.id}  {item.state}{held}{_progress(item.progress)}  {shown}{why}"
     return Line(text, {**ITEM.tell(item), **content, "held_by": name or None})
+
+
+def _failed(failure: Failure) -> str:
+    at = f" {failure.at:%Y-%m-%d %H:%M:%S} UTC" if failure.at else ""
+    where = f" on {failure.where}" if failure.where else ""
+    took = "" if failure.took is None else f" after {failure.took:.1f} s"
+    return f"failed{at}{where}{took}: {failure.reason or 'no reason is known'}"
 
 
 def _progress(progress: WorkProgress | None) -> str:

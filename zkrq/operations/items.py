@@ -45,7 +45,7 @@ FAILURE = Record(
     (
         Field("at", Moment(), "When it failed, by the clock of a server; null: not known.", nullable=True),
         Field("where", Text(), "How its consumer describes itself; null: not known.", nullable=True),
-        Field("took", Seconds(), "Since the claim began; null: not known.", nullable=True),
+        Field("took", Seconds(), "Seconds since the claim began; null: not known.", nullable=True),
         Field("reason", Text(), "Why it failed.", nullable=True),
         Field("traceback", Text(), "A summary of the calls, innermost first.", nullable=True),
     ),

@@ -6,7 +6,7 @@ and ``queues`` (a set of the queues that had an item here, or a consumer).  Per 
 =============== ====== ===============================================================================
 records         hash   bundle -> shift (records.py) and packed record
 payloads        hash   bundle -> encoded items (payloads.py)
-notes           hash   item -> why it failed last; of a removed item its result
+notes           hash   item -> its last failures; of a removed item its result
 ready           zset   bundles, and items with a moment of their own, by priority and due time
 scheduled       zset   the same, due later by this server's clock
 members         zset   group, zero byte, rank, entry, by name: what is due in a group beside its first entry;

@@ -97,15 +97,15 @@ do
     return #held < HEAD_BYTES or not is_list(held) or newer(version_of(text), version_of(held))
   end
 
-  -- row: of the request that does it; 0: none, nil: as it was.  holder: row of the claim whose holder reports the failure, which
+  -- row: of the request that does it; 0: none, nil: as it was.  of_claim: row of the claim whose owner reports the failure, which
   -- counts; nil: none does.
-  function bury(r, from, to, reason, row, holder)
+  function bury(r, from, to, reason, row, of_claim)
     touch(r)
-    local took_us = holder and now_us - began_at(r, holder)
+    local took_us = of_claim and now_us - began_at(r, of_claim)
     for position = from, to do
       failing.add(r, position, reason, took_us)
       local _, failures = own_of(r, position)
-      set_own(r, position, now_us, failures + (holder and 1 or 0))
+      set_own(r, position, now_us, failures + (of_claim and 1 or 0))
     end
     set(r, from, to, DEAD, row)
   end
