@@ -110,17 +110,22 @@ async def test_the_home_of_a_queue_moves_when_its_shard_is_removed(own: Servers,
         assert (await cluster.queue(name).push("y", key="k")).duplicate
 
 
-async def test_a_new_shard_is_paused_where_the_others_are(own: Servers) -> None:
+@pytest.mark.parametrize("seconds", [None, 60])
+async def test_a_new_shard_is_paused_where_the_others_are(own: Servers, seconds: int | None) -> None:
     async with connect(own) as cluster:
         queue = cluster.queue("jobs")
         await queue.push("x")
-        await queue.pause()
+        await queue.pause(seconds=seconds)
         await cluster.add_shard("b", own.urls(*SECOND))
         while not await cluster.shard_sizes("b"):
             await queue.push("x")
         assert await queue.pop_many(5, timeout=0) == []
-        await queue.resume()
-        assert await queue.pop_many(5, timeout=0)
+        if seconds:
+            await own.clock.advance(seconds + 1)
+        else:
+            await queue.resume()
+        assert not (await queue.statistics()).paused
+        assert await queue.pop_many(5, timeout=10)
 
 
 @pytest.mark.parametrize(

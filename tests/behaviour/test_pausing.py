@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import re
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
@@ -10,7 +12,10 @@ import pytest
 import zkrq
 from tests.behaviour.conftest import Connect, PassTime
 from tests.behaviour.helpers import are_sizes, is_empty, working
+from tests.every import every
 from tests.harness import HANG, settled, take
+from zkrq.base import clock
+from zkrq.client.inner import client_of
 from zkrq.consuming.core import dispatch
 
 pytestmark = pytest.mark.anyio
@@ -104,3 +109,68 @@ async def test_pause_of_one_queue_is_not_another_ones(cluster: zkrq.Cluster, nam
         two.name: False,
     }
     assert [item async for item in one.scan()] == [], "what says so is no item"
+
+
+async def test_a_pause_ends_by_itself_in_every_process(
+    queue: zkrq.Queue[Any], connect: Connect, pass_time: PassTime, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also for those who waited before it began; nobody looks again by itself here."""
+    monkeypatch.setattr(dispatch, "SWEEP_SECONDS", 10 * HANG)
+    async with connect() as other:
+        waiting = asyncio.create_task(other.queue(queue.name).pop_one(timeout=HANG))
+        await pass_time(0.2)
+        until = clock.after(1.5)
+        await queue.pause(until=until)
+        await queue.push("later")
+        figures = await other.queue(queue.name).statistics()
+        assert figures.paused_until
+        assert abs(figures.paused_until - until) < timedelta(milliseconds=1)
+        assert figures.pause.startswith("paused until 2")
+        assert not waiting.done()
+        await pass_time(1.6)
+        claim = await waiting
+        assert claim
+        assert claim.item == "later"
+        figures = await queue.statistics()
+        assert (figures.paused, figures.paused_until, figures.pause) == (False, None, "")
+
+
+async def test_the_last_pause_holds(queue: zkrq.Queue[Any]) -> None:
+    await queue.pause(seconds=timedelta(hours=1))
+    told = await queue.statistics()
+    assert told.paused_until
+    assert timedelta(minutes=59) < told.paused_until - clock.now() <= timedelta(hours=1)
+    await queue.pause()
+    assert ((await queue.statistics()).paused, (await queue.statistics()).paused_until) == (True, None)
+    await queue.pause(seconds=3600)
+    await queue.resume()
+    assert not (await queue.statistics()).paused
+
+
+@every(
+    ("options", "says"),
+    [
+        ({"until": datetime(2020, 1, 1, tzinfo=UTC)}, "until is 2020-01-01T00:00:00+00:00, which has passed"),
+        ({"until": datetime(2040, 1, 1)}, "naive"),  # noqa: DTZ001
+        ({"until": datetime(9999, 1, 1, tzinfo=UTC)}, "until is"),
+        ({"seconds": 0}, "seconds is 0"),
+        ({"seconds": -1}, "seconds is -1"),
+        ({"seconds": "1"}, "seconds must be"),
+        ({"seconds": 1, "until": datetime(2040, 1, 1, tzinfo=UTC)}, "exclude each other"),
+    ],
+)
+async def test_an_end_that_is_none_is_refused(queue: zkrq.Queue[Any], options: dict[str, Any], says: str) -> None:
+    with pytest.raises(zkrq.ConfigError, match=re.escape(says)):
+        await queue.pause(**options)
+    assert not (await queue.statistics()).paused
+
+
+async def test_at_a_level_without_it_no_pause_ends_by_itself(
+    queue: zkrq.Queue[Any], cluster: zkrq.Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await queue.pause(seconds=600)
+    monkeypatch.setattr(type(client_of(cluster).shard.replicas), "level", 1)
+    with pytest.raises(zkrq.ConfigError, match=r"pauses that end by themselves: this needs level 2.*`zkrq upgrade`"):
+        await queue.pause(seconds=600)
+    await queue.pause()
+    assert (await queue.statistics()).pause == "paused"

@@ -127,7 +127,7 @@ async def test_what_a_dead_caller_had_decided_is_carried_on(
             case "clear":
                 await decide(calls.Clear("jobs", 500, "", 0, b""))
             case "pause":
-                await decide(calls.Pause("jobs", "P", ""))
+                await decide(calls.Pause("jobs", "P", 0, 0, ""))
             case "redrive":
                 await decide(calls.Redrive("jobs", 0, 500, ""))
             case _:

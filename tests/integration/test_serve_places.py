@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator
+from datetime import UTC, datetime, timedelta
 from functools import partial
 
 import pytest
@@ -44,6 +45,37 @@ async def test_the_bar_leads_to_every_page_by_keyboard_on_a_phone_in_the_dark(br
             assert await do(browser.script, "return document.documentElement.scrollWidth") <= width
             assert await do(browser.violations) == []
     assert await do(browser.complaints) == []
+
+
+async def test_a_queue_is_paused_for_a_time(browser: Browser, stage: Stage) -> None:
+    from selenium.webdriver.support.ui import Select
+
+    queue = stage.cluster.queue("briefly")
+    await queue.push(1)
+    await do(browser.open, f"{stage.http.url}/queues/briefly")
+    chosen = await do(browser.driver.find_element, "css selector", "#pause-seconds")
+    await do(Select(chosen).select_by_visible_text, "for 1 h")
+    await queue.push(2)
+    await do(browser.shows, "#tab-ready", "2")  # what was chosen stays chosen while the page changes
+    await do(browser.click, "#pause button")
+    await do(browser.shows, "#notice", "briefly is paused, and goes on by itself")
+    until = (await queue.statistics()).paused_until
+    assert until
+    assert timedelta(minutes=58) < until - datetime.now(UTC) < timedelta(hours=1)
+    await do(browser.shows, "h1", "paused until ")
+    assert await do(browser.violations) == []
+    await do(browser.open, stage.http.url)
+    await do(browser.shows, "#queue-briefly", "paused until ")
+    assert await do(browser.script, "return document.querySelectorAll('#queue-briefly .badge.bad').length") == 0
+    await do(browser.open, f"{stage.http.url}/queues/briefly", width=390)
+    assert await do(browser.script, "return document.documentElement.scrollWidth") <= 390
+    await do(browser.click, "#pause button")
+    await do(browser.shows, "#notice", "briefly is resumed")
+    for sent, paused_until in (("900", True), ("-1", False), ("901", False), ("", False)):
+        assert (await stage.http.client.post("/queues/briefly/pause", data={"seconds": sent})).status_code == 303
+        told = await queue.statistics()
+        assert (told.paused, bool(told.paused_until)) == (True, paused_until)
+    await queue.resume()
 
 
 async def test_consumers_and_servers_have_pages_that_live(browser: Browser, stage: Stage) -> None:

@@ -11,7 +11,7 @@ import zkrq
 import zkrq.testing
 from tests.harness import HANG, settled, until
 from tests.integration.api_stage import Stage
-from tests.serving import serving
+from tests.serving import refused, serving
 from zkrq.client.cursors import Cursor
 from zkrq.client.inner import client_of
 from zkrq.client.timetable import Key
@@ -37,6 +37,21 @@ async def test_figures_tell_of_queues_and_servers(stage: Stage) -> None:
         "oldest_ready": told["queues"][stage.name]["oldest_ready"]
     }
     assert (told["queues"][stage.name]["ready"], told["queues"][stage.name]["paused"]) == (1, True)
+
+
+async def test_a_pause_over_http_may_end_by_itself(stage: Stage) -> None:
+    client, path = stage.http.client, f"/v1{stage.path}"
+    until = "2040-01-31T07:00:00+00:00"
+    assert (await client.post(f"{path}/pause", json={"until": until})).json() == {"paused": True}
+    assert (await client.get(path)).json()["paused_until"] == until
+    assert (await client.post(f"{path}/pause", json={"seconds": 60})).json() == {"paused": True}
+    assert (await client.get(path)).json()["paused_until"] < until
+    for wrong in ({"until": "2020-01-31T07:00:00Z"}, {"seconds": 0}, {"seconds": 1, "until": until}, {"until": "soon"}):
+        await refused(await client.post(f"{path}/pause", json=wrong), 400, "BadRequest")
+    assert (await client.post(f"{path}/pause")).json() == {"paused": True}
+    told = (await client.get(path)).json()
+    assert (told["paused"], told["paused_until"]) == (True, None)
+    await stage.queue.resume()
 
 
 async def test_figures_and_page_name_shards_where_there_are_several() -> None:
@@ -166,9 +181,9 @@ async def test_a_queue_is_limited(stage: Stage) -> None:
     ):
         for section in ("limits", "groups"):
             assert (await client.patch(path, json={section: wrong})).status_code == 400
-    refused = await client.patch(path, json={"limits": {"seconds": 5}})
+    reply = await client.patch(path, json={"limits": {"seconds": 5}})
     said = "body.limits: seconds is the time of a rate: give rate too, or null to remove it"
-    assert (refused.status_code, refused.json()["message"]) == (400, said)
+    assert (reply.status_code, reply.json()["message"]) == (400, said)
     assert (await client.get(path)).json() == {**NO_SETTINGS, "limits": limits}
     changed = (await client.patch(path, json={"limits": {"concurrency": 3}})).json()
     assert changed["limits"] == {**limits, "concurrency": 3}, "what is not named stays"

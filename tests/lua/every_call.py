@@ -51,7 +51,7 @@ CALLS: dict[str, AnyCall] = {
         calls.Keyed("q", "key"),
         calls.Owners("q"),
         calls.Page("q", calls.START, 10),
-        calls.Pause("q", "P", ""),
+        calls.Pause("q", "P", 0, 0, ""),
         calls.Peek("q", "ready", 10),
         calls.PushDecided("q", [PUSH]),
         calls.PushPlain("q", [PUSH]),

@@ -313,11 +313,13 @@ class OneServer(Connection):
                 return requeued
             call = replace(call, cursor=reply.cursor)
 
-    def pause(self, state: State = State.PAUSED, **options: Argument) -> dict[str, Decided]:
-        return read_decided(self._ask(calls.Pause(self.queue, state.value, ""), options).flat)
+    def pause(
+        self, state: State = State.PAUSED, until_ms: int = 0, left_ms: int = 0, call: str = "", **options: Argument
+    ) -> dict[str, Decided]:
+        return read_decided(self._ask(calls.Pause(self.queue, state.value, until_ms, left_ms, call), options).flat)
 
-    def resume(self, **options: Argument) -> dict[str, Decided]:
-        return self.pause(State.GONE, **options)
+    def resume(self, call: str = "") -> dict[str, Decided]:
+        return self.pause(State.GONE, call=call)
 
     def declare(
         self,

@@ -109,7 +109,7 @@ class Scripts(Ending):
         ready, claimed, dead = (sum(map(states.count, those)) for those in (WAITING, CLAIMED, DEAD))
         gone = [bundle for bundle in bundles if not bundle.is_alive and bundle.pushed_at_ms not in self.clock.old]
         tombstones = len(gone) if Rule.REMEMBERED_IDS_KEEP_A_HOME in self.on else 0
-        return ok(ready, 0, claimed, dead, 0, 0, -1, 0, 0, tombstones, 0, 0, b"", 0, 0, 0, 0, 0)
+        return ok(ready, 0, claimed, dead, 0, 0, -1, 0, 0, tombstones, 0, 0, b"", 0, 0, 0, 0, 0, 0)
 
     def repair_lines(self, epoch: int, call: calls.RepairLines) -> Answer:
         """What is claimed next is whatever a record says, so no line is ever lost."""

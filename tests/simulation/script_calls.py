@@ -175,6 +175,12 @@ class Load:
             return self.rng.choice(["P", "X"])
         return self.rng.choice(["ready", "scheduled", "claimed", "dead"])
 
+    def draw_until_ms(self) -> Word:
+        return self.rng.choice([0, 0, self.now_us // 1000 + self.rng.choice([1, 50, 60_000])])
+
+    def draw_left_ms(self) -> Word:
+        return self.rng.choice([1, 50, 60_000])
+
     def draw_section(self) -> Word:
         return self.rng.choice(["limits", "limits", "history", "size", "groups", "other"])
 

@@ -358,7 +358,11 @@ CALLS: dict[str, dict[str, Callable[[Large], object]]] = {
     "keyed": {"": asking(calls.Keyed("q", "key"))},
     "owners": {"": asking(calls.Owners("q"))},
     "page": {"": asking(calls.Page("q", calls.START, BATCH))},
-    "pause": {"": lambda s: s.pause(), "resume": lambda s: s.resume()},
+    "pause": {
+        "": lambda s: s.pause(),
+        "resume": lambda s: s.resume(),
+        "until": lambda s: s.pause(until_ms=1, left_ms=60_000),
+    },
     "peek": {
         state: lambda s, state=state: s.peek(state, SMALL // 10) for state in ("ready", "scheduled", "claimed", "dead")
     },

@@ -108,7 +108,7 @@ def test_a_reply_is_read_as_its_type_says() -> None:
     cleared = calls.Clear("q", 1, "call", 0, b"").read((1, 5, 6, b"", records))
     assert cleared[:4] == (True, 5, 6, b"")
     assert list(cleared.records) == [(b"id", b"record")]
-    assert list(calls.Pause("q", "P", "call").read((records,))) == [(b"id", b"record")]
+    assert list(calls.Pause("q", "P", 0, 0, "call").read((records,))) == [(b"id", b"record")]
     assert calls.Keyed("q", "k").read((row, [b"far"])) == calls.Copies([copied], [b"far"])
     assert calls.Forget("q").read((1,)) is True
     assert calls.Wipe("q").read(()) is None

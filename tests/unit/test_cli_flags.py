@@ -65,6 +65,7 @@ OTHERWISE = {
     ("quiet", "owners"): "arguments, each an id",
     ("unquiet", "owners"): "arguments, each an id",
     ("advance", "ids"): "arguments, each an id",
+    ("pause", "seconds"): "--for",
     ("queues set", "limits"): "--concurrency and --rate",
     ("queues set", "groups"): "--group-concurrency, --group-rate, --ordered and --unordered",
     ("queues set", "dead_letters"): "--dead-letters, --dead-letters-age, --keep-expired and --drop-expired",

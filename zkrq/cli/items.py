@@ -57,7 +57,7 @@ async def _waits(queue: Queue[Any], item: Item[Any]) -> list[str]:
     if item.state != "ready":
         return []
     told = await queue.statistics()
-    reasons = ["the queue is paused: `zkrq resume`"] if told.paused else []
+    reasons = [f"the queue is {told.pause}: `zkrq resume`"] if told.pause else []
     if told.limited:
         reasons.append(told.limited)
     limits = told.group_limits

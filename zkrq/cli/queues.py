@@ -6,6 +6,7 @@ from argparse import Namespace
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
+from zkrq.base import clock
 from zkrq.cli.command import Command, Line, Lines, look_at, open_cluster
 from zkrq.cli.conditions import EVERY, conditions
 from zkrq.cli.flags import Flag, Takes
@@ -13,7 +14,7 @@ from zkrq.cli.items import LOOKED_AT, item_line
 from zkrq.cli.servers import server_lines, server_value
 from zkrq.client.inspection import Sizes, Statistics, shards_left_out
 from zkrq.operations.items import DEAD_LETTERS
-from zkrq.operations.queues import CONSUMER, FIGURES, PAUSE, QUIET, RESUME, UNQUIET
+from zkrq.operations.queues import CONSUMER, FIGURES, PAUSE, QUIET, RESUME, UNQUIET, end_of_pause
 
 if TYPE_CHECKING:
     from zkrq.client.quieting import Quieted
@@ -46,14 +47,16 @@ async def _stats(args: Namespace) -> Lines:
 
 def _note_of(statistics: Statistics) -> str:
     damaged = f"{statistics.damaged:,} damaged set aside" if statistics.damaged else None
-    notes = [note for note in ("paused" if statistics.paused else None, statistics.limited, damaged) if note]
+    notes = [note for note in (statistics.pause, statistics.limited, damaged) if note]
     return f"  {', '.join(notes)}" if notes else ""
 
 
 async def _pause(args: Namespace) -> Lines:
     async with open_cluster(args) as cluster:
-        await cluster.queue(args.queue).pause()
-    yield Line("paused: no item is claimed until it is resumed", {"queue": args.queue, "paused": True})
+        await cluster.queue(args.queue).pause(**args.given)
+    until = end_of_pause(args.given)
+    ending = f"until {clock.at_ms(until).isoformat(timespec='seconds')}" if until else "until it is resumed"
+    yield Line(f"paused: no item is claimed {ending}", {"queue": args.queue, "paused": True})
 
 
 async def _resume(args: Namespace) -> Lines:
@@ -128,7 +131,7 @@ COMMANDS = (
         takes=conditions("state", *EVERY),
     ),
     Command("stats", "count the items of each queue, and show the servers", _stats),
-    Command("pause", "stop claims from a queue", _pause, takes=Takes(PAUSE)),
+    Command("pause", "stop claims from a queue", _pause, takes=Takes(PAUSE, called={"seconds": "for"})),
     Command("resume", "allow claims again", _resume, takes=Takes(RESUME)),
     Command("dead list", "list the dead letters, with their reasons", _dead_list, takes=Takes(DEAD_LETTERS)),
     Command(

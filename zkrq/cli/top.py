@@ -141,7 +141,7 @@ def _queues(now: Snapshot, before: Snapshot | None) -> Table:
             pushed,
             removed,
             "" if each.oldest_ready is None else f"{each.oldest_ready:,.1f} s",
-            "[yellow]paused[/]" if each.paused else f"[yellow]{each.limited}[/]" if each.limited else "",
+            f"[yellow]{each.pause}[/]" if each.pause else f"[yellow]{each.limited}[/]" if each.limited else "",
         )
     return table
 

@@ -10,19 +10,23 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar, Unpack
 
 from zkrq.base import clock
-from zkrq.base.checks import check_group, check_id, check_rate
+from zkrq.base.checks import check_feature, check_group, check_id, check_rate
 from zkrq.base.errors import Changes, ConfigError, OutcomeUnknown
 from zkrq.base.limits import DeadLetters, ResultTtl, Size
 from zkrq.client.conditions import BESIDE_STATE, ByContent, Conditions, read_conditions
-from zkrq.client.declaring import read_shared
+from zkrq.client.declaring import GOES_ON, Pause, read_shared
 from zkrq.client.finding import Finding
 from zkrq.client.inspection import Groups, History, Limits
+from zkrq.operations.queues import PAUSE, end_of_pause
 from zkrq.protocol import calls
 from zkrq.protocol.clocks import PUT_WINDOW_MS
 from zkrq.protocol.homing import MOVED
+from zkrq.protocol.levels import Feature
 from zkrq.protocol.records import REQUEUED, State, unpack
 
 if TYPE_CHECKING:
+    from datetime import datetime
+
     from zkrq.base.checks import Duration
     from zkrq.client.shard import Shard
     from zkrq.protocol.deciding import Decided
@@ -54,31 +58,42 @@ class Cancellation(enum.Enum):
 class Administration(Finding[T]):
     """Provide the part of a queue that changes items without claiming them."""
 
-    async def pause(self) -> None:
+    async def pause(self, *, until: datetime | None = None, seconds: Duration | None = None) -> None:
         """Stop new claims from the queue, in every process, until ``resume``.
+
+        ``until``: a moment at which claims are allowed again by themselves; or ``seconds`` from now.  None: when the
+        queue is resumed.  The servers count the time that is left, so it needs no process; either needs level 2.  The
+        last call holds: without both it takes the end of an earlier pause away.
 
         Pushes continue, and so does the work on claimed items, including those claimed ahead (``prefetch``).  The pause
         is stored with the queue, so it outlives this process and any server.
-        Raises ``Unavailable``: nothing happened; ``OutcomeUnknown``: it may have, pause again.
+        Raises ``ConfigError``; ``Unavailable``: nothing happened; ``OutcomeUnknown``: it may have, pause again.
         """
-        await self._set_paused(State.PAUSED)
+        given = {"until": until, "seconds": seconds}
+        options = PAUSE.check({name: value for name, value in given.items() if value is not None})
+        self._parts.check_open()
+        pause = Pause(until_ms=end_of_pause(options))
+        if pause.until:
+            await self._everywhere.shards.all_used()
+            check_feature(Feature.PAUSES, self._everywhere.shards.first.replicas.level)
+        await self._set_pause(pause)
 
     async def resume(self) -> None:
         """Allow claims again.  Does nothing if the queue is not paused.  Raises as ``pause`` does."""
-        await self._set_paused(State.GONE)
+        await self._set_pause(GOES_ON)
 
-    async def _set_paused(self, state: State) -> None:
+    async def _set_pause(self, pause: Pause) -> None:
         self._parts.check_open()
         await self._everywhere.shards.all_used()
         with Changes() as changes:
-            await self._everywhere.agree(self._everywhere.shards.first, state, self._pause, self._is_paused, changes)
+            await self._everywhere.agree(self._everywhere.shards.first, pause, self._pause, self._paused, changes)
 
-    async def _pause(self, state: State, replicas: Replicas) -> None:
+    async def _pause(self, pause: Pause, replicas: Replicas) -> None:
         """Pause or resume one shard."""
-        await replicas.decide(calls.Pause(self.name, state.value, _new_call()))
+        await pause.write(replicas, self.name)
 
-    async def _is_paused(self, replicas: Replicas) -> State:
-        return State.PAUSED if (await read_shared(replicas, self.name)).paused else State.GONE
+    async def _paused(self, replicas: Replicas) -> Pause:
+        return (await read_shared(replicas, self.name)).pause
 
     async def set_limits(self, limits: Limits) -> None:
         """Give the queue these limits, over all workers and processes; ``Limits()`` removes them.

@@ -28,6 +28,7 @@ import secrets
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, NamedTuple
 
+from zkrq.base import clock
 from zkrq.base.errors import Changes, ConfigError, OutcomeUnknown, Unavailable, ZkrqError
 from zkrq.base.events import LimitsChanged
 from zkrq.base.limits import (
@@ -46,6 +47,8 @@ from zkrq.protocol import calls
 from zkrq.protocol.records import State
 
 if TYPE_CHECKING:
+    from datetime import datetime
+
     from zkrq.base.events import Events
     from zkrq.client.everywhere import Everywhere
     from zkrq.client.shard import Shard
@@ -77,11 +80,41 @@ class SettingsChanged(ZkrqError):
     """Others have changed the same settings of the queue since they were read: look at them again, then repeat."""
 
 
-class Shared(NamedTuple):
-    """What all shards have in common of a queue: whether it is paused, and the sections of its settings, with the
-    marks of those that programs have declared."""
+class Pause(NamedTuple):
+    """Whether a queue is paused.
 
-    paused: bool
+    ``until_ms``: the moment at which that ends by itself, in milliseconds since 1970 by the clock of the client that
+    has named it; 0: when the queue is resumed.
+    """
+
+    paused: bool = True
+    until_ms: int = 0
+
+    @property
+    def until(self) -> datetime | None:
+        """The moment at which it ends by itself, None: when the queue is resumed."""
+        return clock.at_ms(self.until_ms) if self.until_ms else None
+
+    async def write(self, replicas: Replicas, queue: str, map_number: int = 0) -> None:
+        """Pause or resume a queue on a shard, whose servers count from now on the time that is left.
+
+        ``map_number``: see ``Replicas.decide``.  Raises ``Unavailable``, ``OutcomeUnknown``.
+        """
+        state = State.PAUSED if self.paused else State.GONE
+        left_ms = max(1, self.until_ms - clock.now_ms()) if self.until_ms else 0
+        call = calls.Pause(queue, state.value, self.until_ms, left_ms, _new_call())
+        await replicas.decide(call, map_number=map_number)
+
+
+GOES_ON = Pause(paused=False)
+"""Claims are allowed."""
+
+
+class Shared(NamedTuple):
+    """What all shards have in common of a queue: its pause, and the sections of its settings, with the marks of those
+    that programs have declared."""
+
+    pause: Pause
     sections: Mapping[str, str]
 
     @property
@@ -93,7 +126,7 @@ class Shared(NamedTuple):
 async def read_shared(replicas: Replicas, queue: str) -> Shared:
     """Read what a shard has of it.  Raises ``Unavailable``."""
     told = await replicas.ask(calls.Statistics(queue))
-    return Shared(bool(told.paused), sections_of(told.limits.decode(errors="replace")))
+    return Shared(Pause(bool(told.paused), told.paused_until_ms), sections_of(told.limits.decode(errors="replace")))
 
 
 async def write_shared(replicas: Replicas, queue: str, wanted: Shared, known: Shared, map_number: int) -> None:
@@ -101,8 +134,7 @@ async def write_shared(replicas: Replicas, queue: str, wanted: Shared, known: Sh
 
     Raises ``Unavailable``, also if the shard asks for a newer map than that of this number, and ``OutcomeUnknown``.
     """
-    state = State.PAUSED if wanted.paused else State.GONE
-    await replicas.decide(calls.Pause(queue, state.value, _new_call()), map_number=map_number)
+    await wanted.pause.write(replicas, queue, map_number)
     for section in sorted({*known.sections, *wanted.sections}):
         call = calls.Declare(queue, section, wanted.sections.get(section, ""), "", True, _new_call())
         await replicas.decide(call, map_number=map_number)

@@ -10,6 +10,7 @@ from dataclasses import replace
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
 
+from zkrq.base import clock
 from zkrq.base.checks import MAX_GROUPS, check_count, check_group, check_id
 from zkrq.base.errors import ConfigError
 from zkrq.base.limits import HISTORY_MAX, DeadLetters, Groups, History, Limits, QueueSettings, ResultTtl, Size
@@ -71,7 +72,8 @@ class Statistics(NamedTuple):
     items that have ended last are kept.  ``damaged``: entries that no server could read and that are set aside
     (``zkrq damaged``); the items in them are counted nowhere else.  ``max_size``: how many items the queue may have,
     queued, scheduled and claimed; None: any number.  ``dead_letters``: how many are kept and for how long.
-    ``results_ttl``: seconds for which results are kept; None: as each program says.
+    ``results_ttl``: seconds for which results are kept; None: as each program says.  ``paused_until``: the moment at
+    which the pause ends by itself; None: it is not paused, or until ``resume``.
     """
 
     sizes: Sizes
@@ -95,6 +97,7 @@ class Statistics(NamedTuple):
     max_size: int | None = None
     dead_letters: DeadLetters = DeadLetters()
     results_ttl: float | None = None
+    paused_until: datetime | None = None
 
     @property
     def settings(self) -> QueueSettings:
@@ -102,6 +105,13 @@ class Statistics(NamedTuple):
         return QueueSettings(
             self.limits, self.group_limits, self.history, self.max_size, self.dead_letters, self.results_ttl
         )
+
+    @property
+    def pause(self) -> str:
+        """Say for people that the queue is paused, and until when; empty if it is not."""
+        if not self.paused:
+            return ""
+        return f"paused until {self.paused_until:%Y-%m-%d %H:%M:%S} UTC" if self.paused_until else "paused"
 
     @property
     def limited(self) -> str | None:
@@ -360,6 +370,7 @@ def _add_statistics(found: Sequence[Statistics]) -> Statistics:
         dead_letters=home.dead_letters,
         results_ttl=home.results_ttl,
         damaged=sum(each.damaged for each in found),
+        paused_until=max((each.paused_until for each in found if each.paused_until), default=None),
     )
 
 
@@ -395,4 +406,5 @@ async def read_statistics(replicas: Replicas, queue: str) -> Statistics:
         dead_letters=DeadLetters.read(limits),
         results_ttl=ResultTtl.read(limits).in_seconds,
         damaged=told.set_aside,
+        paused_until=clock.at_ms(told.paused_until_ms) if told.paused_until_ms else None,
     )

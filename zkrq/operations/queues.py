@@ -2,9 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from zkrq.base import clock
 from zkrq.base.checks import MAX_GROUPS, MAX_ID, MAX_NAME, check_name
+from zkrq.base.errors import ConfigError
 from zkrq.operations.kinds import ByName, Choice, Count, Flag, Many, Moment, Seconds, Text
-from zkrq.operations.operation import Excludes, Field, Operation, Parameter, Record
+from zkrq.operations.operation import PYTHON, Excludes, Field, Operation, Parameter, Record, Rule, Wording
+from zkrq.operations.push import seconds_until
 from zkrq.operations.settings import IN_FIGURES
 
 
@@ -38,6 +45,7 @@ FIGURES = Record(
         Field("claimed", Count(), "Items that consumers hold.", source="sizes.claimed"),
         Field("dead", Count(), "Dead letters.", source="sizes.dead"),
         Field("paused", Flag(), "Whether no item is claimed until `resume`."),
+        Field("paused_until", Moment(), "When the pause ends by itself; null: at `resume`.", nullable=True),
         Field("oldest_ready", Seconds(), "Seconds since the oldest ready item became due.", nullable=True),
         Field("keyed", Count(), "Items that have a key."),
         Field("expiring", Count(), "Items that have a time to live, over or not."),
@@ -195,9 +203,33 @@ QUEUE_STATISTICS = Operation(
 
 PAUSED = Record("Paused", "Whether items are claimed from a queue.", (Field("paused", Flag()),))
 
+
+@dataclass(frozen=True, slots=True)
+class _EndsLater(Rule):
+    """A moment that has passed would be no pause; one that is far away is bounded as other moments are."""
+
+    name: str = "until"
+
+    def check(self, given: Mapping[str, Any], wording: Wording = PYTHON) -> None:
+        if not seconds_until(given["until"], wording.name("until")):
+            raise ConfigError(f"{wording.name('until')} is {given['until'].isoformat()}, which has passed")
+
+
+def end_of_pause(given: Mapping[str, Any]) -> int:
+    """Return when a pause with these checked parameters ends by itself: milliseconds since 1970, 0: never."""
+    if "until" in given:
+        return round(given["until"].timestamp() * 1000)
+    return clock.now_ms() + max(1, round(1000 * given["seconds"])) if "seconds" in given else 0
+
+
 PAUSE = Operation(
     "pause",
     "Stop new claims from the queue, in every process, until `resume`. Pushes continue.",
+    (
+        Parameter("until", Moment(), "When claims are allowed again by themselves, with a time zone.", "at `resume`"),
+        Parameter("seconds", Seconds(positive=True), "Seconds after which they are; excludes `until`.", "at `resume`"),
+    ),
+    (Excludes("seconds", "until"), _EndsLater()),
     result=PAUSED,
     method="POST",
     path="/queues/{queue}/pause",

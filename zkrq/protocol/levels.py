@@ -67,6 +67,7 @@ class Feature(AtLevel):
     FLOWS = ("flows", SECOND_LEVEL)
     TASKS = ("a schedule that pushes for a task", SECOND_LEVEL)
     FAILURES = ("the last failures of items", SECOND_LEVEL)
+    PAUSES = ("pauses that end by themselves", SECOND_LEVEL)
 
 
 class OtherLevel(ValueError):

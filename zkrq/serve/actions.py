@@ -16,12 +16,24 @@ FIELDS_MAX = 2_000
 """Fields of a form; a form with more is refused."""
 
 
+PAUSES: Mapping[int, str] = {
+    0: "until resumed",
+    900: "for 15 min",
+    3600: "for 1 h",
+    4 * 3600: "for 4 h",
+    86400: "for 1 day",
+    7 * 86400: "for 7 days",
+}
+"""How long a pause lasts that is begun on the page, in seconds, and what that is called."""
+
+
 class Form(NamedTuple):
     """What a form was sent with.
 
     ``ids``: of the items that were chosen, None: all dead letters.  ``by``, ``group``: the dead letters that have this
     in common, instead; see ``letters``.  ``confirmed``: whether the question was answered.
-    ``error``, ``after``: which dead letters were read to find the group; see ``contents``.
+    ``error``, ``after``: which dead letters were read to find the group; see ``contents``.  ``seconds``: of ``PAUSES``,
+    how long a pause lasts, 0: until the queue is resumed.
     """
 
     ids: tuple[str, ...] | None = None
@@ -30,6 +42,7 @@ class Form(NamedTuple):
     confirmed: bool = False
     error: str = ""
     after: str = ""
+    seconds: int = 0
 
 
 class Outcome(NamedTuple):
@@ -47,6 +60,7 @@ class Outcome(NamedTuple):
 
 OUTCOMES: Mapping[str, str] = {
     "pause": "{queue} is paused: nothing more is claimed, and pushes continue.",
+    "pause-for": "{queue} is paused, and goes on by itself; pushes continue.",
     "resume": "{queue} is resumed.",
     "settings": "The settings of {queue} are changed, for all programs.",
     "redrive": "{letters} of {queue} queued again.",
@@ -77,7 +91,9 @@ def read_form(body: bytes) -> Form | None:
     if ids is None and "chosen" in first:
         ids = ()  # of the form with boxes to tick, none of which was
     confirmed = first.get("confirmed") == "yes"
-    return Form(ids, first.get("by", ""), first.get("group"), confirmed, first.get("error", ""), first.get("after", ""))
+    seconds = next((each for each in PAUSES if str(each) == first.get("seconds")), 0)
+    names = (first.get("by", ""), first.get("group"), confirmed, first.get("error", ""), first.get("after", ""))
+    return Form(ids, *names, seconds)
 
 
 def tell(queue: str, outcome: Outcome) -> str:
@@ -128,6 +144,12 @@ def _name_letters(count: int, ids: Sequence[str] | None, group: str | None) -> s
 async def _pause(queue: Queue[bytes], ids: Sequence[str] | None) -> Outcome:
     await queue.pause()
     return Outcome("pause")
+
+
+async def pause_for(queue: Queue[bytes], seconds: int) -> Outcome:
+    """Pause a queue, which goes on by itself.  Raises as ``Queue.pause`` does."""
+    await queue.pause(seconds=seconds)
+    return Outcome("pause-for")
 
 
 async def _resume(queue: Queue[bytes], ids: Sequence[str] | None) -> Outcome:

@@ -233,8 +233,8 @@ class Api:
 
     # -- manage ----------------------------------------------------------------------------------------------------
 
-    async def pause(self, queue: str) -> Response:
-        await self._queues[queue].pause()
+    async def pause(self, queue: str, body: Body | None) -> Response:
+        await self._queues[queue].pause(**(body.given() if body else {}))
         return JSONResponse({"paused": True})
 
     async def resume(self, queue: str) -> Response:

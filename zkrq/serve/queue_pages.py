@@ -13,7 +13,7 @@ from zkrq.base.checks import check_name
 from zkrq.base.errors import ConfigError, ZkrqError
 from zkrq.client.changing import differing, write_settings
 from zkrq.serve import settings_form
-from zkrq.serve.actions import ACTIONS, Form, Outcome, question, read_form, read_outcome, tell
+from zkrq.serve.actions import ACTIONS, Form, Outcome, pause_for, question, read_form, read_outcome, tell
 from zkrq.serve.contents import (
     CONTENTS_SECONDS,
     ITEMS_MOST,
@@ -254,7 +254,8 @@ class QueuePages:
                 return self._showing.reply(
                     "confirm.html", queue=queue.name, verb=verb, form=form, question=asked, back=back, preview=PREVIEW
                 )
-            outcome = await ACTIONS[verb](queue, form.ids)
+            is_short = verb == "pause" and form.seconds
+            outcome = await (pause_for(queue, form.seconds) if is_short else ACTIONS[verb](queue, form.ids))
         except ZkrqError as error:
             status = kind_of(error).status
             if not by_script:

@@ -8,7 +8,7 @@ from urllib.parse import quote
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
-from zkrq.serve import listing, navigation, payloads, texts
+from zkrq.serve import actions, listing, navigation, payloads, texts
 
 HERE = Path(__file__).parent
 
@@ -23,7 +23,7 @@ def make_templates() -> Environment:
         lstrip_blocks=True,
     )
     cast("dict[str, Any]", templates.globals).update(
-        columns=listing.COLUMNS, standings=texts.STANDINGS, places=navigation.PLACES
+        columns=listing.COLUMNS, standings=texts.STANDINGS, places=navigation.PLACES, pauses=actions.PAUSES
     )
     cast("dict[str, Any]", templates.filters).update(
         {

@@ -99,11 +99,17 @@ class Clear(Trimming[ClearReply]):
 
 @dataclass(frozen=True, slots=True)
 class Pause(Decision[Records]):
-    """Pause the queue (``state`` P) or resume it (X)."""
+    """Pause the queue (``state`` P) or resume it (X).
+
+    ``until_ms``: the moment at which the pause ends by itself, in milliseconds since 1970; ``left_ms``: milliseconds
+    from now until then.  Both 0: when it is resumed.
+    """
 
     script: ClassVar[str] = "pause"
     queue: str
     state: str
+    until_ms: int
+    left_ms: int
     call: str
 
 

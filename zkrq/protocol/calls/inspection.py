@@ -92,7 +92,8 @@ class StatisticsReply(NamedTuple):
     ``deleted``: whether the queue was deleted, and no item has come since.  ``limits``: see ``lua/_limits.lua``;
     ``claim_ms``: milliseconds until they let another claim begin, negative: when a claim ends.  ``groups``: those with
     items that are due or claimed; ``in_line`` and ``blocked``: those of them that wait for their turn, or for the end
-    of a claim.  ``set_aside``: damaged entries of which no server has a good copy (``calls/damage.py``)."""
+    of a claim.  ``set_aside``: damaged entries of which no server has a good copy (``calls/damage.py``).
+    ``paused_until_ms``: when the pause ends by itself, in milliseconds since 1970, 0: it does not."""
 
     ready: int
     scheduled: int
@@ -112,6 +113,7 @@ class StatisticsReply(NamedTuple):
     in_line: int
     blocked: int
     set_aside: int = 0
+    paused_until_ms: int = 0
 
 
 @dataclass(frozen=True, slots=True)

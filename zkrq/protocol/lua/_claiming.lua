@@ -323,9 +323,9 @@ do
   -- Decide what the request is given, which commit writes.  A request that is refused must not come here.
   function claim_items(request, queue, clock, known_ms)
     local since_us = leading_since_us(clock)
-    local pause = open(PAUSE)
+    request.is_paused, request.paused_until_us = limits.pause(open(PAUSE))
     -- What is here was pushed before the limits were declared: claimed here, it would be claimed beside what is at home.
-    request.is_paused = pause and string.find(pause.states, 'P', 1, true) or request.is_elsewhere and limits.is_set()
+    request.is_paused = request.is_paused or request.is_elsewhere and limits.is_set()
     request.held_back, request.held_back_until_us = 0, math.huge
     request.keeps_order = limits.keep_order()
     if request.seq == request.last_seq then return hand_out_again(request) end
@@ -346,7 +346,10 @@ do
   -- Return the time until an item becomes ready by itself, by this request: next_ms of the reply.
   -- slots, starts, starts_at: what the limits leave (_limits.lua).
   local function next_ready_ms(request, left, slots, starts, starts_at)
-    if request.is_paused then return -1 end
+    if request.is_paused then
+      local until_us = request.paused_until_us or 0
+      return until_us > now_us and math.ceil((until_us - now_us) / 1000) or -1
+    end
     if left > 0 and slots > 0 and starts > 0 then return 0 end
     if left > 0 and starts <= 0 then return math.max(1, math.ceil((starts_at - now_us) / 1000)) end
     local held_back = request.held_back

@@ -1,4 +1,4 @@
--- purpose: keep the limits of a queue: the text of its record LIMITS, which place notes in the lead.
+-- purpose: keep the limits of a queue: the text of its record LIMITS, which place notes in the lead; and read its pause.
 -- The text has a word for each section, which a client declares as a whole: section:name=value,name=value
 -- * groups: of each group.  concurrency=N: at most N items of it are claimed at once.  ordered=1: one at a time, in the
 --   order of their pushes.  rate=K/MS: at most K claims of it begin within MS milliseconds (_groups.lua).
@@ -27,6 +27,34 @@ local limits = {} -- one name for all, because Lua allows 200 in a library
 do
   local TENTHS = 11
   local BEGUN = '<ddI4I4I4I4I4I4I4I4I4I4I4' -- microseconds in a tenth, number of the newest one, counts, newest first
+  local UNTIL, MOMENT = 'U', '<d' -- the field of PAUSE that has the moment of its end, as the client has named it
+
+  -- Return that moment as a field; '' for a pause that is ended by an operator.
+  function limits.end_of_pause(until_ms)
+    return until_ms > 0 and struct.pack(MOMENT, until_ms) or ''
+  end
+
+  -- Have the pause end by itself after a time (field: of end_of_pause), or not.
+  function limits.set_end_of_pause(r, field, left_ms)
+    tails.set_field(r, UNTIL, field)
+    if field ~= '' then r.due = now_us + 1000 * left_ms end
+  end
+
+  -- Return the moment at which the pause of this record ends, by this clock, and the field; nil and '' if an operator ends it.
+  function limits.pause_ends_at(r)
+    local field = tails.field(r, UNTIL)
+    if not field then return nil, '' end
+    return r.due + shift_of(r), field
+  end
+
+  -- Tell whether the queue is paused, by its record PAUSE, nil if there is none; of a pause that ends by itself also when, by
+  -- this clock, and the moment that was named.
+  function limits.pause(r)
+    if not r or not string.find(r.states, 'P', 1, true) then return false end
+    local ends_us, field = limits.pause_ends_at(r)
+    local until_ms = #field == 8 and struct.unpack(MOMENT, field) or 0
+    return not ends_us or ends_us > now_us, ends_us, until_ms > 0 and until_ms < 2 ^ 53 and until_ms or 0
+  end
 
   -- Return the settings of a section, '' if it has none.
   function limits.section(text, section)

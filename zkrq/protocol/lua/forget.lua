@@ -15,7 +15,9 @@ local function operation(queue, put_window_ms)
     for _, packed in ipairs(redis.call('HMGET', records, PAUSE, LIMITS)) do
       if packed then
         local r = read_record(packed)
-        if not r or not is_expired(r, put_window_ms) then return true end -- nor does one that is in force
+        local ended_us = r and limits.pause_ends_at(r)
+        local is_over = ended_us and ended_us <= now_us - 2000 * put_window_ms
+        if not r or not (is_over or is_expired(r, put_window_ms)) then return true end -- nor does one that is in force
         kept = kept + 1
       end
     end
