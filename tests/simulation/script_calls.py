@@ -412,7 +412,7 @@ class Load:
 
     def draw_since(self) -> Word:
         earlier = self.rng.choice([0, 0, 2_000, 70_000_000])
-        return self._mostly(-self.now_us + earlier, -self.now_us if self._script == "forward" else "")
+        return self._mostly(-self.now_us + earlier, -self.now_us if self._script in ("forward", "mend") else "")
 
     def draw_head(self) -> Word:
         held = self._packed() or b""
