@@ -112,6 +112,7 @@ def values_of(template: str, health: Health, *, read_only: bool, full: bool) -> 
         "members": 1,
         "needed": 2,
         "read_only": read_only,
+        "administers": not read_only,
         "table": arrange([row], Choice(text="e" if full else ""))._replace(more=3 if full else 0),
         "choice": Choice("dead", text="<e>") if full else Choice(),
         "consumers": list(consumers.items()),

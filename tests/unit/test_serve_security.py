@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import inspect
+import re
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,18 +15,21 @@ from zkrq.base import errors
 from zkrq.base.errors import ConfigError, ZkrqError
 from zkrq.serve import security
 from zkrq.serve.problems import INTERNAL, KINDS, kind_of
+from zkrq.serve.rights import NEEDS, READS, Caller, Right
 from zkrq.serve.security import (
     COOKIE,
     SESSION_SECONDS,
     Asked,
     Policy,
+    caller_of,
     end_session,
+    find_token,
     host_of,
-    is_session,
     judge,
     make_session,
     policy_for,
     session_of,
+    session_token,
 )
 
 TOKEN = "a-long-random-text"
@@ -120,20 +126,20 @@ def test_a_name_that_is_too_long_is_none() -> None:
 
 
 def test_a_session_is_for_a_time_and_for_holders_of_a_token() -> None:
-    cookie = make_session(CLOSED, 1000.0, "1f")
+    cookie = make_session(CLOSED.known[0], 1000.0, "1f")
     assert status(CLOSED, cookie=cookie) == 200
-    assert is_session(CLOSED, cookie, 999.0 + SESSION_SECONDS)
-    assert not is_session(CLOSED, cookie, 1000.0 + SESSION_SECONDS)
+    assert session_token(CLOSED, cookie, 999.0 + SESSION_SECONDS)
+    assert not session_token(CLOSED, cookie, 1000.0 + SESSION_SECONDS)
     until, _, signature = cookie.partition(".")
     for forged in (f"{int(until) + 1}.{signature}", f"{until}.", "", ".", f"{until}.\xe9", "x.y"):
         assert status(CLOSED, cookie=forged) == 401
-    assert not is_session(policy_for("0.0.0.0", ("a-third-random-text",), ()), cookie, 1000.0)
+    assert not session_token(policy_for("0.0.0.0", ("a-third-random-text",), ()), cookie, 1000.0)
 
 
 def test_a_session_ends_when_its_browser_logs_out(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(security, "ENDED_MAX", 2)
     policy = policy_for("0.0.0.0", (TOKEN,), ())
-    sessions = [make_session(policy, 1000.0, f"{number:x}") for number in range(4)]
+    sessions = [make_session(policy.known[0], 1000.0, f"{number:x}") for number in range(4)]
     end_session(policy, sessions[0], 1000.0)
     assert status(policy, cookie=sessions[0]) == 401
     assert status(policy, cookie=sessions[1]) == 200
@@ -197,3 +203,65 @@ def test_every_error_of_the_library_has_a_kind() -> None:
         assert known != (kind in mistakes_of_the_program), kind
     assert kind_of(errors.WrongLoop()) is INTERNAL
     assert kind_of(errors.NotLetIn()).status == 503
+
+
+READER, ADMINISTRATOR = "a-token-that-reads", "a-token-that-administers"
+THREE = policy_for("0.0.0.0", (TOKEN,), (), readers=(f"eve {READER}",), administrators=(f"ann {ADMINISTRATOR}",))
+
+
+@every(
+    ("token", "statuses"),
+    [
+        (READER, (200, 403, 403, 403, 200)),
+        (TOKEN, (200, 200, 200, 403, 200)),
+        (ADMINISTRATOR, (200, 200, 200, 200, 200)),
+        ("a-token-of-nobody-at-all", (401, 401, 401, 401, 401)),
+    ],
+)
+def test_each_kind_of_token_lets_do_what_it_says(token: str, statuses: tuple[int, ...]) -> None:
+    """In a header, and in the session of a browser that has logged in with it."""
+    asked = (
+        ("GET", "/servers"),
+        ("POST", "/v1/queues/q/push"),
+        ("POST", "/queues/q/pause"),
+        ("POST", "/servers/add"),
+        ("POST", "/logout"),
+    )
+    found = find_token(THREE, token)
+    cookie = make_session(found, 1000.0, "1f") if found else ""
+    for (method, path), expected in zip(asked, statuses, strict=True):
+        assert status(THREE, method, path, authorization=f"Bearer {token}") == expected
+        assert status(THREE, method, path, cookie=cookie) == expected
+    assert status(replace(THREE, read_only=True), "POST", "/servers/add", authorization=f"Bearer {token}") in (401, 403)
+
+
+@every("path", ["/servers/add", "/servers", "/upgrade", "/servers/../queues/q/pause", "/servers/a\nb", "/upgrade/x"])
+def test_without_a_token_nobody_administers(path: str) -> None:
+    assert status(OPEN, "POST", path) == 403
+    assert status(OPEN, "POST", "/queues/q/pause") == 200
+
+
+def test_a_token_has_the_name_of_its_holder() -> None:
+    def caller(policy: Policy, token: str) -> Caller | None:
+        headers = {"host": "127.0.0.1", "authorization": f"Bearer {token}"}
+        return caller_of(policy, Asked("GET", "/", headers), 1000.0)
+
+    assert caller(THREE, READER) == ("eve", Right.READ)
+    assert caller(THREE, TOKEN) == ("", Right.OPERATE)
+    assert caller(THREE, ADMINISTRATOR) == ("ann", Right.ADMINISTER)
+    assert caller(THREE, f"ann {ADMINISTRATOR}") is None
+    assert caller(OPEN, "") == ("", Right.OPERATE)
+    assert ADMINISTRATOR not in repr(THREE)
+    for wrong in ((TOKEN, TOKEN), (f"a/b {TOKEN}",), (f"a b {TOKEN}",), (f"{'n' * 200} {TOKEN}",)):
+        with pytest.raises(ConfigError):
+            Policy(wrong)
+    with pytest.raises(ConfigError, match="given twice"):
+        Policy((TOKEN,), readers=(f"eve {TOKEN}",))
+
+
+def test_the_page_says_what_each_right_lets_do() -> None:
+    text = (Path(__file__).parents[2] / "docs" / "http.md").read_text()
+    rows = re.findall(r"^\| (read|operate|administer) \| `(\S+)` \| (.*) \|$", text, re.MULTILINE)
+    files = {Right.READ: "--read-token-file", Right.OPERATE: "--token-file", Right.ADMINISTER: "--admin-token-file"}
+    needs = sorted((READS, *NEEDS), key=lambda need: need.right)
+    assert rows == [(need.right.name.lower(), files[need.right], need.what) for need in needs]

@@ -31,6 +31,8 @@ def _serve(args: Namespace) -> int:
         port=check_count("--port", args.port, least=0, most=65535),
         hosts=_names(args.hosts),
         tokens=read_tokens(args.token_file),
+        readers=read_tokens(args.read_token_file, ""),
+        administrators=read_tokens(args.admin_token_file, ""),
         read_only=args.read_only,
         retry=Retry(max_attempts=args.max_attempts or None),
         grace=check_duration("--grace", args.grace),
@@ -47,12 +49,15 @@ def _names(listed: str) -> tuple[str, ...]:
     return tuple(name.strip() for name in listed.split(",") if name.strip())
 
 
-def read_tokens(path: Path | None) -> tuple[str, ...]:
-    """Return the tokens of the file, one on each line, or that of the variable.  Raises ``ConfigError``."""
-    text = os.environ.get(TOKEN, "")
+def read_tokens(path: Path | None, variable: str = TOKEN) -> tuple[str, ...]:
+    """Return the tokens of the file, one on each line, or those of the variable (empty: of none).
+
+    Raises ``ConfigError``.
+    """
+    text = os.environ.get(variable, "")
     if path is not None:
         if text:
-            raise ConfigError(f"{TOKEN} and a file with tokens are both given: leave one of them out")
+            raise ConfigError(f"{variable} and a file with tokens are both given: leave one of them out")
         try:
             text = path.read_text()
         except (OSError, ValueError) as error:
@@ -78,6 +83,8 @@ COMMANDS = (
                 None,
                 "FILE",
             ),
+            Flag("read-token-file", "file with tokens whose holders only see", Path, None, "FILE"),
+            Flag("admin-token-file", "file with tokens whose holders add and remove servers, too", Path, None, "FILE"),
             Flag("read-only", "refuse whatever changes anything", bool),
             Flag("max-attempts", "deliveries after which an item becomes a dead letter; 0: no limit", int, 20, "N"),
             Flag("grace", "that clients have to settle their claims after a signal", float, 30.0, "SECONDS"),

@@ -86,7 +86,7 @@ def make_app(
     app.include_router(ScheduleApi(cluster, queues).router())
     app.include_router(FlowApi(cluster, queues).router())
     app.include_router(Page(cluster, queues, watching, policy).router())
-    app.include_router(Monitoring(cluster, stopping, frank=not policy.tokens).router())
+    app.include_router(Monitoring(cluster, stopping, frank=not policy.known).router())
     app.add_exception_handler(ZkrqError, _on_error)
     app.add_exception_handler(RequestValidationError, _on_bad_request)
     app.add_exception_handler(HTTPException, _on_http_error)

@@ -30,7 +30,8 @@ from zkrq.serve.problems import (
     headers_of,
     kind_of,
 )
-from zkrq.serve.security import STATIC, Asked, Policy, is_known, is_open, judge, session_of
+from zkrq.serve.rights import CALLER, NOBODY
+from zkrq.serve.security import STATIC, Asked, Policy, caller_of, is_known, is_open, judge, session_of
 
 BODY_MAX = 4 << 20
 """Bytes of one request's body."""
@@ -94,6 +95,7 @@ class Guard:
             known = is_known(self._policy, asked, now)
             if not connection.let_in(known=known):
                 raise Busy
+            CALLER.set(caller_of(self._policy, asked, now) or NOBODY)
             async with self._body(asked, receive) as body:
                 with self._counted() if known else nullcontext():
                     await self._app(scope, _replay(body, receive), send_with_headers)

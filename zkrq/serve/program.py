@@ -57,7 +57,9 @@ _log = logging.getLogger("zkrq.serve")
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """Settings of a server.  ``port`` 0: any free one.  ``hosts``, ``tokens``, ``read_only``: see ``policy_for``.
+    """Settings of a server.
+
+    ``port`` 0: any free one.  ``hosts``, ``tokens``, ``readers``, ``administrators``, ``read_only``: see ``Policy``.
 
     ``retry``: the policy for items that clients nack, or whose lease passes.  ``grace``: seconds that
     clients have to settle what they hold when the server stops.  ``certificate`` and ``key``: PEM files for HTTPS,
@@ -73,10 +75,19 @@ class Options:
     grace: float = 30.0
     certificate: Path | None = None
     key: Path | None = None
+    readers: tuple[str, ...] = ()
+    administrators: tuple[str, ...] = ()
 
     def policy(self) -> Policy:
         """Return whom the server lets in.  Raises ``ConfigError``."""
-        return policy_for(self.host, self.tokens, self.hosts, read_only=self.read_only)
+        return policy_for(
+            self.host,
+            self.tokens,
+            self.hosts,
+            read_only=self.read_only,
+            readers=self.readers,
+            administrators=self.administrators,
+        )
 
 
 class Server:

@@ -14,18 +14,13 @@ import hashlib
 import hmac
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from ipaddress import ip_address
 from urllib.parse import urlsplit
 
 from zkrq.base.errors import ConfigError
 from zkrq.serve.problems import FORBIDDEN, MISDIRECTED, UNAUTHORIZED, Kind
-
-LEAST_TOKEN = 16
-"""Characters; a shorter token could be guessed."""
-
-MAX_TOKENS = 8
-"""Tokens that are accepted at the same time; two are usual while one is replaced."""
+from zkrq.serve.rights import Caller, Right, Token, needed, read_tokens
 
 SESSION_SECONDS = 12 * 3600
 """Seconds for which the login page lets a browser in."""
@@ -55,7 +50,9 @@ _SAFE = frozenset({"GET", "HEAD", "OPTIONS"})
 class Policy:
     """Describe the requests that a server lets in.
 
-    ``tokens``: any of these, () if none is needed.  ``hosts``: names and addresses by which it answers, None: any.
+    ``tokens``: any of these lets in and operates, ``readers`` only see, ``administrators`` do everything; each a token,
+    or the name of its holder, a space and the token.  Where all are empty nobody needs a token, and everybody operates.
+    ``hosts``: names and addresses by which it answers, None: any.
     ``read_only``: refuse whatever changes anything.  ``ended``: sessions that were ended before their time, the first
     of them first; see ``end_session``.  Raises ``ConfigError`` for tokens that are no good.
     """
@@ -63,17 +60,25 @@ class Policy:
     tokens: tuple[str, ...] = ()
     hosts: frozenset[str] | None = LOOPBACK
     read_only: bool = False
+    readers: tuple[str, ...] = ()
+    administrators: tuple[str, ...] = ()
     ended: dict[str, None] = field(default_factory=dict[str, None], compare=False)
+    known: tuple[Token, ...] = field(init=False)
+    """All tokens."""
 
     def __post_init__(self) -> None:
-        if len(self.tokens) > MAX_TOKENS:
-            raise ConfigError(f"{len(self.tokens)} tokens are given: at most {MAX_TOKENS} are accepted")
-        for token in self.tokens:
-            if len(token) < LEAST_TOKEN or not token.isascii() or not token.isprintable() or " " in token:
-                raise ConfigError(f"a token must have at least {LEAST_TOKEN} printable ASCII characters, and no space")
+        kinds = (
+            (self.tokens, Right.OPERATE),
+            (self.readers, Right.READ),
+            (self.administrators, Right.ADMINISTER),
+        )
+        known = tuple(token for lines, right in kinds for token in read_tokens(lines, right))
+        if len({token.text for token in known}) < len(known):
+            raise ConfigError("one token is given twice: each is of one kind, and of one holder")
+        object.__setattr__(self, "known", known)
 
     def __repr__(self) -> str:
-        return f"<Policy of {len(self.tokens)} tokens{', read-only' * self.read_only}>"
+        return f"<Policy of {len(self.known)} tokens{', read-only' * self.read_only}>"
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,21 +104,30 @@ class Refusal:
     message: str
 
 
-def policy_for(host: str, tokens: Iterable[str], hosts: Iterable[str], *, read_only: bool = False) -> Policy:
+def policy_for(
+    host: str,
+    tokens: Iterable[str],
+    hosts: Iterable[str],
+    *,
+    read_only: bool = False,
+    readers: Iterable[str] = (),
+    administrators: Iterable[str] = (),
+) -> Policy:
     """Make the policy of a server that listens on ``host``.
 
     ``hosts``: further names by which it may be asked, as those of a proxy in front of it.  Raises ``ConfigError`` if it
     would let anybody in from other machines.
     """
-    accepted, named = tuple(tokens), frozenset(map(host_of, hosts))
-    if not accepted and not is_loopback(host):
+    named = frozenset(map(host_of, hosts))
+    policy = Policy(tuple(tokens), None, read_only, tuple(readers), tuple(administrators))
+    if not policy.known and not is_loopback(host):
         raise ConfigError(
             f"{host} can be reached from other machines, and there is no token: set ZKRQ_SERVE_TOKEN_FILE to a file "
             "with a long random text, or listen on 127.0.0.1"
         )
-    if accepted and not named:
-        return Policy(accepted, None, read_only)
-    return Policy(accepted, named | LOOPBACK | {host_of(f"[{host}]" if ":" in host else host)}, read_only)
+    if policy.known and not named:
+        return policy
+    return replace(policy, hosts=named | LOOPBACK | {host_of(f"[{host}]" if ":" in host else host)})
 
 
 def is_loopback(host: str) -> bool:
@@ -158,20 +172,28 @@ def judge(policy: Policy, asked: Asked, now: float) -> Refusal | None:
         return Refusal(FORBIDDEN, "the request comes from a page of another site")
     if is_open(asked.path):
         return None
-    if policy.tokens and not _has_login(policy, asked, now):
+    caller = caller_of(policy, asked, now)
+    if caller is None:
         return Refusal(UNAUTHORIZED, "a token is needed")
     if policy.read_only and not asked.is_safe and asked.path != "/logout":
         return Refusal(FORBIDDEN, "this server only shows: it was started with --read-only")
+    need = needed(asked.path, is_safe=asked.is_safe or asked.path == "/logout")
+    if caller.right < need.right:
+        return Refusal(FORBIDDEN, f"this needs a token with the right to {need.right.name.lower()}: {need.what}")
     return None
+
+
+def caller_of(policy: Policy, asked: Asked, now: float) -> Caller | None:
+    """Return who has sent a request, and what it may do; None: it needs a token, and has none."""
+    if not policy.known:
+        return Caller("", Right.READ if policy.read_only else Right.OPERATE)
+    token = _bearer(policy, asked) or session_token(policy, asked.cookie, now)
+    return token and Caller(token.name, Right.READ if policy.read_only else token.right)
 
 
 def is_known(policy: Policy, asked: Asked, now: float) -> bool:
     """Tell whether a request that was let in is one of a client: it has a token, or asks for what needs one."""
-    return not is_open(asked.path) or _has_login(policy, asked, now)
-
-
-def _has_login(policy: Policy, asked: Asked, now: float) -> bool:
-    return _has_token(policy, asked) or is_session(policy, asked.cookie, now)
+    return not is_open(asked.path) or bool(policy.known and caller_of(policy, asked, now))
 
 
 def _is_own(asked: Asked, host: str) -> bool:
@@ -190,39 +212,42 @@ def _is_own(asked: Asked, host: str) -> bool:
         return False
 
 
-def _has_token(policy: Policy, asked: Asked) -> bool:
+def _bearer(policy: Policy, asked: Asked) -> Token | None:
     scheme, _, given = asked.headers.get("authorization", "").partition(" ")
-    return scheme.lower() == "bearer" and is_token(policy, given.strip())
+    return find_token(policy, given.strip()) if scheme.lower() == "bearer" else None
 
 
-def is_token(policy: Policy, given: str) -> bool:
-    """Tell whether this is one of the tokens; takes as long for any wrong text."""
-    return any(hmac.compare_digest(token.encode(), given.encode(errors="replace")) for token in policy.tokens)
+def find_token(policy: Policy, given: str) -> Token | None:
+    """Return the token that this is, None for any other text; takes as long for any wrong text."""
+    sent = given.encode(errors="replace")
+    return next((token for token in policy.known if hmac.compare_digest(token.text.encode(), sent)), None)
 
 
 # -- the session of a browser ------------------------------------------------------------------------------------------
 
 
-def make_session(policy: Policy, now: float, name: str) -> str:
-    """Return a cookie that lets a browser in for ``SESSION_SECONDS``; only a holder of a token can have made it.
+def make_session(token: Token, now: float, name: str) -> str:
+    """Return a cookie that lets a browser do for ``SESSION_SECONDS`` what the token does; only its holder can have made
+    it.
 
     ``name``: hexadecimal, another one for each session, so that one can end without the others.
     """
     text = f"{int(now) + SESSION_SECONDS}.{name}"
-    return f"{text}.{_sign(policy.tokens[0], text)}"
+    return f"{text}.{_sign(token.text, text)}"
 
 
-def is_session(policy: Policy, cookie: str, now: float) -> bool:
-    """Tell whether a cookie was made for one of the tokens, and has neither expired nor been ended here."""
+def session_token(policy: Policy, cookie: str, now: float) -> Token | None:
+    """Return the token for which a cookie was made, None if it has expired or was ended here, or there is no such."""
     text, _, signature = cookie.rpartition(".")
     until, given = text.partition(".")[0], signature.encode(errors="replace")
-    signed = any(hmac.compare_digest(_sign(token, text).encode(), given) for token in policy.tokens)
-    return signed and until.isdecimal() and int(until) > now and cookie not in policy.ended
+    if not (until.isdecimal() and int(until) > now and cookie not in policy.ended):
+        return None
+    return next((each for each in policy.known if hmac.compare_digest(_sign(each.text, text).encode(), given)), None)
 
 
 def end_session(policy: Policy, cookie: str, now: float) -> None:
     """Let a browser in no more, in this process; the last ``ENDED_MAX`` sessions that ended are remembered."""
-    if is_session(policy, cookie, now):
+    if session_token(policy, cookie, now):
         policy.ended[cookie] = None
         while len(policy.ended) > ENDED_MAX:
             del policy.ended[next(iter(policy.ended))]

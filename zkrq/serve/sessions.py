@@ -10,7 +10,7 @@ from urllib.parse import parse_qs
 from starlette.responses import RedirectResponse
 
 from zkrq.serve.problems import UNAUTHORIZED
-from zkrq.serve.security import COOKIE, SESSION_SECONDS, Policy, end_session, is_token, make_session, session_of
+from zkrq.serve.security import COOKIE, SESSION_SECONDS, Policy, end_session, find_token, make_session, session_of
 
 if TYPE_CHECKING:
     from fastapi import APIRouter, Request, Response
@@ -32,17 +32,17 @@ class Sessions:
 
     async def login(self, request: Request) -> Response:
         """Let a browser in for a token."""
-        if not self._policy.tokens:
+        if not self._policy.known:
             return RedirectResponse("/", 303)
         if request.method != "POST":
             return self._showing.reply("login.html")
         fields = parse_qs((await request.body()).decode(errors="replace"))
-        if not is_token(self._policy, fields.get("token", [""])[0]):
+        if (token := find_token(self._policy, fields.get("token", [""])[0])) is None:
             return self._showing.reply("login.html", UNAUTHORIZED.status, notice="That is not the token.")
         reply = RedirectResponse("/", 303)
         reply.set_cookie(
             COOKIE,
-            make_session(self._policy, time.time(), secrets.token_hex(8)),
+            make_session(token, time.time(), secrets.token_hex(8)),
             max_age=SESSION_SECONDS,
             secure=request.url.scheme == "https",
             httponly=True,

@@ -11,6 +11,7 @@ from starlette.responses import HTMLResponse, StreamingResponse
 from zkrq.client.inspection import shards_left_out
 from zkrq.serve.payloads import showable
 from zkrq.serve.rendering import make_templates
+from zkrq.serve.rights import CALLER, Right
 from zkrq.serve.watching import Look, Watching, takes_pushes
 
 if TYPE_CHECKING:
@@ -43,11 +44,13 @@ class Showing:
 
     def render(self, template: str, **values: object) -> str:
         """Render a template.  Whatever it is given is escaped, and no text in it keeps the page from being sent."""
+        caller = CALLER.get()
         values = {
             "notice": "",
             "namespace": self._cluster.namespace,
-            "session": bool(self._policy.tokens),
-            "read_only": self._policy.read_only,
+            "session": bool(self._policy.known),
+            "read_only": caller.right < Right.OPERATE,
+            "administers": caller.right >= Right.ADMINISTER,
             **values,
         }
         return showable(self._templates.get_template(template).render(**values))
