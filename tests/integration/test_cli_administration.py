@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import socket
+from datetime import UTC, datetime, timedelta, timezone
 
 import anyio
 import anyio.to_thread
@@ -173,14 +174,15 @@ async def test_looking_and_administering(shell: Shell) -> None:
     assert (await shell.value("pause", "jobs"))[0]["paused"]
     assert (await shell.value("stats"))[0]["queues"]["jobs"]["paused"]
     assert await shell.value("pop", "jobs") == []
-    _, out, _ = await shell.run("pause", "jobs", "--until", "2040-01-31T08:00:00+01:00")
-    assert out == "paused: no item is claimed until 2040-01-31T07:00:00+00:00\n"
-    assert (await shell.value("stats"))[0]["queues"]["jobs"]["paused_until"] == "2040-01-31T07:00:00+00:00"
-    assert "paused until 2040-01-31 07:00:00 UTC" in (await shell.run("stats"))[1]
+    until = datetime.now(UTC).replace(microsecond=0) + timedelta(days=1)
+    _, out, _ = await shell.run("pause", "jobs", "--until", f"{until.astimezone(timezone(timedelta(hours=5)))}")
+    assert out == f"paused: no item is claimed until {until.isoformat()}\n"
+    assert (await shell.value("stats"))[0]["queues"]["jobs"]["paused_until"] == until.isoformat()
+    assert f"paused until {until:%Y-%m-%d %H:%M:%S} UTC" in (await shell.run("stats"))[1]
     assert (await shell.value("pause", "jobs", "--for", "3600"))[0]["paused"]
     code, _, err = await shell.run("pause", "jobs", "--until", "2020-01-31T08:00:00Z")
     assert (code, "--until is 2020-01-31T08:00:00+00:00, which has passed" in err) == (2, True)
-    code, _, err = await shell.run("pause", "jobs", "--until", "2040-01-31T08:00:00Z", "--for", "5")
+    code, _, err = await shell.run("pause", "jobs", "--until", until.isoformat(), "--for", "5")
     assert (code, "--for and --until exclude each other" in err) == (2, True)
     assert not (await shell.value("resume", "jobs"))[0]["paused"]
     assert (await shell.value("cancel", "jobs", first["id"]))[0]["outcome"] == "removed"
