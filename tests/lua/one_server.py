@@ -313,13 +313,11 @@ class OneServer(Connection):
                 return requeued
             call = replace(call, cursor=reply.cursor)
 
-    def pause(
-        self, state: State = State.PAUSED, until_ms: int = 0, left_ms: int = 0, call: str = "", **options: Argument
-    ) -> dict[str, Decided]:
-        return read_decided(self._ask(calls.Pause(self.queue, state.value, until_ms, left_ms, call), options).flat)
+    def pause(self, state: State = State.PAUSED, **options: Argument) -> dict[str, Decided]:
+        return read_decided(self._ask(calls.Pause(self.queue, state.value, 0, 0, ""), options).flat)
 
-    def resume(self, call: str = "") -> dict[str, Decided]:
-        return self.pause(State.GONE, call=call)
+    def resume(self, **options: Argument) -> dict[str, Decided]:
+        return self.pause(State.GONE, **options)
 
     def declare(
         self,
