@@ -15,6 +15,7 @@ from starlette.types import ASGIApp
 from zkrq.base.errors import ZkrqError
 from zkrq.base.version import __version__
 from zkrq.serve.api import Api
+from zkrq.serve.audit import Recorded
 from zkrq.serve.files import Files
 from zkrq.serve.flows import FlowApi
 from zkrq.serve.guard import Guard
@@ -37,6 +38,7 @@ from zkrq.serve.security import STATIC
 
 if TYPE_CHECKING:
     from zkrq.client.cluster import Cluster
+    from zkrq.serve.audit import Audit
     from zkrq.serve.holding import Holding
     from zkrq.serve.queues import Queues
     from zkrq.serve.security import Policy
@@ -61,13 +63,14 @@ def make_app(
     queues: Queues,
     holding: Holding,
     watching: Watching,
+    audit: Audit,
     policy: Policy,
     *,
     stopping: asyncio.Event,
 ) -> ASGIApp:
     """Make the application for an open cluster.
 
-    ``holding`` and ``watching``: entered by the caller, which leaves them when no request is served any more.
+    ``holding``, ``watching``, ``audit``: entered by the caller, which leaves them when no request is served any more.
     ``stopping``: set when nothing more is to be claimed.
     """
     app = FastAPI(
@@ -85,13 +88,13 @@ def make_app(
     app.include_router(Api(cluster, queues, holding, stopping).router())
     app.include_router(ScheduleApi(cluster, queues).router())
     app.include_router(FlowApi(cluster, queues).router())
-    app.include_router(Page(cluster, queues, watching, policy).router())
+    app.include_router(Page(cluster, queues, watching, audit, policy).router())
     app.include_router(Monitoring(cluster, stopping, frank=not policy.known).router())
     app.add_exception_handler(ZkrqError, _on_error)
     app.add_exception_handler(RequestValidationError, _on_bad_request)
     app.add_exception_handler(HTTPException, _on_http_error)
     app.add_exception_handler(Exception, _on_bug)
-    return Guard(app, policy)
+    return Guard(Recorded(app, audit), policy)
 
 
 async def _on_error(request: Request, error: Exception) -> JSONResponse:

@@ -19,5 +19,6 @@ PLACES: Sequence[Place] = (
     Place("Flows", "/flows"),
     Place("Consumers", "/consumers"),
     Place("Servers", "/servers"),
+    Place("Audit", "/audit"),
 )
 """The pages in the order of the bar."""

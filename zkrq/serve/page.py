@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from fastapi import APIRouter, Request, Response
 
 from zkrq.base.errors import ZkrqError
+from zkrq.serve.audit import AuditPage
 from zkrq.serve.consumer_page import ConsumerPage, listed
 from zkrq.serve.contents import CONTENTS_SECONDS
 from zkrq.serve.curves import ROW_POINTS, draw, latest_rate, thin
@@ -28,6 +29,7 @@ from zkrq.serve.showing import Showing
 if TYPE_CHECKING:
     from zkrq.client.cluster import Cluster
     from zkrq.client.items import Item
+    from zkrq.serve.audit import Audit
     from zkrq.serve.queues import Queues
     from zkrq.serve.security import Policy
     from zkrq.serve.watching import Look, Watching
@@ -42,7 +44,7 @@ ASKED_AT_ONCE = 20
 class Page:
     """Answer browsers."""
 
-    def __init__(self, cluster: Cluster, queues: Queues, watching: Watching, policy: Policy) -> None:
+    def __init__(self, cluster: Cluster, queues: Queues, watching: Watching, audit: Audit, policy: Policy) -> None:
         self._queues = queues
         self._watching = watching
         self._showing = Showing(cluster, watching, policy)
@@ -51,6 +53,7 @@ class Page:
         self._search = SearchPage(watching, self._showing, self._queue_pages.searches, self._queue_pages.existing)
         self._schedules = SchedulePage(cluster, watching, self._showing)
         self._flows = FlowPage(cluster, queues, watching, self._showing)
+        self._audit = AuditPage(audit, self._showing)
         self._sessions = Sessions(self._showing, policy)
 
     def router(self) -> APIRouter:
@@ -66,6 +69,7 @@ class Page:
         self._consumers.add_to(router)
         self._schedules.add_to(router)
         self._flows.add_to(router)
+        self._audit.add_to(router)
         self._sessions.add_to(router)
         return router
 

@@ -24,6 +24,7 @@ from starlette.types import ASGIApp
 from zkrq.base.errors import ConfigError
 from zkrq.base.tasks import Tasks, see_through
 from zkrq.serve.app import make_app
+from zkrq.serve.audit import Audit
 from zkrq.serve.connections import Connection, Places, TlsServer, connections_max
 from zkrq.serve.holding import Holding
 from zkrq.serve.queues import Queues
@@ -144,8 +145,8 @@ async def start(cluster: AbstractAsyncContextManager[Cluster], options: Options)
         stopping = asyncio.Event()
         async with cluster as opened, Holding() as holding:
             queues = Queues(opened, options.retry)
-            async with Watching(opened, queues, stopping) as watching:
-                app = make_app(opened, queues, holding, watching, policy, stopping=stopping)
+            async with Watching(opened, queues, stopping) as watching, Audit(opened) as audit:
+                app = make_app(opened, queues, holding, watching, audit, policy, stopping=stopping)
                 schedules = opened.schedules().run(queue=queues.__getitem__)
                 async with nullcontext() if options.read_only else schedules:
                     yield Server(app, listener, holding, stopping, options)

@@ -14,6 +14,7 @@ from zkrq.base.errors import ConfigError, ZkrqError
 from zkrq.client.changing import differing, write_settings
 from zkrq.serve import settings_form
 from zkrq.serve.actions import ACTIONS, Form, Outcome, pause_for, question, read_form, read_outcome, tell
+from zkrq.serve.audit import say
 from zkrq.serve.contents import (
     CONTENTS_SECONDS,
     ITEMS_MOST,
@@ -263,6 +264,7 @@ class QueuePages:
             return HTMLResponse(self._showing.render("notice.html", text=str(error), failed=True), status)
         finally:
             self._watching.soon()
+        say(tell(queue.name, outcome))
         if by_script:
             return HTMLResponse(self._showing.render("notice.html", text=tell(queue.name, outcome), failed=False))
         return RedirectResponse(_next_page(queue.name, verb, form, outcome), 303)
@@ -286,6 +288,7 @@ class QueuePages:
             status = 400 if isinstance(error, ConfigError) else kind_of(error).status
             return self._showing.message(status, "Not changed", str(error), back)
         self._watching.soon()
+        say(f"from {str(change.read) or 'the defaults'} to {str(change.wanted) or 'the defaults'}")
         return RedirectResponse(f"{back}&{Outcome('settings').query}", 303)
 
     async def _with_ids(self, queue: Queue[bytes], form: Form) -> Form:

@@ -11,6 +11,7 @@ from starlette.responses import RedirectResponse
 from zkrq.base.checks import check_id, check_name
 from zkrq.base.errors import ConfigError, ZkrqError
 from zkrq.serve.actions import read_fields
+from zkrq.serve.audit import say
 from zkrq.serve.problems import kind_of
 
 if TYPE_CHECKING:
@@ -107,4 +108,5 @@ class SchedulePage:
             await ACTIONS[verb](self._schedules, queue, name)
         except ZkrqError as error:
             return self._showing.message(kind_of(error).status, "Not done", str(error), "/schedules")
+        say(NOTICES[verb].format(f"{name} of {queue}"))
         return RedirectResponse(f"/schedules?{urlencode({'done': verb, 'name': name})}", 303)
