@@ -181,10 +181,13 @@ def _is_unfinished(copies: Sequence[Bundle]) -> bool:
     return len({bundle.version for bundle in copies}) == 1 and states <= {State.CLAIMED, State.QUEUED}
 
 
+def content_of(world: World, queue: str, server: str, name: str) -> dict[bytes, object]:
+    """What a server has under one of the keys of a queue."""
+    return cast("dict[bytes, object]", world.servers[server].redis.value(key(NAMESPACE, queue, name).encode()) or {})
+
+
 def _content(world: World, lane: Lane, server: str, name: str) -> dict[bytes, object]:
-    return cast(
-        "dict[bytes, object]", world.servers[server].redis.value(key(NAMESPACE, lane.name, name).encode()) or {}
-    )
+    return content_of(world, lane.name, server, name)
 
 
 def _records(world: World, lane: Lane, server: str) -> dict[bytes, Stored]:

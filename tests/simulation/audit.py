@@ -11,7 +11,9 @@ from tests.simulation.administering import resume
 from tests.simulation.agreement import disagreements, leftovers
 from tests.simulation.faults.covered import REPAIR
 from tests.simulation.faults.shards import reshard_by
-from tests.simulation.flowing import FlowBook, audit_flows
+from tests.simulation.flow_book import FlowBook
+from tests.simulation.flow_watch import FlowWatch
+from tests.simulation.flowing import audit_flows
 from tests.simulation.items import Item, Outcome
 from tests.simulation.world import CALL_LIMIT, Client, Lane, World
 from zkrq import Cancellation, Queue, Receipt
@@ -49,7 +51,7 @@ MEMORY_SECONDS = 1_300.0
 """After this long nothing is remembered of what is gone: longer than tombstones live, by clocks that differ."""
 
 
-async def audit(auditor: Client, flows: FlowBook | None = None) -> None:
+async def audit(auditor: Client, flows: FlowBook | None = None, watch: FlowWatch | None = None) -> None:
     """A newcomer takes all that is there, and then everything has to add up."""
     world, found = auditor.world, auditor.world.found
     until = world.loop.now + REPAIR_SECONDS
@@ -66,8 +68,10 @@ async def audit(auditor: Client, flows: FlowBook | None = None) -> None:
             break
         await asyncio.sleep(1.0)
     audits = [_Audit(auditor, lane) for lane in world.lanes]
-    if flows:
+    if flows and watch:
+        watch.begin_audit()
         await audit_flows(auditor, flows)
+        watch.stop()
     for audit in audits:
         await audit.drain()
     for text in disagreements(world, scrubbed=False):

@@ -1,34 +1,22 @@
-"""Have clients make flows, work on their members, and check what was promised of each.
-
-What comes after a flow is handed out when every member whose push has returned has ended, and no member is afterwards;
-it is there once, and comes whichever clients and servers die.  An outcome never changes.  No step that has returned is
-run again, and what a flow has refused is handed out to nobody.
-"""
+"""Have clients make flows, work on their members, and check in the end that each came to its end (``flow_book.py``)."""
 
 from __future__ import annotations
 
 import asyncio
 import math
 import random
-from collections.abc import Callable, Coroutine, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Coroutine
 from functools import partial
 from typing import Any, TypeVar
 
-from tests.simulation.findings import Findings
+from tests.simulation.flow_book import OPENED, FlowBook, Known, Part
+from tests.simulation.flow_watch import HOME, QUEUES
 from tests.simulation.items import Outcome
 from tests.simulation.world import CALL_LIMIT, CLAIM_TIMEOUT, Client, Ended, World
-from zkrq import Claim, Flow, FlowEnded, FlowState, FlowStatus, Queue, Receipt, Retry, constant
+from zkrq import Claim, Flow, FlowEnded, FlowState, FlowStatus, Queue, Receipt, Result, Results, Retry, constant
 from zkrq.base.errors import Closed, ZkrqError
-from zkrq.consuming.claims import lease_of
 
 T = TypeVar("T")
-
-HOME = "rows"
-"""The queue on which all these flows are begun."""
-
-QUEUES = (HOME, "prices")
-"""Where their items go."""
 
 KEEP = 30 * 86400.0
 """Seconds that no run lasts."""
@@ -45,155 +33,25 @@ PASSIVE_SECONDS = 150.0
 END_SECONDS = 1_500.0
 """Within so long flows have ended, once nothing goes wrong any more: longer than what a scrub finishes takes."""
 
+RESULTS = Results(ttl=20.0)
+"""Of members they are kept for as long as the flow is: longer than this."""
+
+NAMED, RETURNING, AWAITING = 0.5, 0.6, 0.4
+"""Which part of the members has a name, acks with a result, and waits for others if these have names."""
+
+RESULTS_SECONDS = 30.0
+"""Longer than results are kept without a flow."""
+
 STEP = "step"
 
-OPERATIONS = ("status", "status", "result", "result", "redrive", "redrive", "again", "cancel", "remove", "finish")
+OPERATIONS = (
+    "status", "status", "result", "result", "redrive", "redrive", "again", "cancel", "remove", "finish",
+    "results", "member", "member",
+)  # fmt: skip
 """What operators do."""
 
 HOLDS = ("then", "on_failure", "always")
 """Calls that hold what comes after."""
-
-OPENED: Mapping[FlowState, frozenset[str]] = {
-    FlowState.DONE: frozenset({"then", "always"}),
-    FlowState.FAILED: frozenset({"on_failure", "always"}),
-    FlowState.CANCELLED: frozenset(),
-}
-"""What each outcome hands out."""
-
-
-@dataclass(eq=False, slots=True)
-class Part:
-    """One item of a flow, a member or what comes after.  Moments are infinite for what has not happened."""
-
-    label: str
-    opens: str = ""
-    """Of what comes after: the call that held it; empty: a member."""
-    confirmed_at: float = math.inf
-    refused_at: float = math.inf
-    """When the flow refused it."""
-    given_at: float = math.inf
-    """When it was handed out first."""
-    ack_begun: bool = False
-    acked_at: float = math.inf
-    removal_begun: bool = False
-    """It was buried or cancelled, or that was begun."""
-    ids: set[str] = field(default_factory=set[str])
-    step_at: tuple[int, int] | None = None
-    """Fencing token under which its step has returned."""
-
-    @property
-    def is_after(self) -> bool:
-        return bool(self.opens)
-
-
-@dataclass(eq=False, slots=True)
-class Known:
-    """What is known of one flow."""
-
-    name: str
-    fail_fast: bool = False
-    ignore_missed: bool = False
-    parts: dict[str, Part] = field(default_factory=dict[str, Part])
-    sealing: bool = False
-    sealed: bool = False
-    cancel_begun: bool = False
-    finish_begun: bool = False
-    opened: set[str] = field(default_factory=set[str])
-    """Calls that held what was handed out."""
-    outcome: FlowState | None = None
-    ended_at: float = math.inf
-    """When a client first learned the outcome."""
-
-    @property
-    def members(self) -> list[Part]:
-        return [part for part in self.parts.values() if not part.is_after]
-
-    @property
-    def afters(self) -> list[Part]:
-        return [part for part in self.parts.values() if part.is_after]
-
-    @property
-    def first_after(self) -> float:
-        """When something that comes after it was first handed out."""
-        return min((part.given_at for part in self.afters), default=math.inf)
-
-
-class FlowBook:
-    """What was promised of all flows of a run."""
-
-    def __init__(self, world: World) -> None:
-        self._world = world
-        self._found: Findings = world.found
-        self.flows = dict[str, Known]()
-
-    def violation(self, text: str) -> None:
-        if not self._world.is_forced:  # what was on a shard that is removed by force is gone
-            self._found.violation(text)
-
-    def count(self, what: str) -> None:
-        self._found.counts[what] += 1
-
-    def given(self, claim: Claim[Any]) -> tuple[Known, Part]:
-        """A consumer was given a claim."""
-        flow = self.flows[claim.item["flow"]]
-        part, what = flow.parts[claim.item["label"]], f"{claim.item['label']} of {flow.name} to {claim.owner}"
-        # Extensions move it forward: then servers have said so much later that the claim holds.
-        since = lease_of(claim).deadline_at - CLAIM_TIMEOUT
-        part.ids.add(claim.id)
-        if len(part.ids) > 1:
-            self.violation(f"doubled: {what} is there under {sorted(part.ids)}")
-        if since > part.acked_at:
-            self.violation(f"revived: {what} after its ack had returned")
-        if since > part.refused_at:
-            self.violation(f"handed out though its flow has refused it: {what}")
-        if part.is_after:
-            self._check_after(flow, part, what)
-        elif since > min(flow.first_after, flow.ended_at) and self._may_not_come(flow, part):
-            self.violation(f"a member after the end: {what}")
-        part.given_at = min(part.given_at, self._world.loop.now)
-        self.count("continuations" if part.is_after else "members")
-        return flow, part
-
-    def _may_not_come(self, flow: Known, part: Part) -> bool:
-        """Whether a member is not to be handed out after the end of its flow.
-
-        A dead letter that is redriven is, and one that fails when its flow was ended by somebody.
-        """
-        if flow.finish_begun or (part.removal_begun and flow.outcome is not FlowState.DONE):
-            return False
-        return not flow.cancel_begun or (part.given_at == math.inf and part.confirmed_at < flow.ended_at)
-
-    def _check_after(self, flow: Known, part: Part, what: str) -> None:
-        flow.opened.add(part.opens)
-        self._check_outcome(flow)
-        if flow.finish_begun:
-            return
-        left = [one.label for one in flow.members if one.confirmed_at < math.inf and not one.ack_begun]
-        removed = [one.label for one in flow.members if one.removal_begun]
-        if part.opens != "then" or flow.ignore_missed:
-            left = [label for label in left if label not in removed]
-        if left and not (part.opens != "then" and flow.fail_fast and removed):
-            self.violation(f"early: {what}, held by {part.opens}, while {left} have not ended")
-        if not flow.sealing and not (part.opens != "then" and flow.fail_fast):
-            self.violation(f"early: {what}, whose flow was not sealed")
-
-    def _check_outcome(self, flow: Known) -> None:
-        """What was handed out is what the outcome opens, of which there is one."""
-        outcomes = [state for state, opens in OPENED.items() if flow.opened <= opens]
-        if not outcomes or (flow.outcome is not None and flow.outcome not in outcomes):
-            self.violation(f"{flow.opened} of {flow.name} were handed out, and its outcome is {flow.outcome}")
-
-    def note_state(self, flow: Known, state: FlowState | str, begun_at: float) -> None:
-        """Note the state that a client read at this moment."""
-        state = FlowState(state)
-        if state.has_ended and flow.outcome not in (None, state):
-            self.violation(f"the outcome of {flow.name} was {flow.outcome}, and is {state}")
-        if not state.has_ended and begun_at > flow.ended_at:
-            self.violation(f"{flow.name} was {flow.outcome}, and is {state}")
-        if state.has_ended:
-            self.count(f"flows told {state}")
-            flow.outcome, flow.ended_at = state, min(flow.ended_at, self._world.loop.now)
-            self._check_outcome(flow)
 
 
 class FlowMaker:
@@ -208,7 +66,12 @@ class FlowMaker:
 
     def begin(self) -> None:
         """Start; runs in the client's process."""
-        works = (("maker", self._make_all()), ("worker on flows", self._work()), ("operator", self._operate()))
+        works = (
+            ("maker", self._make_all()),
+            ("worker on flows", self._work(QUEUES[0])),
+            ("worker on flows", self._work(QUEUES[1])),
+            ("operator", self._operate()),
+        )
         self._tasks = [self.client.start(work, name) for name, work in works]
 
     async def end(self) -> None:
@@ -225,7 +88,9 @@ class FlowMaker:
         """A queue of the flows, None while the client has no cluster."""
         try:
             retry = Retry(max_attempts=None, backoff=constant(1.0))
-            return self.client.cluster and self.client.cluster.queue(name, claim_timeout=CLAIM_TIMEOUT, retry=retry)
+            if self.client.cluster is None:
+                return None
+            return self.client.cluster.queue(name, claim_timeout=CLAIM_TIMEOUT, retry=retry, results=RESULTS)
         except Closed:
             return None
 
@@ -259,6 +124,7 @@ class FlowMaker:
             if world.loop.now > self._until:
                 return
             known = Known(f"{self.client.name}-{number}", chance.random() < 0.2, chance.random() < 0.2)
+            known.deadline = chance.uniform(5.0, 40.0) if chance.random() < 0.15 else None
             self._book.flows[known.name] = known
             await self._make(known)
 
@@ -266,7 +132,14 @@ class FlowMaker:
         """Begin a flow, or go on with it; None: it has ended, or there is no time left."""
         while self.client.world.loop.now < self._until or not self.client.takes_part:
             if queue := self.queue():
-                flow = queue.flow(known.name, keep=KEEP, fail_fast=known.fail_fast, ignore_missed=known.ignore_missed)
+                flow = queue.flow(
+                    known.name,
+                    keep=KEEP,
+                    fail_fast=known.fail_fast,
+                    ignore_missed=known.ignore_missed,
+                    deadline=known.deadline,
+                )
+                known.begun_at = min(known.begun_at, self.client.world.loop.now)
                 ended = await self._do("begin flow", known, flow.begin, CALL_LIMIT)
                 if ended.outcome is Outcome.DONE:
                     return None if isinstance(ended.value, FlowEnded) else flow
@@ -276,13 +149,15 @@ class FlowMaker:
     async def _make(self, known: Known) -> None:
         chance = self._chance
         flow = await self.flow(known)
-        works = ["member", "member", "many", "then", chance.choice(HOLDS)] * chance.randint(0, 2)
+        works = ["member", "member", "many", "then", "again", chance.choice(HOLDS)] * chance.randint(0, 2)
         works = chance.sample(works, chance.randint(0, len(works)))
         for work in works:
             if flow is None:
                 return
             if work == "many":
                 await self._push_many(known, flow)
+            elif work == "again":
+                await self._push_again(known, flow)
             elif not await self.push(known, flow, opens="" if work == "member" else work):
                 flow = await self.flow(known)  # of another cluster, maybe
             await asyncio.sleep(chance.random() ** 2)
@@ -292,21 +167,29 @@ class FlowMaker:
     def _new_part(self, known: Known, opens: str = "") -> tuple[Part, dict[str, str]]:
         label = f"{opens or 'member'} {len(known.parts)}"
         part = known.parts[label] = Part(label, opens)
+        part.result = label if self._chance.random() < RETURNING else None
         return part, {"flow": known.name, "label": label}
+
+    def _draw_name(self, known: Known, part: Part) -> None:
+        """Give a member a name, and others to wait for, at most."""
+        chance = self._chance
+        others = [each for each in known.members if each.name and each.confirmed_at < math.inf]
+        if chance.random() < NAMED:
+            part.name = part.label.replace(" ", "-")
+        if others and chance.random() < AWAITING:
+            part.after = tuple(chance.sample(others, chance.randint(1, min(3, len(others)))))
 
     async def push(self, known: Known, flow: Flow, *, opens: str = "") -> bool:
         """Push an item until it is known to be there, or refused; return whether that is known."""
         part, item = self._new_part(known, opens)
-        name = self._chance.choice((*QUEUES, HOME))
-        id = f"own {known.name} {part.label}"
-        part.ids.add(id)
+        part.queue = self._chance.choice((*QUEUES, HOME))
+        if not opens:
+            self._draw_name(known, part)
+        part.ids.add(f"{known.name}.{part.name}" if part.name else f"own {known.name} {part.label}")
         for _ in range(5):
-            queue = self.queue(name)
-            if queue is None:
+            ended = await self._push_part(known, flow, part, item)
+            if ended is None:
                 return False
-            held = {"then": flow.then, "on_failure": flow.on_failure, "always": flow.always}
-            push = partial(held.get(opens, flow.push), item, id=id, queue=queue)
-            ended = await self._do("push into flow", known, push, CALL_LIMIT)
             if isinstance(ended.value, FlowEnded):
                 # It may have been there before, from a try that is not known.
                 part.refused_at = self.client.world.loop.now
@@ -316,6 +199,28 @@ class FlowMaker:
                 return True
             await asyncio.sleep(0.3)
         return False
+
+    async def _push_part(self, known: Known, flow: Flow, part: Part, item: Any) -> Ended[Receipt | FlowEnded] | None:
+        """Push an item once; None: there is no cluster."""
+        queue = self.queue(part.queue)
+        if queue is None:
+            return None
+        named: dict[str, Any] = {"name": part.name} if part.name else {"id": min(part.ids)}
+        if part.after:
+            named["after"] = [each.name for each in part.after]
+        held = {"then": flow.then, "on_failure": flow.on_failure, "always": flow.always}
+        push = partial(held.get(part.opens, flow.push), item, queue=queue, **named)
+        limit = LOOK_LIMIT if part.after else CALL_LIMIT
+        return await self._do("push into flow", known, push, limit)
+
+    async def _push_again(self, known: Known, flow: Flow) -> None:
+        """Push a member under its name once more, as a maker does that is delivered again."""
+        if named := [part for part in known.members if part.name]:
+            part = self._chance.choice(named)
+            ended = await self._push_part(known, flow, part, {"flow": known.name, "label": part.label})
+            if ended and isinstance(ended.value, Receipt):
+                part.confirmed_at = min(part.confirmed_at, self.client.world.loop.now)
+                self._book.count("members pushed again")
 
     async def _push_many(self, known: Known, flow: Flow) -> None:
         made = [self._new_part(known) for _ in range(self._chance.randint(2, 12))]
@@ -350,16 +255,19 @@ class FlowMaker:
 
     # -- working -------------------------------------------------------------------------------------------------------
 
-    async def _work(self) -> None:
+    async def _work(self, name: str) -> None:
         while True:
-            if queue := self.queue(self._chance.choice(QUEUES)):
+            if queue := self.queue(name):
                 timeout = self._chance.choice((0.0, 0.5, 3.0))
                 ended = await self.client.do(
                     "pop from flow", self._take(queue, timeout), (timeout or CALL_LIMIT) + 0.01
                 )
-                for claim in ended.value or ():
-                    known, part = self._book.given(claim)
-                    await self._handle(claim, known, part)
+                given = [(claim, *self._book.given(claim)) for claim in ended.value or ()]
+                if self._chance.random() < 0.5:
+                    await asyncio.gather(*(self._handle(*each) for each in given))
+                else:
+                    for each in given:
+                        await self._handle(*each)
             await asyncio.sleep(self._chance.random() * 0.3)
 
     async def _take(self, queue: Queue[Any], timeout: float) -> list[Claim[Any]]:
@@ -370,6 +278,8 @@ class FlowMaker:
 
     async def _handle(self, claim: Claim[Any], known: Known, part: Part) -> None:
         chance = self._chance
+        if part.is_after and claim.flow is not None:
+            await self.read_results(known, claim.flow)
         if chance.random() < 0.4:
             await self._do_step(claim, known, part)
         if not part.is_after and chance.random() < 0.15 and len(known.parts) < 30:
@@ -417,7 +327,7 @@ class FlowMaker:
         """Ack until that is known; return whether it is done."""
         part.ack_begun = True
         for _ in range(4):
-            ended = await self.client.do("ack", claim.ack(), CALL_LIMIT)
+            ended = await self.client.do("ack", claim.ack(result=part.result), CALL_LIMIT)
             if ended.outcome is Outcome.DONE:
                 part.acked_at = min(part.acked_at, self.client.world.loop.now)
                 return True
@@ -447,6 +357,10 @@ class FlowMaker:
                     await self.redrive(known)
                 case "remove":
                     await self._remove(queue, known)
+                case "results":
+                    await self.read_results(known, queue.flow(known.name) if queue.name == HOME else None)
+                case "member":
+                    await self.ask_for(known)
                 case verb:
                     if chance.random() < 0.3:
                         await self.end_flow(known, verb, stop=chance.random() < 0.3)
@@ -455,6 +369,30 @@ class FlowMaker:
         """Ask how a flow is."""
         if queue := self.queue():
             await self._do("status of flow", known, queue.flow(known.name).status, LOOK_LIMIT)
+
+    async def read_results(self, known: Known, flow: Flow | None = None) -> None:
+        """Read what members have returned.  ``flow``: as a handler has it, None: as any client."""
+        begun_at = self.client.world.loop.now
+        if flow is None and (queue := self.queue()):
+            flow = queue.flow(known.name)
+        if flow is None:
+            return
+
+        async def read(flow: Flow) -> list[Result[Any]]:
+            return [result async for result in flow.results()]
+
+        ended = await self.client.do("results of flow", read(flow), LOOK_LIMIT)
+        if ended.value is not None:
+            self._book.read(known, ended.value, begun_at)
+
+    async def ask_for(self, known: Known) -> None:
+        """Ask what became of a member that has a name."""
+        named, queue = [part for part in known.members if part.name], self.queue()
+        if named and queue:
+            part, begun_at = self._chance.choice(named), self.client.world.loop.now
+            ended = await self.client.do("result of member", queue.flow(known.name).result_of(part.name), LOOK_LIMIT)
+            if ended.value is not None:
+                self._book.told(known, part, ended.value, begun_at)
 
     async def redrive(self, known: Known) -> None:
         """Queue the dead letters of a flow again."""
@@ -518,7 +456,10 @@ async def audit_flows(auditor: Client, book: FlowBook) -> None:
             return
         await asyncio.sleep(5.0)
     await _drain(maker, book)
+    await asyncio.sleep(RESULTS_SECONDS)
     for known in book.flows.values():
+        await maker.read_results(known)
+        await maker.ask_for(known)
         for part in known.afters:
             opens = known.outcome is not None and part.opens in OPENED[known.outcome]
             was_held = part.confirmed_at < known.ended_at and not part.removal_begun
@@ -544,7 +485,7 @@ async def _end_by_themselves(auditor: Client, maker: FlowMaker, book: FlowBook) 
             and not part.removal_begun  # a dead letter may have ended it, and was redriven then
             for part in known.members
         )
-        if is_over and missing and known.outcome is None and not known.cancel_begun:
+        if is_over and missing and known.outcome is None and not known.cancel_begun and known.deadline is None:
             book.violation(f"nobody has ended {known.name}: {missing} are held")
 
 
@@ -557,19 +498,30 @@ async def _end_some(maker: FlowMaker, book: FlowBook) -> list[Known]:
 
 
 async def _drain(maker: FlowMaker, book: FlowBook) -> None:
-    """Take and ack what is there."""
-    for name in QUEUES:
-        while queue := maker.queue(name):
-            ended = await maker.client.do("drain flows", queue.pop_many(100, timeout=2.0), 2.1)
-            for claim in ended.value or ():
-                _, part = book.given(claim)
-                await maker.ack(claim, part)
-            if not ended.value:
-                break
+    """Take what is there, and ack it, all at about the same time."""
+    await asyncio.gather(*(_drain_queue(maker, book, name) for name in QUEUES))
+
+
+async def _drain_queue(maker: FlowMaker, book: FlowBook, name: str) -> None:
+    chance = maker.client.world.chance_for(f"draining {name} at {maker.client.world.loop.now}")
+
+    async def handle(claim: Claim[Any]) -> None:
+        part = book.given(claim)[1]
+        await asyncio.sleep(chance.random() ** 3)
+        await maker.ack(claim, part)
+
+    while queue := maker.queue(name):
+        ended = await maker.client.do("drain flows", queue.pop_many(100, timeout=2.0), 2.1)
+        await asyncio.gather(*map(handle, ended.value or ()))
+        if not ended.value:
+            break
+
+
+def has_flows(world: World) -> bool:
+    """Whether there are flows in a run.  Drawn by a chance of its own, so that others stay as they were."""
+    return world.rolling is None and world.chance_for("flowing").random() < 0.25
 
 
 def flows_in(world: World) -> FlowBook | None:
-    """Return the book of a run in which there are flows, None for others.  Drawn by a chance of its own, so that these
-    stay as they were."""
-    has_flows = world.rolling is None and world.chance_for("flowing").random() < 0.25
-    return FlowBook(world) if has_flows else None
+    """Return the book of a run in which there are flows, None for others."""
+    return FlowBook(world) if has_flows(world) else None

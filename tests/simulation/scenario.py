@@ -18,6 +18,7 @@ from tests.simulation.agreement import disorder, twins
 from tests.simulation.audit import audit
 from tests.simulation.code import PRESENT, Code
 from tests.simulation.faults.covered import Fault
+from tests.simulation.flow_watch import FlowWatch
 from tests.simulation.flowing import FlowMaker, flows_in
 from tests.simulation.keeping import Keeper, Kept, keeps
 from tests.simulation.listening import listening
@@ -190,6 +191,7 @@ class _Scenario:
         self._workloads: list[tuple[Client, Workload | Keeper | FlowMaker]] = []
         self._kept = Kept(world.found) if keeps(world) else None
         self._flows = flows_in(world)
+        self._watch = FlowWatch(world, self._flows) if self._flows else None
         self._most_items = self._chance.choice((6, 10, 20))
         # Where nobody takes items for a while, they have to outlast what happens.
         self._rest = self._chance.choice((0.0, 0.0, self._chance.uniform(0.2, 1.3) * world.shape.seconds))
@@ -256,6 +258,7 @@ class _Scenario:
         moments = self._moments(chance.choice((3, 4, 5, 6, 8, 12, 16))) if self._faults else []
         faults = [asyncio.create_task(self._fault(number, at)) for number, at in enumerate(moments)]
         looking = asyncio.create_task(self._look())
+        watching = asyncio.create_task(self._watch.run()) if self._watch else None
         await asyncio.sleep(world.shape.seconds)
         faults += rolls
         if faults:
@@ -281,8 +284,13 @@ class _Scenario:
         gc.collect()
         auditor = world.new_client("auditor", world.rolling.auditor if world.rolling else PRESENT)
         auditor.takes_part = False
-        done = auditor.start(audit(auditor, self._flows), "main")
+        done = auditor.start(audit(auditor, self._flows, self._watch), "main")
         await asyncio.wait([done])
+        if watching:
+            watching.cancel()
+            await asyncio.wait([watching])
+            if not watching.cancelled():
+                watching.result()
         for server in world.servers.values():
             for text in server.mistakes:
                 world.found.violation(f"a script failed: {text}")
@@ -421,6 +429,8 @@ class _Scenario:
 
     async def _end_workers(self) -> None:
         ending: list[asyncio.Task[None]] = []
+        if self._watch:
+            self._watch.stop()
         for client, workload in self._workloads:
             client.stopping = True
             if client.is_alive:

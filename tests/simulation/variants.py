@@ -7,26 +7,31 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Awaitable, Callable, Generator, Mapping
+from collections.abc import Awaitable, Callable, Generator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import replace
 from typing import Any, NamedTuple, cast
 from unittest.mock import Mock, patch
 
-from tests.simulation import rolling, workload
+from tests.simulation import flowing, rolling, workload
 from tests.simulation.ensemble import SimHub
+from zkrq.base.flows import FlowName
 from zkrq.client import upgrading
+from zkrq.client.flow_ends import Ends
+from zkrq.client.flows import Flows
 from zkrq.consuming import leases
 from zkrq.coordination.coordinator import Versioned
 from zkrq.producing.placement import Placement
-from zkrq.protocol import attempts, witness
-from zkrq.protocol.calls import Apply, Call, PushPlain, Records
+from zkrq.protocol import attempts, flow_names, witness
+from zkrq.protocol.calls import Apply, Call, PushPlain, Records, SteerReply
+from zkrq.protocol.flow_names import Tending
+from zkrq.protocol.flows import Flowing, Look
 from zkrq.protocol.levels import AtLevel
 from zkrq.protocol.records import State, states_of
 from zkrq.protocol.recurring import Course, Loss
 from zkrq.protocol.replies import VERDICTS, Answer, Status, Verdict
 from zkrq.protocol.scripts import SCRIPTS, assemble, read_files
-from zkrq.protocol.steps import Answers, Ask
+from zkrq.protocol.steps import Answers, Ask, Operation
 from zkrq.protocol.view import Eviction, Judgement, View, judge_silence
 from zkrq.protocol.witness import Witness
 from zkrq.replication import redis_wire, server
@@ -409,9 +414,55 @@ def a_moment_is_left_out_in_silence() -> AbstractContextManager[object]:
     return patch.object(Course, "lose", lose)
 
 
+def a_look_is_joined_to_one_that_has_asked_before() -> AbstractContextManager[object]:
+    """A look that an ack asks for begins anew."""
+
+    def look(self: Ends, flow: FlowName, *, queue: str = "", stop: bool = False, anew: bool = False) -> Awaitable[Look]:
+        return look_at(self, flow, queue=queue, stop=stop)
+
+    look_at = Ends.look
+    return patch.object(Ends, "look", look)
+
+
+def acks_tell_nobody_that_a_flow_is_due() -> AbstractContextManager[object]:
+    """The client of the last ack ends the flow, not the leader some seconds later."""
+    return patch.object(Flows, "tend", Mock())
+
+
+def what_is_held_is_left_to_the_leader() -> AbstractContextManager[object]:
+    """Who ends a flow opens what is held for it."""
+
+    def end(self: Flowing, flow: str, ended: SteerReply, *, stop: bool = False) -> Tending[None]:
+        return open_all(self, flow, ended, stop=stop) if ended.before == b"E" else nothing()
+
+    def nothing() -> Tending[None]:
+        yield from ()
+
+    open_all = Flowing.open_all
+    return patch.object(Flowing, "open_all", end)
+
+
+def who_waits_is_let_go_before_the_ack() -> AbstractContextManager[object]:
+    """A member is held until those are acked for which it waits."""
+
+    def ask(core: object, queue: str, ids: Sequence[str]) -> Operation[Mapping[str, frozenset[bytes]]]:
+        yield from ()
+        return dict.fromkeys(ids, frozenset({flow_names.ACKED}))
+
+    return patch.object(flow_names, "ask_named", ask)
+
+
+def results_of_members_have_a_time_of_their_own() -> AbstractContextManager[object]:
+    """They are kept for as long as their flow runs, and its outcome is kept."""
+    return _rewritten(
+        {"return name ~= nil and has_result(r) and select(2, flows.stage_of(name)) ~= 'U'": "return false"}
+    )
+
+
 class Variant(NamedTuple):
     """What breaks zkrq, the faults that bring it to light soonest, and the seed from which on it is looked for: shortly
     before the one that finds it.  ``versions``: among clients of two releases.  ``saves``: consumers save in each seed.
+    ``flows``: there are flows in each.
     ``by_model``: no seed is known that finds it, since it takes a moment that a random schedule of whole clients
     seldom has; the model has a seed for each (``tests/model/test_model.py``).
     """
@@ -421,6 +472,7 @@ class Variant(NamedTuple):
     first: int = 1
     versions: bool = False
     saves: bool = False
+    flows: bool = False
     by_model: bool = False
 
 
@@ -474,6 +526,11 @@ VARIANTS: Mapping[str, Variant] = {
         Variant(turns_of_connecting_are_silence, "drag"),
         Variant(a_moment_is_left_out_in_silence, "away", first=3),
         Variant(a_wrong_clock_stays, "leap", first=1),
+        Variant(a_look_is_joined_to_one_that_has_asked_before, "none", flows=True),
+        Variant(acks_tell_nobody_that_a_flow_is_due, "none", flows=True),
+        Variant(what_is_held_is_left_to_the_leader, "none", flows=True),
+        Variant(who_waits_is_let_go_before_the_ack, "none", flows=True),
+        Variant(results_of_members_have_a_time_of_their_own, "none", flows=True),
     )
 }
 
@@ -485,5 +542,6 @@ def broken(name: str | None) -> Generator[None, None, None]:
         yield
         return
     saves = patch.object(workload, "saves", Mock(return_value=True)) if VARIANTS[name].saves else nullcontext()
-    with VARIANTS[name].make(), saves:
+    flows = patch.object(flowing, "has_flows", Mock(return_value=True)) if VARIANTS[name].flows else nullcontext()
+    with VARIANTS[name].make(), saves, flows:
         yield

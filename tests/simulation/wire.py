@@ -36,6 +36,9 @@ CONNECTING_TURNS = 12
 LONGEST_LOOKUP = 3.0
 """Seconds, at most, until a client learns that a name cannot be resolved."""
 
+SHORTEST = 0.0001
+"""Seconds that a message takes at least."""
+
 LATE_SECONDS = 6.0
 """Up to so much later a request may be executed whose connection broke."""
 
@@ -73,13 +76,18 @@ class Network:
         self._paths: dict[tuple[str, str], Path] = {}
         self.fast = chance.choice((0.0005, 0.003, 0.02))
 
+    @property
+    def slowest(self) -> float:
+        """Seconds that a message takes at most, where nothing is wrong."""
+        return SHORTEST + self.fast
+
     def path(self, client: str, server: str) -> Path:
         return self._paths.setdefault((client, server), Path())
 
     def delay(self, path: Path) -> float:
         """Seconds that the next message takes: mostly little."""
         chance = self.chance.random
-        usual = 0.0001 + self.fast * chance() ** 3
+        usual = SHORTEST + self.fast * chance() ** 3
         return usual + path.slow * chance() if path.slow else usual
 
     def mend(self, path: Path) -> None:
