@@ -200,6 +200,26 @@ async def test_a_stuck_flow_is_reported_once(monkeypatch: pytest.MonkeyPatch) ->
         assert (await flow.result(timeout=HANG)).state is zkrq.FlowState.DONE
 
 
+@pytest.mark.parametrize("way", ["its letter is discarded", "its letter is acked by a client that dies"])
+async def test_a_stuck_flow_that_may_end_is_ended_by_the_next_look(monkeypatch: pytest.MonkeyPatch, way: str) -> None:
+    async with zkrq.testing.cluster() as cluster:
+        queue, looks = cluster.queue("rows"), client_of(cluster).flows.looks
+        async with queue.flow("import", ignore_missed=True) as flow:
+            await flow.push("bad")
+            await flow.then("after")
+        await (await take(queue)).bury("why")
+        for _ in range(2):
+            await looks.look()
+        die_before_looks(monkeypatch)
+        if "discarded" in way:
+            await queue.discard()
+        else:
+            await queue.redrive()
+            await (await take(queue)).ack()
+        await looks.look()
+        assert (await take(queue)).item == "after"
+
+
 async def test_a_flow_whose_maker_is_gone_fails_and_one_that_is_made_does_not() -> None:
     async with zkrq.testing.cluster() as cluster:
         queue = cluster.queue("rows")

@@ -24,7 +24,8 @@ QUEUES_AT_ONCE = 16
 """Queues that are looked at together, each with a page of its flows: one that does not answer delays few others."""
 
 STUCK_ROUNDS = 12
-"""Looks of which one is at flows that wait for a redrive, which is noticed without: it brings members to life."""
+"""Looks of which one is also at flows that wait for a redrive and have in a queue what they had there at the look
+before."""
 
 _log = logging.getLogger("zkrq.flows")
 
@@ -38,6 +39,8 @@ class FlowLooks:
         self._register = register
         self._ends = ends
         self._round = 0
+        self._seen = dict[tuple[FlowName, str], bytes]()
+        """What flows had in their queues that wait for a redrive, as letters."""
         self._rounds = Rounds(self.look, seconds=LOOK_SECONDS)
         self.run = self._rounds.run
         """Look until cancelled."""
@@ -47,6 +50,8 @@ class FlowLooks:
         if not self._coordinator.leading:
             return
         self._round += 1
+        if self._round % STUCK_ROUNDS == 0:
+            self._seen.clear()
         places = asyncio.Semaphore(QUEUES_AT_ONCE)
         try:
             queues = await self._register.read()
@@ -66,8 +71,8 @@ class FlowLooks:
                 home = await self._shards.home(queue)
                 async for page, _ in home.replicas.pages(calls.FlowPage(queue)):
                     is_empty = is_empty and not page.rows
-                    due = dict.fromkeys(FlowName.of(row.name) for row in page.rows if row.is_due)
-                    await together([self._end(flow, queue) for flow in due])
+                    due = {FlowName.of(row.name): row.kinds for row in page.rows if row.is_due}
+                    await together([self._end(flow, queue, kinds) for flow, kinds in due.items()])
             except Closed:
                 raise
             except ZkrqError as error:
@@ -75,10 +80,15 @@ class FlowLooks:
                 return False
         return is_empty
 
-    async def _end(self, flow: FlowName, queue: str) -> None:
-        """End one flow, and have its trouble, as of a leg that does not answer, be no other's."""
-        if self._round % STUCK_ROUNDS and self._ends.is_stuck(flow):
-            return
+    async def _end(self, flow: FlowName, queue: str, kinds: bytes) -> None:
+        """End one flow, and have its trouble, as of a leg that does not answer, be no other's.
+
+        ``kinds``: letters of what it has in this queue."""
+        if self._ends.is_stuck(flow):
+            # A letter that was discarded, or whose ack was the last thing that its client did, is told by nobody.
+            before, self._seen[flow, queue] = self._seen.get((flow, queue)), kinds
+            if kinds == before:
+                return
         try:
             await self._ends.look(flow, queue=queue)
         except Closed:
