@@ -15,6 +15,7 @@ import zkrq
 from tests.behaviour.helpers import bury, is_empty
 from tests.harness import HANG, settled, take, until
 from zkrq import local
+from zkrq.client.bulk import Bulk
 
 T = TypeVar("T")
 
@@ -359,6 +360,22 @@ async def discard(stage: Stage) -> None:
     await bury(stage.queue, 400)
     assert await stage.amid(stage.queue.discard()) == 400
     assert await stage.queue.size() == (0, 0, 0, 0)
+
+
+async def redrive_all_found(stage: Stage) -> None:
+    """However many pages: none is missed, and none is passed over for those that are ready again."""
+    await bury(stage.queue, 400)
+    work = Bulk(stage.queue, "redrive", {"error": "bad"}, rate=4000)
+    await stage.amid(work.run())
+    assert await stage.queue.size() == (400, 0, 0, 0)
+
+
+async def cancel_all_found(stage: Stage) -> None:
+    await stage.queue.push_many(range(2500), headers={"campaign": "spring"})
+    await stage.queue.push_many(range(100))
+    work = Bulk(stage.queue, "cancel", {"header": ("campaign", "spring")})
+    await stage.amid(work.run())
+    assert await stage.queue.size() == (100, 0, 0, 0)
 
 
 # -- looking -------------------------------------------------------------------------------------------------------

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import signal
 import socket
 from datetime import UTC, datetime, timedelta, timezone
 
@@ -19,6 +20,7 @@ from tests.integration.shell import NO_RATE, NO_SETTINGS, Shell, founded_shell, 
 from zkrq import local
 from zkrq.operations.items import ENDED, ITEM, RESULT_OF_ITEM
 from zkrq.operations.queues import GROUP_FIGURES
+from zkrq.process.exits import Exit
 
 pytestmark = pytest.mark.anyio
 
@@ -426,6 +428,29 @@ async def test_what_was_found_is_cancelled(shell: Shell, servers: local.Servers)
         for wrong in ("cancel", "jobs"), ("cancel", "jobs", "x", "--key", "y"), ("cancel", "jobs", "--state", "dead"):
             code, _, err = await shell.run(*wrong)
             assert (code, "either ids, or at least one" in err) == (2, True)
+
+
+async def test_a_command_that_is_stopped_says_how_to_go_on(shell: Shell, servers: local.Servers) -> None:
+    """By Ctrl-C; the command once more does the rest."""
+    async with over_zookeeper(servers, shell.environment["ZKRQ_NAMESPACE"]) as cluster:
+        queue = cluster.queue("jobs")
+        await bury(queue, 30)
+        redrive = ("dead", "redrive", "jobs", "--error", "bad", "--yes")
+        async with shell.start(*redrive, "--rate", "5") as process:
+
+            async def has_begun() -> bool:
+                return (await queue.size()).ready > 0
+
+            await settled(has_begun)
+            process.send_signal(signal.SIGINT)
+            assert process.stderr
+            said = b"".join([part async for part in process.stderr]).decode()
+            assert await process.wait() == Exit.SIGNAL + signal.SIGINT
+        assert re.fullmatch(r"stopped: (at least )?\d+ items? changed; repeat the command for the rest: .*\n", said)
+        left = (await queue.size()).dead
+        assert left > 0
+        assert await shell.run(*redrive) == (0, f"{left} items queued again\n", "")
+        assert await queue.size() == (30, 0, 0, 0)
 
 
 async def test_dead_letters_by_reason(shell: Shell, servers: local.Servers) -> None:

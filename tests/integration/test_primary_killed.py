@@ -19,6 +19,7 @@ from tests.integration.scenes import (
     ack_many,
     bury_them,
     cancel,
+    cancel_all_found,
     cancel_many,
     clear,
     consumers,
@@ -43,6 +44,7 @@ from tests.integration.scenes import (
     push_with_a_time_to_live,
     push_with_an_id,
     redrive,
+    redrive_all_found,
     redrive_some,
     release,
     resume,
@@ -67,6 +69,7 @@ SCENES: Sequence[Scene] = (
     *(push, push_with_an_id, push_with_a_key, push_with_a_time_to_live, push_into_a_limited_queue, push_many, every),
     *(pop, ack, ack_many, nack, retry, release, bury_them, extend, work, dead_letter_caps),
     *(cancel, cancel_many, clear, delete, pause, paused_before, resume, redrive, redrive_some, discard),
+    *(cancel_all_found, redrive_all_found),
     *(look, size, peek, scan, find, find_page, find_key_and_letters, statistics, consumers),
 )
 

@@ -6,6 +6,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from zkrq.base.results import Result, ResultState
+from zkrq.client.bulk import Bulk, Counted
 from zkrq.client.consumers import Consumer
 from zkrq.client.groups import Group, LargestGroups
 from zkrq.client.health import Health, ServerHealth
@@ -16,9 +17,12 @@ from zkrq.protocol.view import Life, ServerId, View
 from zkrq.repair.progress import Progress
 from zkrq.serve.actions import Form
 from zkrq.serve.curves import Point, draw
+from zkrq.serve.job_page import VERBS
+from zkrq.serve.jobs import Job
 from zkrq.serve.letters import columns, group
 from zkrq.serve.listing import Choice, Row, arrange
 from zkrq.serve.queue_pages import Wish
+from zkrq.serve.search_page import BUTTONS
 from zkrq.serve.searching import FIELDS, Found, Search
 from zkrq.serve.shown import show_queue
 from zkrq.serve.watching import Look
@@ -86,6 +90,17 @@ ENDED = EndedItem('<script>"', "dead", NOON, 2.0, "1", 3, "<i>", "<b>", "<img sr
 LARGEST = LargestGroups([Group("<script>", 3, 1, "blocked", 9.0)], 1, whole=False)
 
 
+def job_of(state: Any) -> Job:
+    """A job with hostile conditions."""
+    search = Search({"key": "<img>", "text": '"onclick='}, {})
+    queue: Any = None
+    bulk = Bulk(queue, "cancel", {"key": "a"}, begun=NOON)
+    bulk.found, bulk.changed, bulk.claimed, bulk.is_least = 5, 3, 1, True
+    return Job(
+        1, "emails", "cancel", search, bulk, 7, NOON, state, None, "<i>no answer</i>" if state == "failed" else ""
+    )
+
+
 def values_of(template: str, health: Health, *, read_only: bool, full: bool) -> dict[str, Any]:
     """All that a template is given."""
     points = [Point(0, 1), Point(2, 2)]
@@ -118,10 +133,14 @@ def values_of(template: str, health: Health, *, read_only: bool, full: bool) -> 
         "consumers": list(consumers.items()),
         "more_consumers": 2 if full else 0,
         "queue": "emails"
-        if "find" in template or template == "confirm.html"
+        if "find" in template or template in ("confirm.html", "begin_job.html")
         else show_queue("emails", figures, points if full else [], NOON),
         "wish": Wish("dead" if is_dead else "ready", group=group(letters)[0].value if letters else None),
-        "items": letters if template != "consumer.html" else {"emails": letters},
+        "items": "<b>"
+        if template == "begin_job.html"
+        else letters
+        if template != "consumer.html"
+        else {"emails": letters},
         "columns_of_letters": columns(letters),
         "groups": group(letters),
         "more_groups": 1,
@@ -144,12 +163,18 @@ def values_of(template: str, health: Health, *, read_only: bool, full: bool) -> 
         "fields": FIELDS,
         "search": Search({"key": "<img>", "text": '"onclick='} if full else {}, {}),
         "before": 50 if full else 0,
+        "deeds": BUTTONS,
+        "jobs": [job_of(each) for each in ("running", "failed", "done")] if full else [],
+        "verbs": VERBS,
+        "deed": "cancel",
+        "counted": Counted(5, 1, whole=full),
+        "begun": NOON.isoformat(),
         "asked": 3,
         "trouble": "<img>" if full else "",
         "owner": "1",
         "consumer": Consumer("<i>worker</i>", {"emails": 1}),
         "question": "<img>?",
-        "verb": "discard",
+        "verb": "Remove" if template == "begin_job.html" else "discard",
         "back": "/?<img>",
         "preview": 10,
     }

@@ -47,7 +47,7 @@ TABS = ("done", "groups")
 
 LIVE = ("live_overview.html", "live_queue.html", "live_item.html", "live_consumers.html", "live_servers.html")
 
-RENDERED = (*LIVE, "live.html", "consumer.html", "find_all.html")
+RENDERED = (*LIVE, "live.html", "consumer.html", "find_all.html", "live_jobs.html", "begin_job.html")
 
 
 @every("template", [*RENDERED, *TABS, "find.html", "confirm.html"])

@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
+import asyncio
+import sys
 from argparse import Namespace
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any
 
-from zkrq.base.errors import ConfigError
+from zkrq.base.errors import ConfigError, ZkrqError
 from zkrq.cli.asking import YES, confirm
-from zkrq.cli.command import Command, Line, Lines, count, open_cluster
-from zkrq.cli.conditions import EVERY, FLAGS, conditions, counted, found_ids, may_be_more
+from zkrq.cli.command import Command, Incomplete, Line, Lines, count, open_cluster
+from zkrq.cli.conditions import EVERY, FLAGS, conditions
 from zkrq.cli.flags import QUEUE, Flag
 from zkrq.cli.progress import follow, progress
+from zkrq.client.bulk import DEEDS, Bulk
 
 if TYPE_CHECKING:
     from zkrq.client.queue import Queue
 
-CANCELLED_AT_ONCE = 1_500
-"""Items that are cancelled between two updates of the progress."""
+REPEAT = "repeat the command for the rest: what is done is not done again"
+"""Says how to go on after a part was done."""
 
 
 def _counter(queue: Queue[Any], *states: str) -> Callable[[], Awaitable[int]]:
@@ -66,13 +69,11 @@ async def _cancel(args: Namespace) -> Lines:
             if missing := [id for id, outcome in outcomes.items() if not outcome]:
                 raise ConfigError(f"queue {args.queue!r} has no item {', '.join(map(repr, missing))}")
             return
-        states = await found_ids(queue, **args.given)
-        if states:
-            held = _of_them_claimed([*states.values()].count("claimed"))
-            await confirm(args, f"cancel {counted(states)} of queue {args.queue!r} in {cluster.namespace!r}{held}")
-        cancelled, claimed = await _cancel_all(queue, [*states])
-    text = f"{count(cancelled, 'item')} cancelled{_of_them_claimed(claimed)}{may_be_more(states)}"
-    yield Line(text, {"cancelled": cancelled, "claimed": claimed})
+        bulk = await _change_found(args, queue, "cancel", "cancel {items} of {place}{held}")
+    yield Line(
+        f"{_count_changed(bulk)} cancelled{_of_them_claimed(bulk.claimed)}",
+        {"cancelled": bulk.changed, "claimed": bulk.claimed},
+    )
 
 
 async def _advance(args: Namespace) -> Lines:
@@ -80,25 +81,43 @@ async def _advance(args: Namespace) -> Lines:
         raise ConfigError(f"advance needs either ids, or at least one of {FLAGS}")
     async with open_cluster(args) as cluster:
         queue = cluster.queue(args.queue)
-        states = dict.fromkeys(args.id, "") if args.id else await found_ids(queue, **args.given, state="scheduled")
-        if states and not args.id:
-            await confirm(args, f"have {counted(states)} of queue {args.queue!r} in {cluster.namespace!r} ready now")
-        async with follow("ready", _counter(queue, "scheduled")):
-            advanced = await queue.advance([*states])
-    more = "" if args.id else may_be_more(states)
-    yield Line(f"{count(advanced, 'item')} ready{more}", {"advanced": advanced})
+        if args.id:
+            advanced = await queue.advance(args.id)
+            said = count(advanced, "item")
+        else:
+            bulk = await _change_found(args, queue, "advance", "have {items} of {place} ready now")
+            advanced, said = bulk.changed, _count_changed(bulk)
+    yield Line(f"{said} ready", {"advanced": advanced})
 
 
-async def _cancel_all(queue: Queue[Any], ids: list[str]) -> tuple[int, int]:
-    """Cancel items; return how many there were, and how many of them were claimed."""
-    cancelled = claimed = 0
-    with progress("cancelled", len(ids)) as show:
-        for start in range(0, len(ids), CANCELLED_AT_ONCE):
-            outcomes = await queue.cancel_many(ids[start : start + CANCELLED_AT_ONCE])
-            cancelled += sum(map(bool, outcomes))
-            claimed += sum(outcome.value == "signalled" for outcome in outcomes)
-            show(start + len(outcomes))
-    return cancelled, claimed
+async def _change_found(args: Namespace, queue: Queue[Any], deed: str, question: str, **options: Any) -> Bulk:
+    """Do something with all items that the flags find, after a question that says how many there are.
+
+    Those that come after they were counted are left alone.  Raises ``Incomplete`` if a part was done.
+    """
+    bulk = Bulk(queue, deed, args.given, **options)
+    counted = None
+    if not args.yes:
+        with progress("found") as show:
+            counted = await bulk.count(show=show)
+        if not counted.items:
+            return bulk
+        items = count(counted.items, "dead letter" if DEEDS[deed].state == "dead" else "item")
+        place = f"queue {queue.name!r} in {queue.cluster!r}"
+        await confirm(args, question.format(items=items, place=place, held=_of_them_claimed(counted.claimed)))
+    try:
+        with progress("changed", counted and counted.items) as show:
+            await bulk.run(show)
+    except asyncio.CancelledError:
+        sys.stderr.write(f"stopped: {_count_changed(bulk)} changed; {REPEAT}\n")
+        raise
+    except ZkrqError as error:
+        raise Incomplete(f"{_count_changed(bulk)} changed; then: {error}; {REPEAT}") from error
+    return bulk
+
+
+def _count_changed(bulk: Bulk) -> str:
+    return f"{'at least ' if bulk.is_least else ''}{count(bulk.changed, 'item')}"
 
 
 def _of_them_claimed(number: int) -> str:
@@ -106,39 +125,40 @@ def _of_them_claimed(number: int) -> str:
 
 
 async def _dead_redrive(args: Namespace) -> Lines:
+    _check_either(args)
     async with open_cluster(args) as cluster:
         queue = cluster.queue(args.queue)
-        left = _counter(queue, "dead")
-        ids, letters, more = await _letters(args, queue, left)
-        if args.given and ids:
-            await confirm(args, f"queue {letters} of queue {args.queue!r} in {cluster.namespace!r} again")
-        async with follow("queued again", left):
-            revived = await queue.redrive(ids, rate=args.rate)
-    yield Line(f"{count(revived, 'item')} queued again{more}", {"redriven": revived})
+        if args.given:
+            bulk = await _change_found(args, queue, "redrive", "queue {items} of {place} again", rate=args.rate)
+            revived, said = bulk.changed, _count_changed(bulk)
+        else:
+            async with follow("queued again", _counter(queue, "dead")):
+                revived = await queue.redrive(args.id or None, rate=args.rate)
+            said = count(revived, "item")
+    yield Line(f"{said} queued again", {"redriven": revived})
 
 
 async def _dead_discard(args: Namespace) -> Lines:
+    _check_either(args)
     async with open_cluster(args) as cluster:
         queue = cluster.queue(args.queue)
-        left = _counter(queue, "dead")
-        ids, letters, more = await _letters(args, queue, left)
-        if ids != []:
+        if args.given:
+            bulk = await _change_found(args, queue, "discard", "remove {items} of {place}")
+            removed, said = bulk.changed, _count_changed(bulk)
+        else:
+            left = _counter(queue, "dead")
+            letters = count(len(args.id) or await left(), "dead letter")
             await confirm(args, f"remove {letters} of queue {args.queue!r} in {cluster.namespace!r}")
-        async with follow("removed", left):
-            removed = await queue.discard(ids)
-    yield Line(f"{count(removed, 'item')} removed{more}", {"removed": removed})
+            async with follow("removed", left):
+                removed = await queue.discard(args.id or None)
+            said = count(removed, "item")
+    yield Line(f"{said} removed", {"removed": removed})
 
 
-async def _letters(
-    args: Namespace, queue: Queue[Any], left: Callable[[], Awaitable[int]]
-) -> tuple[list[str] | None, str, str]:
-    """Return the ids of the dead letters that are meant, None: all; their number, and whether there may be more."""
-    if args.given:
-        if args.id:
-            raise ConfigError(f"give either ids, or one of {FLAGS}")
-        states = await found_ids(queue, **args.given, state="dead")
-        return [*states], counted(states, "dead letter"), may_be_more(states)
-    return args.id or None, count(len(args.id) or await left(), "dead letter"), ""
+def _check_either(args: Namespace) -> None:
+    """Raise ``ConfigError`` if both ids and conditions are given; without either, all dead letters are meant."""
+    if args.given and args.id:
+        raise ConfigError(f"give either ids, or one of {FLAGS}")
 
 
 _IDS = "ids of the items; default: all"

@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from zkrq.client.cluster import Cluster
     from zkrq.serve.audit import Audit
     from zkrq.serve.holding import Holding
+    from zkrq.serve.jobs import Jobs
     from zkrq.serve.queues import Queues
     from zkrq.serve.security import Policy
     from zkrq.serve.watching import Watching
@@ -64,13 +65,15 @@ def make_app(
     holding: Holding,
     watching: Watching,
     audit: Audit,
+    jobs: Jobs,
     policy: Policy,
     *,
     stopping: asyncio.Event,
 ) -> ASGIApp:
     """Make the application for an open cluster.
 
-    ``holding``, ``watching``, ``audit``: entered by the caller, which leaves them when no request is served any more.
+    ``holding``, ``watching``, ``audit``, ``jobs``: entered by the caller, which leaves them when no request is served
+    any more.
     ``stopping``: set when nothing more is to be claimed.
     """
     app = FastAPI(
@@ -88,7 +91,7 @@ def make_app(
     app.include_router(Api(cluster, queues, holding, stopping).router())
     app.include_router(ScheduleApi(cluster, queues).router())
     app.include_router(FlowApi(cluster, queues).router())
-    app.include_router(Page(cluster, queues, watching, audit, policy).router())
+    app.include_router(Page(cluster, queues, watching, audit, jobs, policy).router())
     app.include_router(Monitoring(cluster, stopping, frank=not policy.known).router())
     app.add_exception_handler(ZkrqError, _on_error)
     app.add_exception_handler(RequestValidationError, _on_bad_request)

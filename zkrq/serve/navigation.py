@@ -17,6 +17,7 @@ PLACES: Sequence[Place] = (
     Place("Queues", "/"),
     Place("Schedules", "/schedules"),
     Place("Flows", "/flows"),
+    Place("Jobs", "/jobs"),
     Place("Consumers", "/consumers"),
     Place("Servers", "/servers"),
     Place("Audit", "/audit"),

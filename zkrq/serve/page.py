@@ -19,6 +19,7 @@ from zkrq.serve.consumer_page import ConsumerPage, listed
 from zkrq.serve.contents import CONTENTS_SECONDS
 from zkrq.serve.curves import ROW_POINTS, draw, latest_rate, thin
 from zkrq.serve.flow_page import FlowPage
+from zkrq.serve.job_page import JobPage
 from zkrq.serve.listing import Choice, Row, arrange, read_choice
 from zkrq.serve.queue_pages import QueuePages
 from zkrq.serve.schedule_page import SchedulePage
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
     from zkrq.client.cluster import Cluster
     from zkrq.client.items import Item
     from zkrq.serve.audit import Audit
+    from zkrq.serve.jobs import Jobs
     from zkrq.serve.queues import Queues
     from zkrq.serve.security import Policy
     from zkrq.serve.watching import Look, Watching
@@ -44,13 +46,16 @@ ASKED_AT_ONCE = 20
 class Page:
     """Answer browsers."""
 
-    def __init__(self, cluster: Cluster, queues: Queues, watching: Watching, audit: Audit, policy: Policy) -> None:
+    def __init__(
+        self, cluster: Cluster, queues: Queues, watching: Watching, audit: Audit, jobs: Jobs, policy: Policy
+    ) -> None:
         self._queues = queues
         self._watching = watching
         self._showing = Showing(cluster, watching, policy)
         self._queue_pages = QueuePages(cluster, queues, watching, self._showing)
         self._consumers = ConsumerPage(cluster, watching, self._showing, self._queue_pages.claimed)
         self._search = SearchPage(watching, self._showing, self._queue_pages.searches, self._queue_pages.existing)
+        self._jobs = JobPage(queues, jobs, watching, self._showing)
         self._schedules = SchedulePage(cluster, watching, self._showing)
         self._flows = FlowPage(cluster, queues, watching, self._showing)
         self._audit = AuditPage(audit, self._showing)
@@ -65,6 +70,7 @@ class Page:
         router.add_route("/servers", self.servers)
         router.add_route("/servers/live", self.live_servers)
         self._search.add_to(router)
+        self._jobs.add_to(router)
         self._queue_pages.add_to(router)
         self._consumers.add_to(router)
         self._schedules.add_to(router)

@@ -106,6 +106,13 @@ KINDS: dict[type[ZkrqError], Kind] = {
 """The kind of every error of the library that a call can raise."""
 
 
+def page_status(error: ZkrqError | TimeoutError) -> int:
+    """Return the status of a page that says this error: what a form or an address had wrong is one of the request."""
+    if isinstance(error, TimeoutError):
+        return 503
+    return 400 if isinstance(error, ConfigError) else kind_of(error).status
+
+
 def kind_of(error: ZkrqError) -> Kind:
     """Return the kind of an error, that of its closest class in the table."""
     if isinstance(error, ClaimLost) and error.in_doubt:

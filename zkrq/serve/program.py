@@ -27,6 +27,7 @@ from zkrq.serve.app import make_app
 from zkrq.serve.audit import Audit
 from zkrq.serve.connections import Connection, Places, TlsServer, connections_max
 from zkrq.serve.holding import Holding
+from zkrq.serve.jobs import Jobs
 from zkrq.serve.queues import Queues
 from zkrq.serve.security import Policy, policy_for
 from zkrq.serve.watching import Watching
@@ -145,8 +146,8 @@ async def start(cluster: AbstractAsyncContextManager[Cluster], options: Options)
         stopping = asyncio.Event()
         async with cluster as opened, Holding() as holding:
             queues = Queues(opened, options.retry)
-            async with Watching(opened, queues, stopping) as watching, Audit(opened) as audit:
-                app = make_app(opened, queues, holding, watching, audit, policy, stopping=stopping)
+            async with Watching(opened, queues, stopping) as watching, Audit(opened) as audit, Jobs() as jobs:
+                app = make_app(opened, queues, holding, watching, audit, jobs, policy, stopping=stopping)
                 schedules = opened.schedules().run(queue=queues.__getitem__)
                 async with nullcontext() if options.read_only else schedules:
                     yield Server(app, listener, holding, stopping, options)

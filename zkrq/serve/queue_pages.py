@@ -31,7 +31,7 @@ from zkrq.serve.contents import (
     read_state,
 )
 from zkrq.serve.letters import BY_REASON, GROUPS_SHOWN, columns, group, value_of
-from zkrq.serve.problems import kind_of
+from zkrq.serve.problems import kind_of, page_status
 from zkrq.serve.shown import NO_FIGURES, Shown, show_queue
 
 if TYPE_CHECKING:
@@ -285,8 +285,7 @@ class QueuePages:
                 )
             await write_settings(queue, change.wanted, differing(change.wanted, change.read), change.read)
         except ZkrqError as error:
-            status = 400 if isinstance(error, ConfigError) else kind_of(error).status
-            return self._showing.message(status, "Not changed", str(error), back)
+            return self._showing.message(page_status(error), "Not changed", str(error), back)
         self._watching.soon()
         say(f"from {str(change.read) or 'the defaults'} to {str(change.wanted) or 'the defaults'}")
         return RedirectResponse(f"{back}&{Outcome('settings').query}", 303)

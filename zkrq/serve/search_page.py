@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from zkrq.base.errors import ConfigError, ZkrqError
+from zkrq.base.errors import ZkrqError
+from zkrq.client.bulk import DEEDS
 from zkrq.serve.contents import CONTENTS_SECONDS, NO_QUEUE
-from zkrq.serve.problems import kind_of
+from zkrq.serve.problems import page_status
 from zkrq.serve.searching import FIELDS, Found, Search, find, read_search, texts_in
 
 if TYPE_CHECKING:
@@ -20,6 +21,14 @@ if TYPE_CHECKING:
     from zkrq.serve.watching import Look, Watching
 
     Existing = Callable[[Request, Look], Awaitable[Queue[bytes] | None]]
+
+BUTTONS: Mapping[str, str] = {
+    "redrive": "Queue all dead letters of these again",
+    "discard": "Remove all dead letters of these",
+    "advance": "Run all that wait of these now",
+    "cancel": "Remove all of these",
+}
+"""The texts of the buttons for all that is found, by what they do."""
 
 NUMBER_MAX = 15
 """Digits of a number that an address may have."""
@@ -50,9 +59,7 @@ class SearchPage:
             found = await self._find(queue, search, query.get("after", ""))
         except (ZkrqError, TimeoutError) as error:
             trouble = str(error) or "The servers did not answer in time."
-            status = (
-                400 if isinstance(error, ConfigError) else 503 if isinstance(error, TimeoutError) else _status(error)
-            )
+            status = page_status(error)
         before = _number(query.get("before", ""))
         values: dict[str, Any] = {
             "queue": queue.name,
@@ -61,6 +68,7 @@ class SearchPage:
             "found": found,
             "before": before,
             "trouble": trouble,
+            "deeds": _deeds(search),
         }
         return self._showing.reply("find.html", status, **values)
 
@@ -71,8 +79,13 @@ class SearchPage:
                 return await find(queue, search, after)
 
 
-def _status(error: ZkrqError) -> int:
-    return kind_of(error).status
+def _deeds(search: Search) -> Mapping[str, str]:
+    """Return the buttons that a search has, because items that it finds may be in the state that they need."""
+    state = search.texts.get("state")
+    shown = {deed: text for deed, text in BUTTONS.items() if state is None or DEEDS[deed].state in (None, state)}
+    if not search.texts.keys() - {"state"}:
+        del shown["cancel"]  # of all items: a queue is cleared, or deleted
+    return shown
 
 
 def _number(text: str) -> int:
