@@ -219,7 +219,7 @@ async def test_all_letters_are_reached_page_by_page_and_by_their_reason(
     stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """However many there are; what is done with a group concerns the page on which it was shown."""
-    monkeypatch.setattr("zkrq.serve.contents.ITEMS_MOST", 3)
+    monkeypatch.setattr("zkrq.serve.failing.ITEMS_MOST", 3)
     for number in range(7):
         await stage.bury("endless", number, "no price" if number % 2 else "no answer")
     path, seen = "/queues/endless?tab=dead", list[str]()
@@ -235,7 +235,7 @@ async def test_all_letters_are_reached_page_by_page_and_by_their_reason(
     queue = stage.cluster.queue("endless")
     assert seen == [item.id for item in await queue.dead_letters(10)]
 
-    monkeypatch.setattr("zkrq.serve.contents.ITEMS_MOST", 100)
+    monkeypatch.setattr("zkrq.serve.failing.ITEMS_MOST", 100)
     text = await page(stage, "/queues/endless?tab=dead&error=ANSWER")
     assert "Shown are 4 dead letters whose reason contains “ANSWER”, of 7" in text
     assert "no price" not in text

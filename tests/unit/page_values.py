@@ -17,9 +17,12 @@ from zkrq.protocol.view import Life, ServerId, View
 from zkrq.repair.progress import Progress
 from zkrq.serve.actions import Form
 from zkrq.serve.curves import Point, draw
+from zkrq.serve.failing import Reading
+from zkrq.serve.failure_page import Chosen
+from zkrq.serve.failure_page import Wish as FailureWish
 from zkrq.serve.job_page import VERBS
 from zkrq.serve.jobs import Job
-from zkrq.serve.letters import columns, group
+from zkrq.serve.letters import Failed, columns, group
 from zkrq.serve.listing import Choice, Row, arrange
 from zkrq.serve.queue_pages import Wish
 from zkrq.serve.search_page import BUTTONS
@@ -106,9 +109,10 @@ def values_of(template: str, health: Health, *, read_only: bool, full: bool) -> 
     points = [Point(0, 1), Point(2, 2)]
     figures = FIGURES if full else FIGURES._replace(oldest_ready=None, paused=False, sizes=Sizes(0, 0, 0, 0))
     letters = [HOSTILE] if full else []
+    failed = [Failed("emails", each) for each in letters]
     consumers = {"1": Consumer("<i>worker</i>", {"emails": 1})} if full else {}
     row = Row("emails", figures, 1.0, 2.0, draw([0, 1], [1.0, 2.0])) if full else Row("emails", figures)
-    is_dead = template == "live_queue.html"
+    is_dead, has_failed = template == "live_queue.html", "failed" in template or "failures" in template
     return {
         "namespace": "shop",
         "session": True,
@@ -135,18 +139,26 @@ def values_of(template: str, health: Health, *, read_only: bool, full: bool) -> 
         "queue": "emails"
         if "find" in template or template in ("confirm.html", "begin_job.html")
         else show_queue("emails", figures, points if full else [], NOON),
-        "wish": Wish("dead" if is_dead else "ready", group=group(letters)[0].value if letters else None),
+        "wish": FailureWish("<by>", group(failed)[0].value if full else None, "emails", "dead" if full else None, "<e>")
+        if has_failed
+        else Wish("dead" if is_dead else "ready", group=group(failed)[0].value if letters else None),
         "items": "<b>"
         if template == "begin_job.html"
+        else failed
+        if is_dead or has_failed
         else letters
         if template != "consumer.html"
         else {"emails": letters},
-        "columns_of_letters": columns(letters),
-        "groups": group(letters),
+        "columns_of_letters": columns(failed),
+        "columns_of_failed": columns(failed),
+        "reading": Reading(failed, ["<u>emails</u>"] if full else (), "<i>" if full else ""),
+        "names": ["emails", "others"],
+        "buttons": FAILURE_BUTTONS,
+        "groups": group(failed),
         "more_groups": 1,
         "grouped": len(letters),
         "next": "<b>" if full else None,
-        "chosen": len(letters),
+        "chosen": [Chosen("dead", "emails", HOSTILE.id)] * 12 if template == "confirm_failed.html" else len(letters),
         "name": "emails",
         "id": HOSTILE.id,
         "form": Form((HOSTILE.id,) * 12, "<by>", "<img>") if template == "confirm.html" else "",

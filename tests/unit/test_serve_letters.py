@@ -12,23 +12,27 @@ from hypothesis import strategies as st
 
 from tests.every import every
 from tests.unit.page_values import HOSTILE, NOON
-from zkrq.client.items import Item
+from zkrq.client.items import Failure
 from zkrq.serve.actions import FIELDS_MAX, Form, Outcome, question, read_form, read_outcome, tell
-from zkrq.serve.letters import columns, group, kind_of, value_of
+from zkrq.serve.letters import SPARK_PARTS, Failed, columns, group, kind_of, value_of
 from zkrq.serve.payloads import HEX_SHOWN, LINE_SHOWN, PAYLOAD_SHOWN, begin, fields_of, write
 
 
-def letters() -> list[Item[bytes]]:
+def letters() -> list[Failed]:
     reasons = ["TimeoutError: pay-{n} took 30.5 s"] * 5 + ["KeyError: 'price'"] * 2 + [None]
     return [
-        replace(
-            HOSTILE,
-            id=f"letter-{number}",
-            reason=reason and reason.format(n=number),
-            died_at=NOON + timedelta(seconds=number),
-            payload=json.dumps({"customer": "acme" if number < 6 else "globex", "lines": [number]}).encode(),
-            headers={"tenant": str(number % 2)} if number else {},
-            key=None,
+        Failed(
+            "orders",
+            replace(
+                HOSTILE,
+                id=f"letter-{number}",
+                reason=reason and reason.format(n=number),
+                died_at=NOON + timedelta(seconds=number),
+                payload=json.dumps({"customer": "acme" if number < 6 else "globex", "lines": [number]}).encode(),
+                headers={"tenant": str(number % 2)} if number else {},
+                key=None,
+                last_failures=(),
+            ),
         )
         for number, reason in enumerate(reasons)
     ]
@@ -36,7 +40,7 @@ def letters() -> list[Item[bytes]]:
 
 def test_letters_of_one_kind_are_one_group_whatever_their_numbers() -> None:
     groups = group(letters())
-    assert [(each.value, len(each.letters)) for each in groups] == [
+    assert [(each.value, len(each.failed)) for each in groups] == [
         ("TimeoutError: pay-… took ….… s", 5),
         ("KeyError: 'price'", 2),
         ("", 1),
@@ -48,11 +52,40 @@ def test_letters_are_grouped_by_what_they_carry() -> None:
     some = letters()
     assert columns(some) == ["reason", "field customer", "header tenant"]
     by_customer = group(some, "field customer")
-    assert [(each.value, len(each.letters)) for each in by_customer] == [("acme", 6), ("globex", 2)]
+    assert [(each.value, len(each.failed)) for each in by_customer] == [("acme", 6), ("globex", 2)]
     by_tenant = group(some, "header tenant")
-    assert [(each.value, len(each.letters)) for each in by_tenant] == [("1", 4), ("0", 3), ("", 1)]
-    assert value_of(HOSTILE, "key") == HOSTILE.key
-    assert value_of(HOSTILE, "nonsense") == ""
+    assert [(each.value, len(each.failed)) for each in by_tenant] == [("1", 4), ("0", 3), ("", 1)]
+    hostile = Failed("orders", HOSTILE)
+    assert value_of(hostile, "key") == HOSTILE.key
+    assert value_of(hostile, "nonsense") == ""
+
+
+def test_failures_of_several_queues_are_grouped_by_queue_and_by_group() -> None:
+    some = letters()
+    others = [Failed("mails", replace(some[0].item, group="tenant <7>")), Failed("mails", some[1].item)]
+    assert columns(some + others)[:2] == ["reason", "queue"]
+    assert "group" in columns(some + others)
+    assert [(each.value, len(each.failed)) for each in group(some + others, "queue")] == [("orders", 8), ("mails", 2)]
+    assert [each.value for each in group(some + others, "group")] == ["", "tenant <7>"]
+    named = [Failed("mails", replace(some[0].item, task="<send>"))]
+    assert "task" in columns(named)
+    assert [each.value for each in group(named + some, "task")] == ["", "<send>"]
+
+
+def test_a_group_tells_the_times_of_all_failures_that_are_kept() -> None:
+    """Also of those before the last one; its curve spans the time of all that is shown."""
+    hour = timedelta(hours=1)
+    kept = tuple(Failure(NOON - number * hour, None, None, "x", None) for number in range(3))
+    first = Failed("orders", replace(HOSTILE, reason="first", last_failures=kept))
+    second = Failed("orders", replace(HOSTILE, reason="second", last_failures=kept[:1]))
+    by_reason = {each.value: each for each in group([first, second])}
+    assert (by_reason["first"].first, by_reason["first"].last) == (NOON - 2 * hour, NOON)
+    assert (by_reason["second"].first, by_reason["second"].last) == (NOON, NOON)
+    drawn = by_reason["second"].times
+    assert drawn
+    assert drawn.top == 1
+    assert len(drawn.lines[0].split()) == SPARK_PARTS
+    assert group([second])[0].times is None, "there is no time between them"
 
 
 @every(
@@ -63,6 +96,8 @@ def test_letters_are_grouped_by_what_they_carry() -> None:
         ("at 0x7ffde1 of 123e4567-e89b-12d3-a456-426614174000", "at … of …"),
         ("token deadbeef00 is bad", "token … is bad"),
         ("feedback is decade", "feedback is decade"),
+        ("failed in delivery 3 of 3: KeyError: 'price'", "KeyError: 'price'"),
+        ("failed at an age of 90 s, of 60: KeyError: 'price'", "KeyError: 'price'"),
     ],
 )
 def test_a_kind_of_reason_has_no_numbers_and_ids(reason: str | None, kind: str) -> None:

@@ -47,7 +47,11 @@ TABS = ("done", "groups")
 
 LIVE = ("live_overview.html", "live_queue.html", "live_item.html", "live_consumers.html", "live_servers.html")
 
-RENDERED = (*LIVE, "live.html", "consumer.html", "find_all.html", "live_jobs.html", "begin_job.html")
+RENDERED = (
+    *LIVE,
+    *("live.html", "consumer.html", "find_all.html", "live_jobs.html", "begin_job.html"),
+    *("failures.html", "confirm_failed.html"),
+)
 
 
 @every("template", [*RENDERED, *TABS, "find.html", "confirm.html"])

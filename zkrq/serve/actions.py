@@ -32,7 +32,7 @@ class Form(NamedTuple):
 
     ``ids``: of the items that were chosen, None: all dead letters.  ``by``, ``group``: the dead letters that have this
     in common, instead; see ``letters``.  ``confirmed``: whether the question was answered.
-    ``error``, ``after``: which dead letters were read to find the group; see ``contents``.  ``seconds``: of ``PAUSES``,
+    ``error``, ``after``: which dead letters were read to find the group; see ``failing``.  ``seconds``: of ``PAUSES``,
     how long a pause lasts, 0: until the queue is resumed.
     """
 
@@ -69,9 +69,21 @@ OUTCOMES: Mapping[str, str] = {
     "cancel": "The item is removed.",
     "signalled": "The item is removed, and the process that works on it is told to stop.",
     "cancelled": "{items} of {queue} removed; processes that worked on any are told to stop.",
+    "retry": "{items} ready now.",
+    "remove": "{items} removed.",
     "missing": "No item has that id: it was never pushed, or it is done.",
 }
 """What the page says after an action, by a code that an address may have."""
+
+
+_NO_LETTERS = "no dead letters any more, or their key belongs to another item"
+LEFT: Mapping[str, str] = {
+    "redrive": _NO_LETTERS,
+    "discard": _NO_LETTERS,
+    "retry": "no longer waiting, or their key belongs to another item",
+    "remove": "gone already",
+}
+"""What those are that an action has not changed."""
 
 
 def read_fields(body: bytes, most: int) -> Mapping[str, Sequence[str]] | None:
@@ -101,9 +113,9 @@ def tell(queue: str, outcome: Outcome) -> str:
     counts = {noun: show_count(outcome.changed, name) for noun, name in (("letters", "dead letter"), ("items", "item"))}
     text = OUTCOMES[outcome.code].format(queue=queue, **counts)
     left = outcome.asked - outcome.changed
-    if outcome.code not in ("redrive", "discard") or left <= 0:
+    if outcome.code not in LEFT or left <= 0:
         return text
-    return f"{text} {left:,} of those chosen were no dead letters any more, or their key belongs to another item."
+    return f"{text} {left:,} of those chosen were {LEFT[outcome.code]}."
 
 
 def read_outcome(query: Mapping[str, str]) -> Outcome | None:

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Generator, Mapping
 from contextlib import contextmanager
-from functools import partial
-from typing import TYPE_CHECKING, Literal, NamedTuple, get_args
+from typing import TYPE_CHECKING, Literal, get_args
 
 from zkrq.base.checks import check_id
 from zkrq.base.errors import ConfigError
 from zkrq.client.items import ItemState
 from zkrq.client.results import reading
-from zkrq.serve.letters import value_of
+from zkrq.serve.failing import ITEMS_MOST
 from zkrq.serve.problems import Busy
 
 if TYPE_CHECKING:
@@ -28,14 +27,9 @@ NO_QUEUE = "There is no queue of that name."
 ITEMS_SHOWN = 50
 """Items on the page of a queue."""
 
-ITEMS_MOST = 500
-"""Items on the page of a queue if more are asked for; dead letters that are sorted into groups."""
-
 SEARCHES_MAX = 5
 """Searches at one time."""
 
-FIRST = "first"
-"""Stands in an address for the cursor of the first page."""
 
 STATES: Mapping[str, ItemState] = {state: state for state in get_args(ItemState)}
 """The states of items by name, in the order of the page."""
@@ -45,13 +39,6 @@ Tab = Literal["ready", "scheduled", "claimed", "dead", "done", "groups", "settin
 
 TABS: Mapping[str, Tab] = {tab: tab for tab in get_args(Tab)}
 """The tabs by name, in the order of the page."""
-
-
-class Letters(NamedTuple):
-    """Dead letters, the oldest first.  ``next``: where further ones begin, None if these were the last."""
-
-    items: Sequence[Item[bytes]]
-    next: str | None
 
 
 def read_state(text: str) -> Tab:
@@ -91,27 +78,6 @@ async def get_result(queue: Queue[bytes], id: str) -> Result[bytes] | None:
     except ConfigError:  # no such id, or the namespace is at a level without results
         return None
     return result if result.has_ended else None
-
-
-async def read_letters(queue: Queue[bytes], error: str = "", after: str = "") -> Letters:
-    """Read the oldest ``ITEMS_MOST`` dead letters.
-
-    ``error``: only those whose reason contains this text.  ``after``: where a page begins, ``FIRST`` for the first one;
-    empty: there are no further pages, which costs the servers one call.  Raises ``Unavailable``.
-    """
-    if not error and not after:
-        return Letters(await queue.dead_letters(ITEMS_MOST), None)
-    search = partial(queue.find_page, state="dead", error=error or None, limit=ITEMS_MOST)
-    try:
-        page = await search(after=None if after in ("", FIRST) else after)
-    except ConfigError:  # the address has no cursor, or a text that no reason contains
-        return Letters((), None)
-    return Letters(page.items, page.next)
-
-
-def ids_of_group(letters: Letters, by: str, group: str) -> tuple[str, ...]:
-    """Return the ids of those dead letters that are in a group."""
-    return tuple(each.id for each in letters.items if value_of(each, by) == group)
 
 
 class Searches:

@@ -1,28 +1,37 @@
-"""Sort dead letters into groups: by their reason, by a header, a key, or a field of their payload."""
+"""Sort items that failed into groups: by their reason, task, key, group, a header, or a field of their payload.
+
+The page of one queue shows its dead letters so, and the page of failures those of all queues, with the items that wait
+for their next attempt.
+"""
 
 from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Sequence
-from datetime import datetime
+from collections.abc import Iterable, Sequence
+from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from zkrq.serve.curves import draw
 from zkrq.serve.payloads import fields_of
 
 if TYPE_CHECKING:
     from zkrq.client.items import Item
+    from zkrq.serve.curves import Curve
 
 BY_REASON = "reason"
 
 COLUMNS_MAX = 30
-"""Properties by which letters can be grouped: those that most of them have."""
+"""Properties by which items can be grouped: those that most of them have."""
 
 GROUPS_SHOWN = 50
 """Groups on a page: the largest."""
 
 VALUE_SHOWN = 200
-"""Characters of what the letters of a group have in common."""
+"""Characters of what the items of a group have in common."""
+
+SPARK_PARTS = 30
+"""Parts of the time of all failures for which the curve of a group has a point each."""
 
 _VARYING = re.compile(
     r"0x[0-9a-fA-F]+|[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}"
@@ -30,55 +39,89 @@ _VARYING = re.compile(
 )
 """What differs between reasons of the same kind: addresses, UUIDs, long hexadecimal numbers, numbers."""
 
+_LAST_WORDS = re.compile(r"failed (?:in delivery \d+ of \d+|at an age of \d+ s, of [\d.e+]+): ")
+"""What the retry policy writes before the reason of the failure after which an item is dead."""
+
+
+class Failed(NamedTuple):
+    """An item that failed, and its queue."""
+
+    queue: str
+    item: Item[Any]
+
+    @property
+    def moments(self) -> Sequence[datetime]:
+        """When it failed, as far as that is kept, the latest first; else when it died."""
+        kept = [each.at for each in self.item.last_failures if each.at]
+        return kept or [each for each in (self.item.died_at,) if each]
+
 
 class Group(NamedTuple):
-    """Dead letters that have something in common.  ``value``: what; ``first`` and ``last``: when the first and the
-    last of them died, None if that is not known."""
+    """Items that have something in common.  ``value``: what; ``first`` and ``last``: when the first and the last of
+    their failures were that are kept, None if that is not known; ``times``: how many there were over the time of all
+    that are shown, None: they were all at one moment."""
 
     value: str
-    letters: Sequence[Item[Any]]
+    failed: Sequence[Failed]
     first: datetime | None
     last: datetime | None
+    times: Curve | None = None
 
 
-def columns(letters: Sequence[Item[Any]]) -> list[str]:
-    """Name the properties by which these letters can be grouped, the reason first, then the most frequent."""
+def columns(failed: Sequence[Failed]) -> list[str]:
+    """Name the properties by which these can be grouped, the reason first, then the most frequent."""
     found: Counter[str] = Counter()
-    for letter in letters:
-        if letter.key:
-            found["key"] += 1
-        found.update(f"header {name}" for name in letter.headers)
-        found.update(f"field {name}" for name in fields_of(letter.payload))
-    return [BY_REASON, *(name for name, _ in found.most_common(COLUMNS_MAX))]
+    for _, item in failed:
+        found.update(name for name in ("key", "group", "task") if getattr(item, name))
+        found.update(f"header {name}" for name in item.headers)
+        found.update(f"field {name}" for name in fields_of(item.payload))
+    several = ["queue"] if len({each.queue for each in failed}) > 1 else []
+    return [BY_REASON, *several, *(name for name, _ in found.most_common(COLUMNS_MAX))]
 
 
-def value_of(letter: Item[Any], by: str) -> str:
-    """Return what a letter has of a property, empty if nothing."""
+def value_of(failed: Failed, by: str) -> str:
+    """Return what an item has of a property, empty if nothing."""
+    item = failed.item
     kind, _, name = by.partition(" ")
     match kind:
         case "reason":
-            return kind_of(letter.reason)
-        case "key":
-            return (letter.key or "")[:VALUE_SHOWN]
+            return kind_of(item.reason)
+        case "queue":
+            return failed.queue
+        case "key" | "group" | "task":
+            return (getattr(item, kind) or "")[:VALUE_SHOWN]
         case "header":
-            return letter.headers.get(name, "")[:VALUE_SHOWN]
+            return item.headers.get(name, "")[:VALUE_SHOWN]
         case _:
-            return fields_of(letter.payload).get(name, "")[:VALUE_SHOWN]
+            return fields_of(item.payload).get(name, "")[:VALUE_SHOWN]
 
 
 def kind_of(reason: str | None) -> str:
-    """Return the first line of a reason without what differs from letter to letter: numbers and ids."""
+    """Return the first line of a reason without what differs from item to item: numbers and ids, and how often it was
+    delivered until it died of that."""
     line = (reason or "").strip().partition("\n")[0]
-    return _VARYING.sub("…", line).strip()[:VALUE_SHOWN]
+    return _VARYING.sub("…", _LAST_WORDS.sub("", line, count=1)).strip()[:VALUE_SHOWN]
 
 
-def group(letters: Sequence[Item[Any]], by: str = BY_REASON) -> list[Group]:
-    """Sort letters into groups, the largest first."""
-    found: dict[str, list[Item[Any]]] = {}
-    for letter in letters:
-        found.setdefault(value_of(letter, by), []).append(letter)
+def group(failed: Sequence[Failed], by: str = BY_REASON) -> list[Group]:
+    """Sort items into groups, the largest first."""
+    found: dict[str, list[Failed]] = {}
+    for each in failed:
+        found.setdefault(value_of(each, by), []).append(each)
+    known = [moment for each in failed for moment in each.moments]
+    first, last = min(known, default=None), max(known, default=None)
     groups: list[Group] = []
     for value, some in found.items():
-        died = [letter.died_at for letter in some if letter.died_at]
-        groups.append(Group(value, some, min(died, default=None), max(died, default=None)))
-    return sorted(groups, key=lambda each: (-len(each.letters), each.value))
+        moments = [moment for each in some for moment in each.moments]
+        times = None if first is None or last is None else _times(moments, first, last)
+        groups.append(Group(value, some, min(moments, default=None), max(moments, default=None), times))
+    return sorted(groups, key=lambda each: (-len(each.failed), each.value))
+
+
+def _times(moments: Iterable[datetime], first: datetime, last: datetime) -> Curve | None:
+    """Draw how many of these moments are in each part of a time, None if that is too short to be divided."""
+    part = (last - first) / SPARK_PARTS
+    if part < timedelta(milliseconds=1):
+        return None
+    counts = Counter(min(SPARK_PARTS - 1, (moment - first) // part) for moment in moments)
+    return draw(range(SPARK_PARTS), [counts[number] for number in range(SPARK_PARTS)])

@@ -15,6 +15,7 @@ class Place(NamedTuple):
 
 PLACES: Sequence[Place] = (
     Place("Queues", "/"),
+    Place("Failures", "/failures"),
     Place("Schedules", "/schedules"),
     Place("Flows", "/flows"),
     Place("Jobs", "/jobs"),

@@ -18,6 +18,7 @@ from zkrq.serve.audit import AuditPage
 from zkrq.serve.consumer_page import ConsumerPage, listed
 from zkrq.serve.contents import CONTENTS_SECONDS
 from zkrq.serve.curves import ROW_POINTS, draw, latest_rate, thin
+from zkrq.serve.failure_page import FailurePage
 from zkrq.serve.flow_page import FlowPage
 from zkrq.serve.job_page import JobPage
 from zkrq.serve.listing import Choice, Row, arrange, read_choice
@@ -57,6 +58,7 @@ class Page:
         self._search = SearchPage(watching, self._showing, self._queue_pages.searches, self._queue_pages.existing)
         self._jobs = JobPage(queues, jobs, watching, self._showing)
         self._schedules = SchedulePage(cluster, watching, self._showing)
+        self._failures = FailurePage(queues, watching, self._showing, self._queue_pages.searches)
         self._flows = FlowPage(cluster, queues, watching, self._showing)
         self._audit = AuditPage(audit, self._showing)
         self._sessions = Sessions(self._showing, policy)
@@ -74,6 +76,7 @@ class Page:
         self._queue_pages.add_to(router)
         self._consumers.add_to(router)
         self._schedules.add_to(router)
+        self._failures.add_to(router)
         self._flows.add_to(router)
         self._audit.add_to(router)
         self._sessions.add_to(router)

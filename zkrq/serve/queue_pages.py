@@ -17,19 +17,16 @@ from zkrq.serve.actions import ACTIONS, Form, Outcome, pause_for, question, read
 from zkrq.serve.audit import say
 from zkrq.serve.contents import (
     CONTENTS_SECONDS,
-    ITEMS_MOST,
     NO_QUEUE,
-    Letters,
     Searches,
     Tab,
     first_state,
     get_item,
     get_result,
-    ids_of_group,
     read_count,
-    read_letters,
     read_state,
 )
+from zkrq.serve.failing import ITEMS_MOST, Letters, ids_of_group, read_letters
 from zkrq.serve.letters import BY_REASON, GROUPS_SHOWN, columns, group, value_of
 from zkrq.serve.problems import kind_of, page_status
 from zkrq.serve.shown import NO_FIGURES, Shown, show_queue
@@ -55,7 +52,7 @@ class Wish(NamedTuple):
     """What somebody wants to see of a queue: a tab, and at most how many items; of dead letters, which ones.
 
     ``by``: the property by which dead letters are grouped; ``group``: the group that is shown, None: all.  ``error``,
-    ``after``: which dead letters are read; see ``contents``.
+    ``after``: which dead letters are read; see ``failing``.
     """
 
     state: Tab = "ready"
@@ -70,6 +67,16 @@ class Wish(NamedTuple):
         """Whether what it shows is read again at every look: not a search, which reads many letters, and no form, which
         is being filled in."""
         return self.state != "settings" and not (self.state == "dead" and (self.error or self.after))
+
+    @property
+    def carried(self) -> Mapping[str, str]:
+        """What a form of the dead letters says beside the group: which ones were read."""
+        return {name: value for name, value in (("error", self.error), ("after", self.after)) if value}
+
+    @property
+    def shown_with(self) -> Mapping[str, str]:
+        """What stays in the address when they are grouped otherwise."""
+        return {"tab": self.state, **self.carried}
 
     def query(self, **changes: object) -> str:
         """The query of an address that shows this, with changes."""
@@ -333,7 +340,7 @@ class QueuePages:
 
 def _sorted_letters(read: Letters, wish: Wish) -> dict[str, Any]:
     """Return what the page shows of dead letters: groups, and those of one of them, or all."""
-    letters = read.items
+    letters = read.failed
     groups = group(letters, wish.by)
     chosen = letters if wish.group is None else [each for each in letters if value_of(each, wish.by) == wish.group]
     return {
