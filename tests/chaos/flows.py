@@ -3,8 +3,9 @@
     python -m tests.chaos.flows --seconds 600
 
 Two shards of three servers, three queues of members and one of what follows.  Most flows have a few members and some
-have thousands; a part has members that die, fails fast, or grows while it runs.  No flow may be followed too early,
-twice or never, and no outcome may change.
+have thousands; a part has members that die, fails fast, grows while it runs, or has members that wait for each other.
+No flow may be followed too early, twice or never, no outcome may change, and what members returned is read by what
+follows.
 """
 
 from __future__ import annotations
@@ -172,6 +173,15 @@ def _flow(stage: _Stage, number: int) -> Item:
             "die": dying,
             "dies": 1.0,
             "options": {"fail_fast": True},
+        }
+    if number % 8 == 3:  # its members wait for each other
+        return {
+            "flow": f"order-{number}",
+            "what": "make",
+            "members": 0,
+            "queues": len(QUEUES),
+            "holds": [THEN],
+            "order": True,
         }
     members = round(plan.least * (plan.most / plan.least) ** chance.random())
     holds = [THEN, *chance.sample([FAILURE, ALWAYS], chance.randrange(3))]

@@ -10,6 +10,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
+from tests.chaos.flows_process import ORDER
 from tests.chaos.record import Entry, Kind
 from tests.chaos.turns_checker import Findings
 
@@ -31,6 +32,8 @@ class Life:
     delivered: list[Entry] = field(default_factory=list[Entry])
     settling: list[Entry] = field(default_factory=list[Entry])
     settled: list[Entry] = field(default_factory=list[Entry])
+    read: list[Entry] = field(default_factory=list[Entry])
+    """Of a member what others have read of it, of what follows how many results it has read."""
 
     def ended_before(self, moment: float) -> bool:
         """Whether it was being acked by then; whether the ack was decided is not always known."""
@@ -75,7 +78,7 @@ def stories(entries: Iterable[Entry]) -> dict[str, Story]:
         if entry.kind is Kind.EVENT:
             found[entry.id].states.append(entry)
             continue
-        if entry.kind not in (Kind.PUSHED, Kind.DELIVERED, Kind.SETTLING, Kind.SETTLED):
+        if entry.kind not in (Kind.PUSHED, Kind.DELIVERED, Kind.SETTLING, Kind.SETTLED, Kind.READ):
             continue
         flow, what, id = entry.id.split("/", 2)
         story = found[flow]
@@ -84,7 +87,7 @@ def stories(entries: Iterable[Entry]) -> dict[str, Story]:
             continue
         life = story.lives[what][id]
         kinds = {Kind.DELIVERED: life.delivered, Kind.SETTLING: life.settling, Kind.SETTLED: life.settled}
-        kinds[entry.kind].append(entry)
+        kinds.get(entry.kind, life.read).append(entry)
     return found
 
 
@@ -96,6 +99,7 @@ def check(entries: Iterable[Entry], held: Mapping[str, Iterable[str]], finished:
         found.counts.update(flows=1, members=len(story.pushed))
         found.broken += [f"{flow}: {sentence}" for sentence in _wrong(story, set(holds), flow in over)]
         found.counts.update(story.outcomes[-1:])
+        found.counts.update(results=sum(len(life.read) for lives in story.lives.values() for life in lives.values()))
     return found
 
 
@@ -108,12 +112,38 @@ def _wrong(story: Story, holds: set[str], finished: bool) -> Iterable[str]:
     yield from _twice(story)
     for outcome in outcomes[-1:]:
         yield from _followed(story, holds, outcome)
+    yield from _waited(story)
+    yield from _results(story)
     began = min(story.began(what) for what in HELD)
     yield from _late_members(story, began)
     if story.began(THEN) < math.inf and not finished:
         missing = [id for id in story.pushed if not story.lives[MEMBER][id].ended_before(began)]
         if missing:
             yield f"early: {len(missing)} members had not ended when `then` began, {missing[:3]}"
+
+
+def _waited(story: Story) -> Iterable[str]:
+    """Check that no member was handed out before those had ended for which it waits."""
+    for id, life in list(story.lives[MEMBER].items()):
+        flow, _, name = id.rpartition(".")
+        for awaited in ORDER.get(name, ()):
+            if life.first < math.inf and not story.lives[MEMBER][f"{flow}.{awaited}"].ended_before(life.first):
+                yield f"early: {id} was delivered before {awaited} had ended"
+
+
+def _results(story: Story) -> Iterable[str]:
+    """Check what was read of results: each member returns its id."""
+    for id, life in story.lives[MEMBER].items():
+        if wrong := [entry.detail for entry in life.read if entry.detail != id]:
+            yield f"result of {id}: {wrong[0]} was read"
+    lives, began = story.lives[MEMBER].values(), min(story.began(what) for what in HELD)
+    for read in [entry for what in HELD for life in story.lives[what].values() for entry in life.read]:
+        count, wrong = map(int, read.detail.split())
+        acked = [min((one.at for one in life.settled if one.detail == "ack"), default=math.inf) for life in lives]
+        least = sum(at < began for at in acked)
+        most = sum(life.ended_before(read.at) for life in lives)
+        if wrong or not least <= count <= most:
+            yield f"results: {count} were read, {wrong} of them wrong, of {least} to {most} that there were"
 
 
 def _twice(story: Story) -> Iterable[str]:

@@ -11,7 +11,7 @@ import asyncio
 import json
 import random
 import sys
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
@@ -37,6 +37,10 @@ FAILS = 0.02
 """Part of the deliveries that fail and are repeated."""
 PAUSE = 0.05
 """Seconds before a call of unknown outcome is repeated."""
+ORDER: dict[str, tuple[str, ...]] = {"check": (), "price": ("check",), "stock": ("check",), "ship": ("price", "stock")}
+"""Names of the members of an order, each with those for which it waits: a diamond."""
+RESULTS = zkrq.Results(ttl=10.0)
+"""Of members they are kept as long as the flow is."""
 CRAWLED = 3
 """Members that a member of a crawl adds, until the crawl is large enough."""
 
@@ -81,7 +85,10 @@ class Worker:
     def __init__(self, cluster: Cluster, recorder: Recorder, claim_timeout: float) -> None:
         self._recorder = recorder
         self._queues: dict[str, zkrq.Queue[Item]] = {
-            name: cluster.queue(name, retry=AGAIN, claim_timeout=claim_timeout) for name in (MAKERS, *QUEUES, AFTER)
+            name: cluster.queue(
+                name, retry=AGAIN, claim_timeout=claim_timeout, results=RESULTS if name in QUEUES else None
+            )
+            for name in (MAKERS, *QUEUES, AFTER)
         }
 
     async def run(self, concurrency: int) -> None:
@@ -107,18 +114,20 @@ class Worker:
         if item["what"] == "make":
             return await self._make(item)
         if item["what"] != "member":
-            await asyncio.sleep(WORK)
+            await self._read_all(claim)
             return "ack"
         await asyncio.sleep(random.expovariate(1 / WORK))
         if item.get("crawl"):
             await self._crawl(claim)
+        if awaited := ORDER.get(item["n"], ()):
+            await self._read(claim, awaited)
         if random.random() < item.get("dies", 0.0):
             return "bury"
         return "nack" if random.random() < FAILS else "ack"
 
     async def _settle(self, claim: zkrq.Claim[Item], verb: str) -> bool:
         settle: dict[str, Callable[[], Awaitable[object]]] = {
-            "ack": claim.ack,
+            "ack": partial(claim.ack, result=claim.id if claim.item["what"] == "member" else None),
             "nack": claim.nack,
             "bury": lambda: claim.bury("it was told to fail"),
         }
@@ -131,6 +140,29 @@ class Worker:
                 await asyncio.sleep(PAUSE)
             else:
                 return True
+
+    # -- results -------------------------------------------------------------------------------------------------------
+
+    async def _read(self, claim: zkrq.Claim[Item], awaited: Iterable[str]) -> None:
+        """Read what the members have returned for which one has waited."""
+        flow = claim.flow
+        assert flow is not None
+        for name in awaited:
+            result = await self._surely(partial(flow.result_of, name))
+            told = str(result.value) if result.has_value else str(result.state)
+            self._recorder.note(Kind.READ, name_of(claim.item, f"{flow.name}.{name}"), None, told)
+
+    async def _read_all(self, claim: zkrq.Claim[Item]) -> None:
+        """Read what all members have returned, when these have ended."""
+        flow = claim.flow
+        assert flow is not None
+
+        async def read() -> list[zkrq.Result[Any]]:
+            return [result async for result in flow.results()]
+
+        results = await self._surely(read)
+        wrong = len(results) - len({result.id for result in results if result.value == result.id or result.is_lost})
+        self._recorder.note(Kind.READ, name_of(claim.item, claim.id), claim.token, f"{len(results)} {wrong}")
 
     # -- making flows --------------------------------------------------------------------------------------------------
 
@@ -153,6 +185,11 @@ class Worker:
                     await self._surely(partial(hold, {"flow": name, "what": what}, queue=after, id=f"{name}-{what}"))
             if crawl := item.get("crawl"):
                 await self._push(flow, [{"flow": name, "what": "member", "n": 0, "crawl": crawl}], QUEUES[0])
+            for number, (step, after) in enumerate(ORDER.items() if item.get("order") else ()):
+                member = {"flow": name, "what": "member", "n": step}
+                queue = self._queues[QUEUES[number % len(QUEUES)]]
+                receipt = await self._surely(partial(flow.push, member, queue=queue, name=step, after=after))
+                self._recorder.note(Kind.PUSHED, name_of(member, receipt.id))
             for first in range(0, item["members"], PAGE):
                 numbers = range(first, min(first + PAGE, item["members"]))
                 members = [self._member(item, number) for number in numbers]

@@ -42,6 +42,7 @@ class Kind(enum.StrEnum):
     LOST = "lost"  # the holder learned that its claim does not hold [from where]
     OWNER_ENDED = "owner-ended"  # its session is over, or it was fenced [owner]
     VIEW = "view"  # [epoch, primaries of both queues, members in their lives]
+    READ = "read"  # a result [its value, or the state of its item], or all of a flow [how many, how many wrong ones]
     EVENT = "event"  # whatever else the library told [its text]
     STOPPED = "stopped"  # a client process was stopped by a signal [name]
     CONTINUED = "continued"  # [name]

@@ -30,6 +30,7 @@ async def test_flows_end_once_while_workers_and_primaries_are_killed(two_shards:
     assert found.counts["flows"] == SHORT.flows
     assert found.counts["workers"] > SHORT.workers
     assert found.counts["primaries killed"]
+    assert found.counts["results"]
 
 
 # -- the checker -------------------------------------------------------------------------------------------------------
@@ -67,7 +68,7 @@ def broken(entries: Sequence[Entry], held: Sequence[str] = (THEN,), finished: Se
 
 def test_a_flow_that_ends_after_its_members_is_fine() -> None:
     assert broken(FINE) == []
-    assert check(FINE, {"f": [THEN]}, []).counts == {"flows": 1, "members": 2, "done": 1}
+    assert check(FINE, {"f": [THEN]}, []).counts == {"flows": 1, "members": 2, "done": 1, "results": 0}
     assert broken([*FINE, *acked(5.5, "always/a")], (THEN, ALWAYS, FAILURE)) == []
 
 
@@ -97,6 +98,42 @@ def test_what_was_cancelled_has_nothing_to_follow() -> None:
 )
 def test_what_breaks_a_promise_is_found(entries: list[Entry], sentence: str) -> None:
     assert any(each.startswith(sentence) for each in broken(entries))
+
+
+def read(at: float, id: str, detail: str) -> Entry:
+    return Entry(at, "a", Kind.READ, f"f/{id}", None, detail)
+
+
+STEPS = ("check", "price", "stock", "ship")
+
+ORDERED = [
+    *(pushed(1, f"member/f.{name}") for name in STEPS),
+    *(entry for at, name in enumerate(STEPS) for entry in acked(2 + at, f"member/f.{name}")),
+    *acked(9, "then/t"),
+    told(9.5, "done"),
+]
+
+
+def test_members_that_wait_and_read_results_are_fine() -> None:
+    entries = [*ORDERED, read(5, "member/f.price", "f.price"), read(9.05, "then/t", "4 0")]
+    assert broken(entries) == []
+    assert check(entries, {"f": [THEN]}, []).counts["results"] == 2
+
+
+@pytest.mark.parametrize(
+    ("entry", "sentence"),
+    [
+        (delivered(1.5, "member/f.price"), "f: early: f.price was delivered before check had ended"),
+        (delivered(4.05, "member/f.ship"), "f: early: f.ship was delivered before stock had ended"),
+        (read(5, "member/f.stock", "unknown"), "f: result of f.stock: unknown was read"),
+        (read(5, "member/f.stock", "f.price"), "f: result of f.stock: f.price was read"),
+        (read(9.05, "then/t", "3 0"), "f: results: 3 were read"),
+        (read(9.05, "then/t", "5 0"), "f: results: 5 were read"),
+        (read(9.05, "then/t", "4 1"), "f: results: 4 were read, 1 of them wrong"),
+    ],
+)
+def test_a_member_that_did_not_wait_or_a_result_that_is_lost_is_found(entry: Entry, sentence: str) -> None:
+    assert any(each.startswith(sentence) for each in broken([*ORDERED, entry]))
 
 
 def test_a_flow_that_an_operator_ended_may_lack_members() -> None:

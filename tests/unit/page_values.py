@@ -18,6 +18,7 @@ from zkrq.repair.progress import Progress
 from zkrq.serve.actions import Form
 from zkrq.serve.curves import Point, draw
 from zkrq.serve.failing import Reading
+from zkrq.serve.failure_page import BUTTONS as FAILURE_BUTTONS
 from zkrq.serve.failure_page import Chosen
 from zkrq.serve.failure_page import Wish as FailureWish
 from zkrq.serve.job_page import VERBS
