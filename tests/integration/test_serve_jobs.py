@@ -80,6 +80,9 @@ async def test_all_that_was_found_is_removed_after_a_question(stage: Stage) -> N
     assert reply.headers["location"] == "/jobs"
     await ended(client, "700 items were counted before. 700 items found so far, 700 removed.")
     assert (await mails.size()).scheduled == 21
+    noted = text_of(await client.get("/audit"))
+    for told in ("job 1: all with header campaign=spring begins", "campaign=spring is done, 700 removed"):
+        assert told in noted
 
 
 async def test_letters_and_waiting_items_have_jobs_too(stage: Stage) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, NamedTuple, cast
 
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
@@ -59,21 +59,25 @@ Each error tells in `happened` whether anything may have been done. After `nothi
 """
 
 
+class Owned(NamedTuple):
+    """What the caller has entered, and leaves when no request is served any more."""
+
+    holding: Holding
+    watching: Watching
+    audit: Audit
+    jobs: Jobs
+
+
 def make_app(
     cluster: Cluster,
     queues: Queues,
-    holding: Holding,
-    watching: Watching,
-    audit: Audit,
-    jobs: Jobs,
+    owned: Owned,
     policy: Policy,
     *,
     stopping: asyncio.Event,
 ) -> ASGIApp:
     """Make the application for an open cluster.
 
-    ``holding``, ``watching``, ``audit``, ``jobs``: entered by the caller, which leaves them when no request is served
-    any more.
     ``stopping``: set when nothing more is to be claimed.
     """
     app = FastAPI(
@@ -88,16 +92,16 @@ def make_app(
     )
     # First, because paths are compared in this order, and strangers may ask for these.
     app.add_route(f"{STATIC}{{name}}", Files(HERE / "static").give, include_in_schema=False)
-    app.include_router(Api(cluster, queues, holding, stopping).router())
+    app.include_router(Api(cluster, queues, owned.holding, stopping).router())
     app.include_router(ScheduleApi(cluster, queues).router())
     app.include_router(FlowApi(cluster, queues).router())
-    app.include_router(Page(cluster, queues, watching, audit, jobs, policy).router())
+    app.include_router(Page(cluster, queues, owned.watching, owned.audit, owned.jobs, policy).router())
     app.include_router(Monitoring(cluster, stopping, frank=not policy.known).router())
     app.add_exception_handler(ZkrqError, _on_error)
     app.add_exception_handler(RequestValidationError, _on_bad_request)
     app.add_exception_handler(HTTPException, _on_http_error)
     app.add_exception_handler(Exception, _on_bug)
-    return Guard(Recorded(app, audit), policy)
+    return Guard(Recorded(app, owned.audit), policy)
 
 
 async def _on_error(request: Request, error: Exception) -> JSONResponse:

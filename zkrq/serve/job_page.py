@@ -13,6 +13,7 @@ from zkrq.base import clock
 from zkrq.base.errors import ConfigError, ZkrqError
 from zkrq.client.bulk import DEEDS, Bulk
 from zkrq.serve.actions import read_fields
+from zkrq.serve.audit import say
 from zkrq.serve.problems import page_status
 from zkrq.serve.searching import read_search
 from zkrq.serve.texts import show_count
@@ -59,7 +60,7 @@ class JobPage:
         router.add_route("/jobs", self.page)
         router.add_route("/jobs/live", self.live)
         router.add_route("/jobs/{number:int}/stop", self.stop, ["POST"])
-        router.add_route("/queues/{queue}/found/{deed}", self.begin, ["POST"])
+        router.add_route("/queues/{queue}/found/{verb}", self.begin, ["POST"])
 
     async def page(self, request: Request) -> Response:
         """Show the jobs of this process."""
@@ -78,7 +79,7 @@ class JobPage:
 
     async def begin(self, request: Request) -> Response:
         """Begin a job, after a question that says how many items there are."""
-        name, deed = request.path_params["queue"], request.path_params["deed"]
+        name, deed = request.path_params["queue"], request.path_params["verb"]
         if deed not in DEEDS or (fields := read_fields(await request.body(), FIELDS_MAX)) is None:
             return self._showing.message(400, "Not begun", "There is no such action, or the form has too many fields.")
         first, back = {field: values[0] for field, values in fields.items()}, "/"
@@ -92,7 +93,8 @@ class JobPage:
                 return self._ask(queue.name, deed, search, bulk, counted, back)
             number = first.get("counted", "")
             is_number = number.isascii() and number.isdecimal() and len(number) < 12
-            self._jobs.start(queue.name, deed, search, bulk, int(number) if is_number else None)
+            job = self._jobs.start(queue.name, deed, search, bulk, int(number) if is_number else None)
+            say(f"{job} begins")
         except (ZkrqError, TimeoutError) as error:
             return self._showing.message(
                 page_status(error), "Not begun", str(error) or "The servers do not answer.", back
@@ -119,7 +121,8 @@ class JobPage:
 
     async def stop(self, request: Request) -> Response:
         """Stop a job."""
-        self._jobs.stop(request.path_params["number"])
+        if job := self._jobs.stop(request.path_params["number"]):
+            say(f"{job} is stopped")
         self._watching.soon()
         return RedirectResponse("/jobs", 303)
 

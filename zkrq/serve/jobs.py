@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from types import TracebackType
@@ -38,8 +37,6 @@ DONE: Mapping[str, str] = {
 }
 """What was done with each item, by the deed of a job."""
 
-_log = logging.getLogger("zkrq.serve")
-
 
 @dataclass(eq=False, slots=True)
 class Job:
@@ -61,6 +58,9 @@ class Job:
     trouble: str = ""
     task: asyncio.Task[None] | None = None
 
+    def __str__(self) -> str:
+        return f"job {self.number}: all with {self.search.words or 'any property'}"
+
     @property
     def result(self) -> str:
         """What was done with how many items so far, for people."""
@@ -79,7 +79,9 @@ class Job:
 class Jobs:
     """Run jobs: ``async with`` stops those that are left."""
 
-    def __init__(self) -> None:
+    def __init__(self, note: Callable[[str, str, str], None]) -> None:
+        """``note``: records what was done, on which queue, with which result; see ``Audit.note``."""
+        self._note = note
         self._tasks = Tasks("zkrq serve: jobs")
         self._numbers = itertools.count(1)
         self._jobs: dict[int, Job] = {}
@@ -122,8 +124,6 @@ class Jobs:
             del self._jobs[number]
 
     async def _run(self, job: Job) -> None:
-        what = f"job {job.number}: {job.deed} all of {job.queue} with {job.search.words or 'any'}"
-        _log.info("%s begins", what)
         try:
             await job.bulk.run()
             job.state = "done"
@@ -136,4 +136,5 @@ class Jobs:
             if job.state == "running":
                 job.state, job.trouble = "failed", "an error inside the server; its log has it"
             job.ended_at, job.task = clock.now(), None
-            _log.info("%s: %s, %s%s", what, job.state, job.result, job.trouble and f": {job.trouble}")
+            why = job.trouble and f": {job.trouble}"
+            self._note(job.deed, job.queue, f"{job} is {job.state}, {job.result}{why}")

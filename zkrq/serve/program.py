@@ -23,7 +23,7 @@ from starlette.types import ASGIApp
 
 from zkrq.base.errors import ConfigError
 from zkrq.base.tasks import Tasks, see_through
-from zkrq.serve.app import make_app
+from zkrq.serve.app import Owned, make_app
 from zkrq.serve.audit import Audit
 from zkrq.serve.connections import Connection, Places, TlsServer, connections_max
 from zkrq.serve.holding import Holding
@@ -146,8 +146,8 @@ async def start(cluster: AbstractAsyncContextManager[Cluster], options: Options)
         stopping = asyncio.Event()
         async with cluster as opened, Holding() as holding:
             queues = Queues(opened, options.retry)
-            async with Watching(opened, queues, stopping) as watching, Audit(opened) as audit, Jobs() as jobs:
-                app = make_app(opened, queues, holding, watching, audit, jobs, policy, stopping=stopping)
+            async with Watching(opened, queues, stopping) as watching, Audit(opened) as audit, Jobs(audit.note) as jobs:
+                app = make_app(opened, queues, Owned(holding, watching, audit, jobs), policy, stopping=stopping)
                 schedules = opened.schedules().run(queue=queues.__getitem__)
                 async with nullcontext() if options.read_only else schedules:
                     yield Server(app, listener, holding, stopping, options)
