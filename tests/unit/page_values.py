@@ -13,6 +13,7 @@ from zkrq.client.health import Health, ServerHealth
 from zkrq.client.inspection import Sizes, Statistics
 from zkrq.client.items import EndedItem, Failure, Item
 from zkrq.client.shards import ShardStatus
+from zkrq.protocol.levels import UNNAMED
 from zkrq.protocol.view import Life, ServerId, View
 from zkrq.repair.progress import Progress
 from zkrq.serve.actions import Form
@@ -28,6 +29,7 @@ from zkrq.serve.listing import Choice, Row, arrange
 from zkrq.serve.queue_pages import Wish
 from zkrq.serve.search_page import BUTTONS
 from zkrq.serve.searching import FIELDS, Found, Search
+from zkrq.serve.server_page import Wanted
 from zkrq.serve.shown import show_queue
 from zkrq.serve.watching import Look
 
@@ -190,4 +192,12 @@ def values_of(template: str, health: Health, *, read_only: bool, full: bool) -> 
         "verb": "Remove" if template == "begin_job.html" else "discard",
         "back": "/?<img>",
         "preview": 10,
+        "running": ["<i> is being added"] if full else [],
+        "failed": ["<b>"] if full else [],
+        "level_now": 1,
+        "latest": 2,
+        "release": "<u>",
+        "late": [UNNAMED._replace(description="<i>", host="<b>")] if full else [],
+        "wanted": Wanted("replace", "<i>", "<b>"),
+        "told": ["<u>"],
     }

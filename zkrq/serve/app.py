@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, NamedTuple, cast
+from typing import TYPE_CHECKING, cast
 
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
@@ -38,12 +38,9 @@ from zkrq.serve.security import STATIC
 
 if TYPE_CHECKING:
     from zkrq.client.cluster import Cluster
-    from zkrq.serve.audit import Audit
-    from zkrq.serve.holding import Holding
-    from zkrq.serve.jobs import Jobs
+    from zkrq.serve.page import Owned
     from zkrq.serve.queues import Queues
     from zkrq.serve.security import Policy
-    from zkrq.serve.watching import Watching
 
 WRONGS_SAID = 10
 """Wrong fields that a reply names."""
@@ -57,15 +54,6 @@ Push, claim and settle items of a zkrq namespace over HTTP.
 Each error tells in `happened` whether anything may have been done. After `nothing` repeat the request as it was; after
 `unknown` too: a push under the same `id`, a settling of the same claim.
 """
-
-
-class Owned(NamedTuple):
-    """What the caller has entered, and leaves when no request is served any more."""
-
-    holding: Holding
-    watching: Watching
-    audit: Audit
-    jobs: Jobs
 
 
 def make_app(
@@ -95,7 +83,7 @@ def make_app(
     app.include_router(Api(cluster, queues, owned.holding, stopping).router())
     app.include_router(ScheduleApi(cluster, queues).router())
     app.include_router(FlowApi(cluster, queues).router())
-    app.include_router(Page(cluster, queues, owned.watching, owned.audit, owned.jobs, policy).router())
+    app.include_router(Page(cluster, queues, owned, policy).router())
     app.include_router(Monitoring(cluster, stopping, frank=not policy.known).router())
     app.add_exception_handler(ZkrqError, _on_error)
     app.add_exception_handler(RequestValidationError, _on_bad_request)

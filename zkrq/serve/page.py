@@ -9,7 +9,7 @@ the form is sent again.
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from fastapi import APIRouter, Request, Response
 
@@ -25,6 +25,7 @@ from zkrq.serve.listing import Choice, Row, arrange, read_choice
 from zkrq.serve.queue_pages import QueuePages
 from zkrq.serve.schedule_page import SchedulePage
 from zkrq.serve.search_page import SearchPage
+from zkrq.serve.server_page import ServerPage
 from zkrq.serve.sessions import Sessions
 from zkrq.serve.showing import Showing
 
@@ -32,9 +33,11 @@ if TYPE_CHECKING:
     from zkrq.client.cluster import Cluster
     from zkrq.client.items import Item
     from zkrq.serve.audit import Audit
+    from zkrq.serve.holding import Holding
     from zkrq.serve.jobs import Jobs
     from zkrq.serve.queues import Queues
     from zkrq.serve.security import Policy
+    from zkrq.serve.server_page import Changes
     from zkrq.serve.watching import Look, Watching
 
 CONSUMERS_SHOWN = 100
@@ -44,23 +47,33 @@ ASKED_AT_ONCE = 20
 """Queues that are asked at the same time for an item."""
 
 
+class Owned(NamedTuple):
+    """What the server enters, and leaves when no request is served any more."""
+
+    holding: Holding
+    watching: Watching
+    audit: Audit
+    jobs: Jobs
+    changes: Changes
+
+
 class Page:
     """Answer browsers."""
 
-    def __init__(
-        self, cluster: Cluster, queues: Queues, watching: Watching, audit: Audit, jobs: Jobs, policy: Policy
-    ) -> None:
+    def __init__(self, cluster: Cluster, queues: Queues, owned: Owned, policy: Policy) -> None:
+        watching = owned.watching
         self._queues = queues
         self._watching = watching
         self._showing = Showing(cluster, watching, policy)
         self._queue_pages = QueuePages(cluster, queues, watching, self._showing)
         self._consumers = ConsumerPage(cluster, watching, self._showing, self._queue_pages.claimed)
         self._search = SearchPage(watching, self._showing, self._queue_pages.searches, self._queue_pages.existing)
-        self._jobs = JobPage(queues, jobs, watching, self._showing)
+        self._jobs = JobPage(queues, owned.jobs, watching, self._showing)
         self._schedules = SchedulePage(cluster, watching, self._showing)
         self._failures = FailurePage(queues, watching, self._showing, self._queue_pages.searches)
         self._flows = FlowPage(cluster, queues, watching, self._showing)
-        self._audit = AuditPage(audit, self._showing)
+        self._audit = AuditPage(owned.audit, self._showing)
+        self._servers = ServerPage(cluster, watching, owned.changes, self._showing)
         self._sessions = Sessions(self._showing, policy)
 
     def router(self) -> APIRouter:
@@ -69,8 +82,6 @@ class Page:
         router.add_route("/", self.overview)
         router.add_route("/live", self.live_overview)
         router.add_route("/find", self.find)
-        router.add_route("/servers", self.servers)
-        router.add_route("/servers/live", self.live_servers)
         self._search.add_to(router)
         self._jobs.add_to(router)
         self._queue_pages.add_to(router)
@@ -79,6 +90,7 @@ class Page:
         self._failures.add_to(router)
         self._flows.add_to(router)
         self._audit.add_to(router)
+        self._servers.add_to(router)
         self._sessions.add_to(router)
         return router
 
@@ -122,19 +134,6 @@ class Page:
             "table": table._replace(rows=drawn),
             "choice": choice,
         }
-
-    async def servers(self, request: Request) -> Response:
-        """Show the servers and the shards."""
-        values = self._showing.common(await self._watching.look())
-        return self._showing.live("Servers", "/servers", "live_servers.html", values)
-
-    async def live_servers(self, request: Request) -> Response:
-        """Keep the servers up to date."""
-
-        async def render(look: Look) -> str:
-            return self._showing.render("live_servers.html", **self._showing.common(look))
-
-        return self._showing.stream(render)
 
     async def find(self, request: Request) -> Response:
         """Find an item by its id, whatever queue it is in."""

@@ -23,13 +23,15 @@ from starlette.types import ASGIApp
 
 from zkrq.base.errors import ConfigError
 from zkrq.base.tasks import Tasks, see_through
-from zkrq.serve.app import Owned, make_app
+from zkrq.serve.app import make_app
 from zkrq.serve.audit import Audit
 from zkrq.serve.connections import Connection, Places, TlsServer, connections_max
 from zkrq.serve.holding import Holding
 from zkrq.serve.jobs import Jobs
+from zkrq.serve.page import Owned
 from zkrq.serve.queues import Queues
 from zkrq.serve.security import Policy, policy_for
+from zkrq.serve.server_page import Changes
 from zkrq.serve.watching import Watching
 
 if TYPE_CHECKING:
@@ -146,8 +148,14 @@ async def start(cluster: AbstractAsyncContextManager[Cluster], options: Options)
         stopping = asyncio.Event()
         async with cluster as opened, Holding() as holding:
             queues = Queues(opened, options.retry)
-            async with Watching(opened, queues, stopping) as watching, Audit(opened) as audit, Jobs(audit.note) as jobs:
-                app = make_app(opened, queues, Owned(holding, watching, audit, jobs), policy, stopping=stopping)
+            async with (
+                Watching(opened, queues, stopping) as watching,
+                Audit(opened) as audit,
+                Jobs(audit.note) as jobs,
+                Changes(opened) as changes,
+            ):
+                owned = Owned(holding, watching, audit, jobs, changes)
+                app = make_app(opened, queues, owned, policy, stopping=stopping)
                 schedules = opened.schedules().run(queue=queues.__getitem__)
                 async with nullcontext() if options.read_only else schedules:
                     yield Server(app, listener, holding, stopping, options)
