@@ -53,6 +53,7 @@ async def log_in(browser: Browser, stage: Stage, token: str) -> None:
     await do(browser.click, "#token")
     await do(browser.press, token, "\ue007")
     await do(browser.shows, "h1", "Queues")
+    await do(browser.complaints)  # a password without a name is one
 
 
 async def test_a_server_is_removed_and_added_again_on_the_page(browser: Browser, stage: Stage) -> None:
