@@ -13,6 +13,9 @@ from tests.simulation.world import CALL_LIMIT, Client, Lane
 from zkrq import Cancellation, Queue, Statistics
 from zkrq.client.items import Item as SeenItem
 
+PAUSE_SECONDS = 3600.0
+"""Virtual seconds of a pause that ends by itself: more than a run has."""
+
 RESUME_TRIES = 4
 
 
@@ -228,8 +231,11 @@ class Administrator:
     # -- pausing -------------------------------------------------------------------------------------------------------
 
     async def _pause(self, queue: Queue[Any]) -> None:
+        """Every other pause would end by itself, after the run: until then it holds as any other does."""
+        ends = self._client.at_latest_level and self._ledger.counts["pauses in force"] % 2
+        pausing = queue.pause(seconds=PAUSE_SECONDS) if ends else queue.pause()
         mark = self._ledger.pauses.begin(paused=True)
-        ended = await self._client.do("pause", queue.pause(), CALL_LIMIT)
+        ended = await self._client.do("pause", pausing, CALL_LIMIT)
         self._ledger.pauses.end(ended.outcome, mark, paused=True)
         if self._ledger.pauses.since is not None:
             self._ledger.counts["pauses in force"] += 1
