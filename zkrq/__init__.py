@@ -87,6 +87,7 @@ if TYPE_CHECKING:
     from zkrq.client.cluster import Cluster
     from zkrq.client.connecting import connect, embedded, found
     from zkrq.client.consumers import Consumer
+    from zkrq.client.figures import Figures, Spread
     from zkrq.client.groups import Group, LargestGroups
     from zkrq.client.health import Health, ServerHealth
     from zkrq.client.inspection import Sizes, Statistics
@@ -153,6 +154,7 @@ __all__ = [
     "Ending",
     "Event",
     "Failure",
+    "Figures",
     "Flow",
     "FlowClosed",
     "FlowEnded",
@@ -225,6 +227,7 @@ __all__ = [
     "ShardStatus",
     "Sizes",
     "Snooze",
+    "Spread",
     "Statistics",
     "Step",
     "StoredSchedule",
@@ -293,6 +296,7 @@ if not TYPE_CHECKING:
         "Failure": "client.items",
         "Ending": "working.outcomes",
         "Event": "base.events",
+        "Figures": "client.figures",
         "Flow": "consuming.flow",
         "FlowClosed": "base.events",
         "FlowEnded": "base.errors",
@@ -365,6 +369,7 @@ if not TYPE_CHECKING:
         "ShardStatus": "client.shards",
         "Sizes": "client.inspection",
         "Snooze": "base.retry",
+        "Spread": "client.figures",
         "Statistics": "client.inspection",
         "Step": "consuming.saving",
         "StoredSchedule": "client.timetable",

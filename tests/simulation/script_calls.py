@@ -445,6 +445,24 @@ class Load:
         held = self._packed() or fresh(0, 0)
         return self._mostly(held[VERSION_BYTES], fresh(0, 0)[VERSION_BYTES], b"\t" * 8)
 
+    def draw_minute(self) -> Word:
+        return self._mostly(FIRST_US // 60_000_000 + self.rng.randrange(3), 0, 10**12)
+
+    def draw_task(self) -> Word:
+        return self.rng.choice(["", "welcome", "two words", "a\tb", *(f"task {n}" for n in range(12))])
+
+    def draw_counts(self) -> Word:
+        return self._mostly(f"0:{self.rng.randrange(99)} 1:7 12:3 99:1", "", "1:x :3 7", "1:" + 20 * "9")
+
+    def draw_kind(self) -> Word:
+        return self.rng.choice(["m", "h"])
+
+    def draw_earliest(self) -> Word:
+        return FIRST_US // 60_000_000 - self.rng.choice([0, 10, 500])
+
+    def draw_latest(self) -> Word:
+        return FIRST_US // 60_000_000 + self.rng.choice([0, 10, 500])
+
     def draw_token(self) -> Word:
         known = self._record()
         tokens = [row.token for row in known.rows] if known else []

@@ -23,6 +23,8 @@ from zkrq.replication.stream import ErrorReply
 from zkrq.testing.redis.server import MiniRedis
 
 FIRST_US = 1_750_000_000_000_000
+MINUTE = FIRST_US // 60_000_000
+ALL_COUNTS = " ".join(f"{key}:7" for key in range(100))
 SMALL, LARGE = 1_000, 2_500
 """Items of each kind in the two states that are compared."""
 
@@ -396,6 +398,9 @@ CALLS: dict[str, dict[str, Callable[[Large], object]]] = {
     },
     "report": {"": lambda s: [s.ask(calls.Report("q", id, "nobody/1", "half")) for id in named("claimed")]},
     "told_reports": {"": asking(calls.ToldReports("q", named("claimed")))},
+    "figure": {"": asking(calls.Figure("figured", MINUTE, [(f"task {n}", ALL_COUNTS) for n in range(21)]))},
+    "figures": {kind: asking(calls.ToldFigures("figured", kind, MINUTE, MINUTE + 399)) for kind in ("m", "h")},
+    "drop_figures": {"": asking(calls.DropFigures("figured"))},
     "retire": {"": asking(calls.Retire("q", "ann"))},
     "broadcast": {"": asking(calls.Broadcast("topic", b"message"))},
     "room": {"": asking(calls.Room())},

@@ -197,7 +197,7 @@ class Administration(Finding[T]):
 
         Flows that were begun in this queue are cancelled, with what is held for them in other queues; in flows of other
         queues its items are missed.  Damaged entries that are set aside go as well; one that is damaged and was not
-        found yet is set aside later.
+        found yet is set aside later.  Its figures go, too, but for what is reported afterwards.
 
         Holders of claimed items are notified as by ``cancel``.  None of the items comes back, neither by a push that is
         repeated under an id that zkrq made, nor by a schedule (``every``) whose moment was before, nor from an older
@@ -216,6 +216,7 @@ class Administration(Finding[T]):
         with Changes() as changes:
             await self._everywhere.each(lambda replicas: self._empty(replicas, changes))
             await self._everywhere.each(lambda replicas: replicas.tell_all(calls.DropAside(self.name)))
+            await self._everywhere.each(lambda replicas: replicas.tell_all(calls.DropFigures(self.name)))
             await self.resume()
             moment_ms = clock.now_ms()
             await self._everywhere.each(lambda replicas: replicas.delete(self.name, moment_ms))

@@ -15,6 +15,7 @@ from zkrq.base.checks import MAX_GROUPS, check_count, check_group, check_id
 from zkrq.base.errors import ConfigError
 from zkrq.base.limits import HISTORY_MAX, DeadLetters, Groups, History, Limits, QueueSettings, ResultTtl, Size
 from zkrq.base.tasks import together
+from zkrq.client.figures import read_figures
 from zkrq.client.groups import LargestGroups, add_groups, read_groups
 from zkrq.client.history import read_history
 from zkrq.client.items import Codecs, EndedItem, Item, ItemState, items_of
@@ -24,8 +25,10 @@ from zkrq.operations.states import STATE
 from zkrq.protocol import calls
 
 if TYPE_CHECKING:
+    from zkrq.base.checks import Duration
     from zkrq.base.codecs import Codec
     from zkrq.base.limits import Results
+    from zkrq.client.figures import Figures
     from zkrq.client.parts import QueueParts
     from zkrq.client.shard import Shard
     from zkrq.client.shards import Shards, ShardStatus
@@ -252,6 +255,17 @@ class Inspection(Generic[T]):
         check_count("n", n, least=1, most=MAX_GROUPS)
         self._parts.check_open()
         return add_groups(await self._everywhere.each(lambda replicas: read_groups(self.name, n, replicas)), n)
+
+    async def figures(self, since: Duration = 3600.0, step: Duration | None = None) -> list[Figures]:
+        """Return what handlers did with the items in the last ``since`` seconds, at most 35 days: how many were done
+        and failed, how long they waited and took.  The oldest first, one record for every ``step`` seconds.
+
+        ``step``: a multiple of 60 for the last 26 hours, of 3600 for more; None: 60, or 3600.  At most 2,000 records.
+        Each process reports every ten seconds what its workers, and other consumers, have done; what it did since its
+        last report is lost if it dies.  Raises ``ConfigError``, ``Unavailable``.
+        """
+        self._parts.check_open()
+        return await read_figures(self.name, self._everywhere, since, step)
 
     async def scan(self, state: ItemState | None = None, *, group: str | None = None) -> AsyncGenerator[Item[T]]:
         """Iterate over all items in no particular order, page by page; ``state``: only over those in that state;

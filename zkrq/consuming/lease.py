@@ -195,7 +195,19 @@ class Issuer(Protocol):
 class Grant:
     """Hold what the claims of one bundle by one request have in common."""
 
-    __slots__ = ("_begun", "_unpacked", "bundle", "is_large", "issuer", "notes", "owner", "packed", "request")
+    __slots__ = (
+        "_begun",
+        "_unpacked",
+        "began_at",
+        "bundle",
+        "is_large",
+        "issuer",
+        "notes",
+        "owner",
+        "packed",
+        "request",
+        "tasks",
+    )
 
     notes: bytes
     """Texts beside the record.  Set only if it has fields, to save memory."""
@@ -212,6 +224,10 @@ class Grant:
         """Claim request that returned these claims.  Settling presents it to the servers."""
         self.is_large = False
         """Whether servers are to drop its payloads soon, once their items are gone."""
+        self.began_at = 0.0
+        """When they arrived here, by ``loop.time()``; 0: that was not noted."""
+        self.tasks: dict[int, str] | None = None
+        """The tasks that items are for, by position; None: none of them is for one."""
         self._unpacked: Bundle | None = None
 
     def id_of(self, position: int) -> str:
@@ -243,6 +259,12 @@ class Grant:
         if not hasattr(self, "_begun"):
             self._begun = {}
         self._begun[position] = saved
+
+    def note_task(self, position: int, task: str) -> None:
+        """Note the task that an item is for, which its payload names."""
+        if self.tasks is None:
+            self.tasks = {}
+        self.tasks[position] = task
 
     def begin_attempts(self, position: int) -> None:
         """Note that this is the first delivery of an item since it was saved, which has not failed since."""

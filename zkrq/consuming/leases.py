@@ -22,6 +22,7 @@ from zkrq.base.loop import running_loop
 from zkrq.base.retry import Again, Retry
 from zkrq.consuming.core.lease import EXTENDED, HOLDING, LeaseState
 from zkrq.consuming.core.pace import CLAIM_MAX
+from zkrq.consuming.figures import Figuring
 from zkrq.consuming.flow import Flow
 from zkrq.consuming.lease import EXTENSION_REFUSED, FAILURES, LETS_GO_ON, SNOOZES, Grant, Lease, Refused, Verb
 from zkrq.consuming.reporting import Reporter
@@ -96,6 +97,7 @@ class Leases:
         self._dropped_reported = self._unentered_reported = False
         self._join: Callable[[int], Request | None] | None = None
         self._reporter: Reporter | None = None
+        self.figuring: Final = Figuring(replicas, context.tasks, context.queue)
         self._unentered: tuple[Lease, float] | None = None
         """The first of the claims that nobody has entered or settled, and since when it was."""
         # Without a limit, so that settlements gather: no slot waits for its ack, and each would cost a decision.
@@ -377,6 +379,7 @@ class Leases:
     async def aclose(self) -> None:
         """Refuse further calls, and wait for those in flight."""
         await self._batcher.aclose()
+        await self.figuring.aclose()
 
     async def _send(self, settlings: Sequence[_Settling]) -> Sequence[Refused | Exception]:
         # One settlement for all items of a bundle that end in the same way: the server opens and writes one record.
@@ -407,8 +410,10 @@ class Leases:
         if reply.due:
             self._flows.tend(self.queue, reply.due)
         if not any(reply.lost):
+            self.figuring.settled(groups, {})
             return [_NONE] * len(settlings)
         lost = _lost(groups, decided)
+        self.figuring.settled(groups, lost)
         return [_refused(parts, hows, lost) for parts, hows, _, _ in settlings]
 
     def _settle(self, settlements: Sequence[Settlement]) -> Awaitable[Decided[SettleReply]]:

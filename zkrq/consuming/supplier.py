@@ -397,6 +397,7 @@ class Supplier(Generic[T]):
             context.events.tell(DeadLettersDropped(context.cluster, context.queue, dropped), logging.WARNING)
         if given_up := calls.given_up(decided.records.with_notes()):
             context.events.tell(ItemsGivenUp(context.cluster, context.queue, tuple(given_up)), logging.WARNING)
+            self._leases.figuring.given_up(len(given_up))
         is_short = sum(decided.reply.handed[2::4]) < request.call.count
         return ClaimReport(next_ms, claims, size, is_short and bool(request.call.waiter))
 
@@ -448,8 +449,10 @@ class Supplier(Generic[T]):
                     continue
                 claims.append(Claim(item, grant, position, deadline_at, headers))
         self._leases.add(map(lease_of, claims))
+        now = asyncio.get_running_loop().time()
+        self._leases.figuring.began(decided.reply.handed, grants, decided.reply.clock, now)
         if self._leases.observers.claimed:
-            took = asyncio.get_running_loop().time() - started
+            took = now - started
             self._leases.observers.tell_claimed(self._context.queue, claims, took)
         return claims, size
 

@@ -33,6 +33,8 @@ reports         hash   item -> what the holder of its claim has reported of its 
                        are dropped together where there are too many
 aside           hash   bundle -> all that was stored of it, damaged, and why it was set aside (``lua/_damage.lua``);
                        nothing removes it but an operator, a deletion, or a good copy that turns up
+figures         hash   what handlers did, by minutes and hours (``lua/_figures.lua``), on the two servers that come
+                       first for the queue; goes with the queue, and by itself 35 days after the last report
 =============== ====== ===============================================================================
 
 Channels: ``{namespace}:topic:<deployment>:<topic>`` and ``{namespace}:wake:<deployment>:<owner>``.  They name the

@@ -68,6 +68,7 @@ class Feature(AtLevel):
     TASKS = ("a schedule that pushes for a task", SECOND_LEVEL)
     FAILURES = ("the last failures of items", SECOND_LEVEL)
     PAUSES = ("pauses that end by themselves", SECOND_LEVEL)
+    FIGURES = ("figures", SECOND_LEVEL)
 
 
 class OtherLevel(ValueError):

@@ -56,6 +56,7 @@ PARTS = (
     "limits",
     "lease",
     "wake",
+    "figures",
     "results",
     "scores",
     "endings",
@@ -94,7 +95,7 @@ _HEADER_LINE = re.compile(r"^-- (purpose|KEYS|ARGV|reply|body|writes): (.*)$")
 
 _KINDS = {
     **dict.fromkeys(("position", "n", "count", "age_us"), int),
-    **dict.fromkeys(("owner", "queue", "id", "head", "report"), bytes),
+    **dict.fromkeys(("owner", "queue", "id", "head", "report", "field"), bytes),
 }
 _CARRIED = {"outcome", "payload", "record", "state"}
 """Lists that contain one of these have one entry per item of the call: their elements are checked where they are

@@ -11,7 +11,7 @@ from __future__ import annotations
 import enum
 import hashlib
 import json
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple, NewType, Protocol, TypeVar
 
@@ -111,9 +111,18 @@ class View:
         if known is None:
             if len(self._primaries) >= _PRIMARIES_KEPT:
                 self._primaries.clear()
-            known = max(self.members, key=lambda server: hashlib.blake2b(f"{server}\0{queue}".encode()).digest())
+            (known,) = self.first_of(queue, 1)
             self._primaries[queue] = known
         return known
+
+    def first_of(self, queue: str, count: int) -> Sequence[ServerId]:
+        """Return the members that come first for a queue, at most ``count``: its primary, and those that would be the
+        primary after it."""
+
+        def weight(server: ServerId) -> bytes:
+            return hashlib.blake2b(f"{server}\0{queue}".encode()).digest()
+
+        return sorted(self.members, key=weight, reverse=True)[:count]
 
 
 _PRIMARIES_KEPT = 10_000

@@ -69,6 +69,7 @@ from zkrq.protocol.calls.damage import (
     read_remains,
 )
 from zkrq.protocol.calls.fencing import Claims, Fence, FenceReply, Owners, OwnersReply, Retire
+from zkrq.protocol.calls.figures import DropFigures, Figure, ToldFigures
 from zkrq.protocol.calls.flows import (
     FlowMembers,
     FlowPage,
@@ -192,11 +193,13 @@ __all__ = [
     "Delete",
     "Differences",
     "DropAside",
+    "DropFigures",
     "DropName",
     "EndedRow",
     "Enrol",
     "Fence",
     "FenceReply",
+    "Figure",
     "FlowMembers",
     "FlowPage",
     "FlowResult",
@@ -275,6 +278,7 @@ __all__ = [
     "Stored",
     "StoredRow",
     "Told",
+    "ToldFigures",
     "ToldReport",
     "ToldReports",
     "Trim",

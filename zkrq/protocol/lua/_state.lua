@@ -3,7 +3,7 @@
 -- gives it a value of its own before an operation begins, whatever the call before has left: it may have failed half-way.
 -- The keys: those that the operation declares, nil for the others (bind, which the loader writes from the header).
 local server, queues, records, payloads, ready, scheduled, members, groups, claimed, holdings, dead, recent, tombstones, keys, expiring,
-  notes, owners, fenced_owners, lead, waiting, reports, aside
+  notes, owners, fenced_owners, lead, waiting, reports, aside, figures
 local ARGV, first, last -- ARGV[first] to ARGV[last] is what repeats
 local epoch, generation -- from _gate.lua on, the epoch is a number
 local now_us, now_ms -- this server's clock

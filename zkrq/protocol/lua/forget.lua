@@ -2,7 +2,7 @@
 -- purpose: forget a queue of which nothing is left here: no item, no dead letter, no pause, no limit.
 -- It stays as long as a tombstone, its deletion, the end of a pause or of limits, a consumer, a fence or a refusal of late pushes is
 -- remembered, or would be by a server that has missed nothing.
--- KEYS: server queues records payloads ready scheduled members groups claimed holdings dead recent tombstones keys expiring notes owners fenced_owners lead waiting reports aside
+-- KEYS: server queues records payloads ready scheduled members groups claimed holdings dead recent tombstones keys expiring notes owners fenced_owners lead waiting reports aside figures
 -- ARGV: epoch generation queue put_window_ms
 -- reply: OK forgotten
 -- reply: NOTINSYNC generation
@@ -29,7 +29,7 @@ local function operation(queue, put_window_ms)
 
   if is_needed() then return {'OK', 0} end
   redis.call('UNLINK', records, payloads, ready, scheduled, members, groups, claimed, holdings, dead, recent, tombstones, keys, expiring, notes,
-    owners, fenced_owners, lead, waiting, reports, aside)
+    owners, fenced_owners, lead, waiting, reports, aside, figures)
   redis.call('SREM', queues, queue)
   return {'OK', 1}
 end

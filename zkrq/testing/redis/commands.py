@@ -82,6 +82,12 @@ def _exists(data: Keyspace, *keys: bytes) -> int:
     return sum(key in data for key in keys)
 
 
+@_command("EXPIRE", 3, "write")
+def _expire(data: Keyspace, key: bytes, seconds: bytes) -> int:
+    """Keep the key: what zkrq gives an end has one of weeks, and no server lives as long inside of a process."""
+    return int(integer(seconds) > 0 and key in data)
+
+
 @_command("TYPE", 2)
 def _type(data: Keyspace, key: bytes) -> SimpleString:
     return SimpleString(KIND_NAMES[type(data[key])] if key in data else b"none")
