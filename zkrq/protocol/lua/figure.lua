@@ -32,10 +32,10 @@ end
 
 -- Read the lines of a field that are of this round: in order, by name, and how many names there are at this time.
 local function lines_of_figures(packed, at)
-  local lines, named, names, round = {}, {}, 0, math.floor(at / figuring.PER_FIELD)
+  local lines, named, names, round = {}, {}, 0, math.floor(at / gate.figures.PER_FIELD)
   for when, task, text in string.gmatch(packed or '', '(%d+)\t([^\t\n]*)\t([^\t\n]*)\n') do
     when = tonumber(when)
-    if math.floor(when / figuring.PER_FIELD) == round then
+    if math.floor(when / gate.figures.PER_FIELD) == round then
       local line = {at = when, task = task, text = text}
       lines[#lines + 1] = line
       if when == at then named[task], names = line, names + 1 end
@@ -45,7 +45,7 @@ local function lines_of_figures(packed, at)
 end
 
 local function note_at(kind, at)
-  local field = figuring.field(kind, at)
+  local field = gate.figures.field(kind, at)
   local packed = redis.call('HGET', figures, field)
   local lines, named, names = lines_of_figures(packed, at)
   local is_full = packed and #packed > FIELD_BYTES

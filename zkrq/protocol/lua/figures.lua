@@ -11,8 +11,8 @@
 local function operation(kind, earliest, latest)
   local FIELDS_MAX = 41
   local fields = {}
-  for n = math.floor(earliest / figuring.PER_FIELD), math.floor(latest / figuring.PER_FIELD) do
-    fields[#fields + 1] = figuring.field(kind, n * figuring.PER_FIELD)
+  for n = math.floor(earliest / gate.figures.PER_FIELD), math.floor(latest / gate.figures.PER_FIELD) do
+    fields[#fields + 1] = gate.figures.field(kind, n * gate.figures.PER_FIELD)
     if #fields >= FIELDS_MAX then break end
   end
   local found = #fields > 0 and redis.call('HMGET', figures, unpack(fields)) or {}
