@@ -497,6 +497,14 @@ async def test_metrics(code: str, cluster: zkrq.testing.TestCluster) -> None:
         REGISTRY.unregister(metrics)
 
 
+@runs("observability.md", "for each in await queue.figures(")
+async def test_figures(code: str, cluster: zkrq.testing.TestCluster, capsys: pytest.CaptureFixture[str]) -> None:
+    await (await pushed_and_taken(cluster)).ack()
+    await cluster.clock.advance(10)
+    await execute(code, queue=cluster.queue("emails"))
+    assert sum(int(line.split()[2]) for line in capsys.readouterr().out.splitlines()) == 1
+
+
 @runs("observability.md", "zkrq.opentelemetry.instrument(")
 async def test_traces(code: str, cluster: zkrq.testing.TestCluster) -> None:
     from opentelemetry.sdk.trace import TracerProvider

@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 import zkrq
 from tests.every import every
 from tests.unit.views import view_of
-from zkrq.client.figures import HOUR, MINUTE, check_span
+from zkrq.base.periods import HOUR, MINUTE
+from zkrq.client.figures import check_span
 from zkrq.protocol.figures import CLASSES, COUNTS, KEEPERS, Place, add_up, decode, encode, greatest, keepers, quantile
 
 NOW = 1_750_000_000.0

@@ -9,8 +9,9 @@ from datetime import datetime
 from typing import TYPE_CHECKING, NamedTuple
 
 from zkrq.base import clock
-from zkrq.base.checks import Duration, check_duration, check_feature
-from zkrq.base.errors import ConfigError, Unavailable
+from zkrq.base.checks import Duration, check_feature
+from zkrq.base.errors import Unavailable
+from zkrq.base.periods import HOUR, MINUTE, check_period
 from zkrq.protocol.calls import ToldFigures
 from zkrq.protocol.figures import (
     BEGUN,
@@ -19,8 +20,6 @@ from zkrq.protocol.figures import (
     DONE,
     DURATIONS,
     FAILED,
-    HOURS_KEPT,
-    MINUTES_KEPT,
     PAGE,
     WAITS,
     Counts,
@@ -38,12 +37,6 @@ if TYPE_CHECKING:
     from zkrq.client.everywhere import Everywhere
     from zkrq.protocol.view import ServerId
     from zkrq.replication.replicas import Replicas
-
-MINUTE, HOUR = 60, 3600
-"""Seconds of what servers add up."""
-
-RECORDS_MAX = 2_000
-"""Records that one call of ``figures`` returns."""
 
 VIEWS_TRIED = 3
 """Views under which the servers are asked before a call gives up, because none has answered."""
@@ -125,23 +118,12 @@ class Span(NamedTuple):
 
 def check_span(since: Duration, step: Duration | None, now: float) -> Span:
     """Return what to read for the last ``since`` seconds before ``now``.  Raises ``ConfigError``."""
-    seconds = check_duration("since", since, positive=True)
-    by_minute = seconds <= MINUTES_KEPT * MINUTE
-    unit = MINUTE if by_minute else HOUR
-    wanted = unit if step is None else check_duration("step", step, positive=True)
-    if wanted % HOUR == 0:
-        unit = HOUR
-    if wanted % unit:
-        kept = "a multiple of 60 s" if by_minute else f"a multiple of 3600 s for more than {MINUTES_KEPT // 60} hours"
-        raise ConfigError(f"step is {wanted:g} s: must be {kept}")
-    if seconds > HOURS_KEPT * HOUR:
-        raise ConfigError(f"since is {seconds:.0f} s: figures are kept for {HOURS_KEPT // 24} days")
-    if seconds / wanted > RECORDS_MAX:
-        raise ConfigError(f"step is {wanted:g} s: at most {RECORDS_MAX:,} records are returned")
+    seconds, wanted = check_period(since, step)
+    unit = HOUR if wanted % HOUR == 0 else MINUTE
     last = math.floor(now / wanted)
-    first = math.floor((now - seconds) / wanted) + 1
+    first = min(last, math.floor((now - seconds) / wanted) + 1)
     together = round(wanted / unit)
-    return Span("m" if unit == MINUTE else "h", min(first, last) * together, (last + 1) * together - 1, together)
+    return Span("h" if unit == HOUR else "m", first * together, (last + 1) * together - 1, together)
 
 
 async def read_figures(

@@ -260,7 +260,7 @@ class Inspection(Generic[T]):
         """Return what handlers did with the items in the last ``since`` seconds, at most 35 days: how many were done
         and failed, how long they waited and took.  The oldest first, one record for every ``step`` seconds.
 
-        ``step``: a multiple of 60 for the last 26 hours, of 3600 for more; None: 60, or 3600.  At most 2,000 records.
+        ``step``: a multiple of 60 for the last 26 hours, of 3600 for more; None: 60, or 3600.
         Each process reports every ten seconds what its workers, and other consumers, have done; what it did since its
         last report is lost if it dies.  Raises ``ConfigError``, ``Unavailable``.
         """

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from zkrq.operations.claims import ACK, ACK_MANY, BURY, CLAIM, CLAIM_PLACE, EXTEND, NACK, PROGRESS, RELEASE, SAVE
+from zkrq.operations.figures import FIGURES_OF_WORK
 from zkrq.operations.flows import FLOW_PLACE, FLOWS
 from zkrq.operations.items import ADVANCE, CANCEL, DEAD_LETTERS, FIND, GET, HISTORY, REDRIVE, RESULT
 from zkrq.operations.push import PUSH, PUSH_MANY
@@ -50,6 +51,7 @@ OPERATIONS: Mapping[str, Operation] = {
         FIND,
         HISTORY,
         GROUPS,
+        FIGURES_OF_WORK,
         SETTINGS,
         CHANGE_SETTINGS,
         RESULT,

@@ -18,6 +18,8 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Literal, NamedTuple, TypeAlias
 
+from zkrq.protocol.view import first_of
+
 if TYPE_CHECKING:
     from zkrq.protocol.view import ServerId, View
 
@@ -71,7 +73,7 @@ class Place(NamedTuple):
 
 def keepers(view: View, queue: str) -> Sequence[ServerId]:
     """Return the members that keep the figures of a queue."""
-    return view.first_of(queue, KEEPERS)
+    return first_of(view.members, queue, KEEPERS)
 
 
 def encode(counts: Sequence[int]) -> str:

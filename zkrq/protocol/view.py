@@ -111,18 +111,19 @@ class View:
         if known is None:
             if len(self._primaries) >= _PRIMARIES_KEPT:
                 self._primaries.clear()
-            (known,) = self.first_of(queue, 1)
+            (known,) = first_of(self.members, queue, 1)
             self._primaries[queue] = known
         return known
 
-    def first_of(self, queue: str, count: int) -> Sequence[ServerId]:
-        """Return the members that come first for a queue, at most ``count``: its primary, and those that would be the
-        primary after it."""
 
-        def weight(server: ServerId) -> bytes:
-            return hashlib.blake2b(f"{server}\0{queue}".encode()).digest()
+def first_of(servers: Iterable[ServerId], queue: str, count: int) -> Sequence[ServerId]:
+    """Return the servers that come first for a queue, at most ``count``: its primary, and those that would be the
+    primary after it."""
 
-        return sorted(self.members, key=weight, reverse=True)[:count]
+    def weight(server: ServerId) -> bytes:
+        return hashlib.blake2b(f"{server}\0{queue}".encode()).digest()
+
+    return sorted(servers, key=weight, reverse=True)[:count]
 
 
 _PRIMARIES_KEPT = 10_000

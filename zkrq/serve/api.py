@@ -15,6 +15,7 @@ from zkrq.base.errors import ClaimLost, Closed, CodecError, OutcomeUnknown, Payl
 from zkrq.base.limits import check_result
 from zkrq.client.changing import change_settings, named_in
 from zkrq.operations.claims import ACK, BURY, CLAIM, EXTEND, NACK, PROGRESS, RELEASE, SAVE
+from zkrq.operations.figures import WORK_FIGURES
 from zkrq.operations.flows import FLOWS
 from zkrq.operations.items import ENDED
 from zkrq.operations.push import RECEIPT
@@ -251,6 +252,10 @@ class Api:
 
     async def groups(self, queue: str, limit: int) -> Response:
         return JSONResponse(GROUPS_FOUND.tell(await self._queues[queue].groups(limit)))
+
+    async def figures(self, queue: str, since: float, step: float | None) -> Response:
+        told = await self._queues[queue].figures(since, step)
+        return JSONResponse({"figures": [WORK_FIGURES.tell(each) for each in told]})
 
     async def settings(self, queue: str) -> Response:
         return JSONResponse(STORED.tell(await self._queues[queue].settings()))

@@ -1,0 +1,71 @@
+"""Figures of handlers on the command line and over HTTP."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.harness import over_zookeeper, take
+from tests.integration.api_stage import Stage
+from tests.integration.shell import Shell
+from zkrq import local
+from zkrq.client.queue import parts_of
+from zkrq.operations.figures import WORK_FIGURES, Period
+
+pytestmark = pytest.mark.anyio
+
+
+async def test_figures_on_the_command_line(shell: Shell, servers: local.Servers) -> None:
+    async with over_zookeeper(servers, shell.environment["ZKRQ_NAMESPACE"]) as cluster:
+        queue = cluster.queue("figured")
+        await queue.push_many([1, 2, 3])
+        for _ in range(2):
+            await (await take(queue)).ack()
+        await (await take(queue)).bury("bad")
+    head, *told = await shell.value("figures", "figured", "--since", "2h", "--step", "1h")
+    assert head == {"queue": "figured", "seconds": 3600.0}
+    assert {*told[-1]} == {*WORK_FIGURES.names}
+    assert [sum(each[name] for each in told) for name in ("begun", "done", "failed", "dead")] == [3, 2, 1, 1]
+    code, out, _ = await shell.run("figures", "figured", "--since", "2h", "--step", "1h")
+    assert code == 0
+    first, *rows = out.splitlines()
+    assert first.split() == [
+        "from",
+        "(UTC)",
+        "begun",
+        "done",
+        "failed",
+        "dead",
+        "wait",
+        "p50",
+        "p95",
+        "took",
+        "p50",
+        "p95",
+    ]
+    assert len({len(row) for row in (first, *rows)}) == 1
+    code, _, complaint = await shell.run("figures", "figured", "--since", "soon")
+    assert (code, "such as 6h" in complaint) == (2, True)
+    code, _, complaint = await shell.run("figures", "figured", "--since", "36d")
+    assert (code, "at most 3024000 s" in complaint) == (2, True)
+
+
+async def test_figures_over_http(stage: Stage) -> None:
+    queue = stage.cluster.queue(stage.name)
+    await queue.push("one")
+    await (await take(queue)).ack()
+    for leases in parts_of(queue).leases:
+        await leases.figuring.aclose()
+    path = f"/v1/queues/{stage.name}/figures"
+    told = (await stage.http.client.get(path)).json()["figures"]
+    assert sum(each["done"] for each in told) == 1
+    assert sum(each["durations"]["count"] for each in told) == 1
+    hours = (await stage.http.client.get(path, params={"since": 86_400, "step": 3600})).json()["figures"]
+    assert len(hours) in (24, 25)
+    assert (await stage.http.client.get(path, params={"since": 86_400 * 36})).status_code == 400
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"), [("90", 90), ("15m", 900), ("6h", 21_600), ("30d", 2_592_000), ("1e3", 1000)]
+)
+def test_periods_have_units(text: str, seconds: int) -> None:
+    assert Period().parse(text) == seconds
