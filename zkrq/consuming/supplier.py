@@ -19,6 +19,7 @@ from collections.abc import Awaitable, Sequence
 from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
 
 from zkrq.base.alarm import NEXT_TURN, Alarm
+from zkrq.base.checks import task_of
 from zkrq.base.codecs import codec_of_item, place_of
 from zkrq.base.errors import ClaimLost, CodecError, ConfigError, Unavailable, ZkrqError, message_of, text_of
 from zkrq.base.events import DeadLettersDropped, ItemsGivenUp
@@ -437,6 +438,8 @@ class Supplier(Generic[T]):
                         content, headers, saved = split_saved(payload)
                         if saved is not None:
                             grant.note_begun(position, saved)
+                        if headers and (task := task_of(headers)):
+                            grant.note_task(position, task)
                     if not decodes:
                         claims.append(UndecodedClaim(content, codec, grant, position, deadline_at, headers))
                         continue

@@ -300,8 +300,9 @@ def _values(operation: Operation, body: Body | None) -> dict[str, Any]:
 
 
 def _chosen(body: Body | None) -> tuple[Sequence[str], str | None]:
-    """Return the owner ids of consumers that a call names, and the host."""
-    given = body.given() if body else {}
+    """Return the owner ids of consumers that a call names, and the host.  Raises ``NoneNamed``."""
+    if not (given := body.given() if body else {}):
+        raise NoneNamed
     return given.get("owners", ()), given.get("host")
 
 

@@ -47,7 +47,7 @@ class NoSuchSchedule(ZkrqError):
 
 
 class NoneNamed(ZkrqError):
-    """nothing says which items are meant: ids, or a key, a header, an error or a group"""
+    """nothing says which are meant: ids of items or conditions, owner ids of consumers or a host"""
 
 
 class BadSchedule(ZkrqError):
