@@ -1,6 +1,6 @@
 """Import rows, and make a report when all of them have been imported.
 
-A handler makes the flow: the report first, which is held, then the rows, page by page. Each row has a name, so if this
+A handler makes the flow: the report first, which is held, then the rows, page by page. Each page has a name, so if this
 handler dies and is delivered again, it pushes no row twice. When the last row has been acked, the report becomes ready;
 its handler reads what the handlers of the rows have returned.
 
@@ -35,7 +35,7 @@ async def main() -> None:
             async with rows.flow(f"import-{job['id']}", deadline=6 * 3600) as flow:
                 await flow.then(job, queue=reports, id=f"report-{job['id']}")
                 for number, page in enumerate(pages()):
-                    await asyncio.gather(*(flow.push(row, name=f"row-{row}") for row in page))
+                    await flow.push_many(page, name=f"page-{number}")
                     if claim.attempts == 1 and number == 4:
                         raise zkrq.RetryLater(0, "as if the process had died half-way")
 

@@ -54,7 +54,7 @@ async def test_a_report_of_all_rows(cluster: zkrq.Cluster, code: str) -> None:
     def pages(job: Any) -> list[list[dict[str, int]]]:
         return [[{"n": 1}, {"n": 2}], [{"n": 3}]]
 
-    known = await execute(code, rows=rows, reports=reports, pages=pages, publish=publish, asyncio=asyncio)
+    known = await execute(code, rows=rows, reports=reports, pages=pages, publish=publish)
     for _ in range(2):  # delivered again
         await known["start"](job, None)
     for _ in range(3):

@@ -125,3 +125,35 @@ def test_the_name_of_a_member_stays_known_while_its_flow_runs(waits: OneServer) 
     waits.trim(put_window_ms=1)
     assert states(waits, f"{FLOW}.a", f"{FLOW}.b") == "UU"
     assert waits.contents().faults == []
+
+
+def test_many_members_of_one_name_begin_no_new_life_while_the_flow_runs(server: OneServer) -> None:
+    flow, name = "rows/7", "zkrq-7.page-1.0"
+    steer(server, "begin", flow=flow)
+    push_plain(server, member(server, name, 3, flow=flow), member(server, "zkrq-70.page-1.0", 2, flow=flow))
+    assert server.claim(count=1).ids == [f"{name}~00"]
+    again = member(server, name, 3, flow=flow)
+    assert server.ask(calls.PushPlain(server.queue, [again])).known == {0: (2, b"")}
+    ack_all(server)
+    assert server.ask(calls.PushPlain(server.queue, [again])).known == {0: (4, b"\1\2")}
+    singles = [again.single(position) for position in range(3)]
+    assert push_decided(server, *singles) == ["K", "D", "D"]
+    assert push_decided(server, calls.Put(f"{name}~03", singles[0].record, singles[0].payload)) == ["+"]
+    assert server.contents().faults == []
+
+
+def test_a_bundle_of_many_that_have_a_name_stays_known(server: OneServer) -> None:
+    flow, name = "rows/7", "zkrq-7.page-1.0"
+    steer(server, "begin", flow=flow)
+    push_plain(server, member(server, name, 3, flow=flow), member(server, "zkrq-70.page-1.0", 2, flow=flow))
+    ack_all(server)
+    wait_ms(5)
+    server.trim(put_window_ms=1)
+    assert server.contents().bundles.keys() == {"\1flow rows/7", name}
+    again = member(server, name, 3, flow=flow)
+    decided = server.ask(calls.PushDecided(server.queue, [again.single(1)]), put_window_ms=1)
+    assert decided.outcomes == [b"D"]
+    steer(server, "finish", flow=flow)
+    wait_ms(5)
+    server.trim(put_window_ms=1)
+    assert name not in server.contents().bundles

@@ -5,6 +5,7 @@ from __future__ import annotations
 from tests.mutants.trial import Mutant, Suite
 
 _FLOWS = Suite("tests/behaviour/test_flows.py")
+_MANY = Suite("tests/behaviour/test_flow_many.py")
 _LOOKS = Suite("tests/behaviour/test_flow_looks.py")
 
 MUTANTS: tuple[Mutant, ...] = (
@@ -15,6 +16,14 @@ MUTANTS: tuple[Mutant, ...] = (
         "        if receipt.new is not False and parts.pusher.is_decided_about(",
         "a repeated push tells home of its member, because the first one may have failed to",
         _FLOWS,
+    ),
+    Mutant(
+        "named-bundles-are-cut-by-their-headers",
+        "zkrq/producing/bundling.py",
+        "            size = len(payload) - beside\n",
+        "            size = len(payload)\n",
+        "a repeated push of many finds the same ids, whatever headers it has",
+        _MANY,
     ),
     Mutant(
         "look-misses-what-was-decided",

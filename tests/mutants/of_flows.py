@@ -50,6 +50,14 @@ MUTANTS: tuple[Mutant, ...] = (
         _SCRIPTS,
     ),
     Mutant(
+        "flow-forgets-names-of-many",
+        LUA + "_flows.lua",
+        " or string.sub(bundle, 1, #MARK + #short) == MARK .. short",
+        "",
+        "the tombstone of many members that have one name stays while their flow runs",
+        _NAMES,
+    ),
+    Mutant(
         "flow-forgets-results",
         LUA + "_flows.lua",
         "has_result(r) and select(2, flows.stage_of(name)) ~= 'U'",

@@ -5,6 +5,8 @@ with the number of its digits (2, then 1b); all in hexadecimal.  The time lets a
 Servers sort items of one millisecond by their ids as text: without the number of digits, 100 would come before ff.
 Items that are pushed together form a bundle: its id is made like that of an item, and theirs is the bundle's with the
 position behind it: ``zkrq-019aa5f2c31-3f9c2a71-21b~00``.
+A bundle that has a name in a flow is ``zkrq-FLOW.NAME.NUMBER`` instead: ``zkrq-import-7.page-1.0~00``; these are ids of
+``push_many`` alone, which makes them again when it is repeated.
 ``id=`` may also be any other short text; then the time of the push counts.  It cannot begin with the mark, so no text
 that means something else to the caller is read as a time, a bundle or a shard.
 """

@@ -24,7 +24,7 @@ from zkrq.base.errors import (
     Unavailable,
     ZkrqError,
 )
-from zkrq.base.flows import AFTER_MAX, KEEP, MEMBER_NAME_MAX, FlowName, FlowState, FlowStatus, Policy
+from zkrq.base.flows import AFTER_MAX, KEEP, MANY_NAME_MAX, MEMBER_NAME_MAX, FlowName, FlowState, FlowStatus, Policy
 from zkrq.base.meant import options_of, unknown_option
 from zkrq.base.tasks import Rounds
 from zkrq.client.flow_ends import Ends, Shared, state_of
@@ -33,7 +33,7 @@ from zkrq.client.flow_register import FlowRegister
 from zkrq.client.flow_results import each_result, result_of
 from zkrq.client.queue import Queue, parts_of
 from zkrq.operations.push import PUSH, PUSH_MEMBER, ManyOptions, MemberOptions, PushOptions
-from zkrq.producing.options import Options, of_member, read_options
+from zkrq.producing.options import Options, of_member, out_of_order, read_options
 from zkrq.protocol import calls, flows
 from zkrq.protocol.flow_names import named
 from zkrq.protocol.flows import Look, Stage
@@ -327,16 +327,17 @@ class Flows:
             await self._note_pushed(flow, parts, [receipt.id])
         return receipt
 
-    async def push_many(self, flow: FlowName, items: Iterable[Any], queue: Any, options: ManyOptions) -> Receipts:
+    async def push_many(
+        self, flow: FlowName, items: Iterable[Any], queue: Any, name: str | None, options: ManyOptions
+    ) -> Receipts:
         """Push many members; see ``Flow.push_many``."""
         parts = self._parts(flow, queue)
         check_items(items)
         given = _read(options, self._usual(flow), "push_many()", _OF_MANY)
+        push = partial(_push_many, parts, items, given, _bundles_of(flow, name, options, parts))
         if parts.name == flow.queue:
-            return await _push_many(parts, items, given)
-        receipts = await self._into_leg(
-            flow, parts.name, partial(_push_many, parts, items, given), repeats=isinstance(items, Sequence)
-        )
+            return await push()
+        receipts = await self._into_leg(flow, parts.name, push, repeats=isinstance(items, Sequence))
         if parts.pusher.is_decided_about(given, None):
             await self._note_pushed(flow, parts, [receipt.id for receipt in receipts])
         return receipts
@@ -430,6 +431,22 @@ def _of_member(flow: FlowName, named: MemberOptions) -> PushOptions:
     return of_member(flow, named)
 
 
+def _bundles_of(flow: FlowName, name: str | None, options: ManyOptions, parts: QueueParts[Any]) -> str:
+    """Return what the names of the bundles of a push of many begin with, empty without a name.  Raises
+    ``ConfigError``."""
+    if name is None:
+        return ""
+    check_name("name", name, most=MANY_NAME_MAX)
+    if alone := [each for each in ("delay", "at", "ttl") if options.get(each) is not None]:
+        raise ConfigError(
+            f"name and {alone[0]} exclude each other in push_many(): such items are stored one by one; push each under "
+            "a name of its own; nothing was written"
+        )
+    if parts.pusher.is_ordered:
+        raise out_of_order("a name of many")
+    return flow.bundles_of(name)
+
+
 def check_after(after: str | Iterable[str]) -> Sequence[str]:
     """Return the names of members, each once.  Raises ``ConfigError``."""
     names = dict.fromkeys([after] if isinstance(after, str) else after)
@@ -488,15 +505,15 @@ async def _push_watched(parts: QueueParts[Any], item: Any, id: str | None, optio
     return await pusher.observers.watch_push(parts.name, item, id, options.headers, push)
 
 
-async def _push_many(parts: QueueParts[Any], items: Iterable[Any], options: Options) -> Receipts:
+async def _push_many(parts: QueueParts[Any], items: Iterable[Any], options: Options, name: str) -> Receipts:
     """Push many items as ``Queue.push_many`` does."""
     await parts.declared()
     pusher = parts.pusher
     if not pusher.observers.pushes:
-        return await pusher.push_many(items, options)
+        return await pusher.push_many(items, options, name)
 
     def push(headers: Headers) -> Awaitable[Receipts]:
-        return pusher.push_many(items, options._replace(headers=headers))
+        return pusher.push_many(items, options._replace(headers=headers), name)
 
     return await pusher.observers.watch_push(parts.name, None, None, options.headers, push, is_many=True)
 

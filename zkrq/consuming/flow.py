@@ -59,7 +59,9 @@ class FlowWork(Protocol):
         self, flow: FlowName, item: Any, queue: Any, after: str | Iterable[str], member: MemberOptions
     ) -> Receipt: ...
 
-    async def push_many(self, flow: FlowName, items: Iterable[Any], queue: Any, options: ManyOptions) -> Receipts: ...
+    async def push_many(
+        self, flow: FlowName, items: Iterable[Any], queue: Any, name: str | None, options: ManyOptions
+    ) -> Receipts: ...
 
     async def hold(self, flow: FlowName, item: Any, queue: Any, opens: Opens, options: PushOptions) -> Receipt: ...
 
@@ -166,11 +168,23 @@ class Flow:
         return await self._work.push(self._name, item, queue, options)
 
     async def push_many(
-        self, items: Iterable[Any], *, queue: Target | None = None, **options: Unpack[ManyOptions]
+        self,
+        items: Iterable[Any],
+        *,
+        queue: Target | None = None,
+        name: str | None = None,
+        **options: Unpack[ManyOptions],
     ) -> Receipts:
-        """Put many items into a queue, None: the flow's home; each is a member.  Otherwise as ``Queue.push_many``."""
+        """Put many items into a queue, None: the flow's home; each is a member.  Otherwise as ``Queue.push_many``.
+
+        ``name``: 1 to 48 characters as in names of queues; it makes the push repeatable while the flow runs, as that of
+        one member does: pushed several times under it, also after they were acked, these items exist once.  It names
+        them by their order, so they have to be the same items, encoded alike; where they are not, the first one of its
+        place wins.  No member can wait for it by ``after``.  It excludes ``delay``, ``at`` and ``ttl``, and queues that
+        keep the order of their groups.
+        """
         self._check_begun()
-        return await self._work.push_many(self._name, items, queue, options)
+        return await self._work.push_many(self._name, items, queue, name, options)
 
     async def then(self, item: Any, *, queue: Target | None = None, **options: Unpack[PushOptions]) -> Receipt:
         """Put an item into a queue that is handed out once every member is done: it is *held* until then.

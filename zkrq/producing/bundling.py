@@ -105,6 +105,69 @@ def chunks(payloads: Iterable[bytes]) -> Iterator[list[bytes]]:
         yield chunk
 
 
+def cut(payloads: Iterable[bytes], beside: int) -> Iterator[list[bytes]]:
+    """Divide payloads into the bundles of a named push: the same each time, whatever headers they have.
+
+    ``beside``: bytes of each payload that are not of its item.  Raises as ``chunks`` does.
+    """
+    part: list[bytes] = []
+    length = 0
+    try:
+        for payload in payloads:
+            size = len(payload) - beside
+            if part and (len(part) >= BUNDLE_MAX or length + size > BUNDLE_BYTES):
+                yield part
+                part, length = [], 0
+            part.append(payload)
+            length += size
+    except Exception:  # of the generator or the codec
+        if part:
+            yield part
+        raise
+    if part:
+        yield part
+
+
+def named_chunks(payloads: Iterable[bytes], name: str, beside: int) -> Iterator[tuple[list[bytes], list[BundleIds]]]:
+    """Divide payloads into batches of whole bundles, with the ids of each bundle.  ``name``: begins the names of these;
+    ``beside``: see ``cut``."""
+    some: list[bytes] = []
+    names: list[BundleIds] = []
+    room = MAX_BATCH_BYTES
+    bundles = enumerate(cut(payloads, beside))
+    try:
+        for number, part in bundles:
+            size = sum(map(len, part)) + PUT_BYTES * len(part)
+            if some and (room < size or len(some) + len(part) > MAX_BATCH):
+                yield some, names
+                some, names, room = [], [], MAX_BATCH_BYTES
+            some, room = some + part, room - size
+            names.append(BundleIds(f"{name}{number}", len(part)))
+    except Exception:  # of the generator or the codec
+        if some:
+            yield some, names
+        raise
+    if some:
+        yield some, names
+
+
+def puts_of_named(
+    payloads: Sequence[bytes], options: Options, names: Sequence[BundleIds], *, are_alone: bool
+) -> tuple[list[Put], list[Sequence[str]]]:
+    """Make the puts of bundles that have names, or, if they ``are_alone``, of their items; and for each put the ids of
+    its items."""
+    now_ms, start = clock.now_ms(), 0
+    puts: list[Put] = []
+    for ids in names:
+        some = payloads[start : start + len(ids)]
+        start += len(ids)
+        if are_alone:
+            puts += [_alone(id, now_ms, payload, options) for id, payload in zip(ids, some, strict=True)]
+        else:
+            puts.append(_together(ids.bundle, now_ms, some, options))
+    return puts, [(put.id,) for put in puts] if are_alone else list(names)
+
+
 def _in_bundles(calls: Sequence[Push]) -> Iterator[tuple[Sequence[int], bool]]:
     """Divide pushes into bundles of one priority, one group and one flow each: the positions of the pushes, and whether
     they are a bundle; otherwise it is one that is alone."""

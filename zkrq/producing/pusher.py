@@ -32,8 +32,18 @@ from zkrq.base.errors import (
     text_of,
 )
 from zkrq.base.ids import check_push_id
-from zkrq.producing.bundling import PUT_BYTES, Push, bundles_of, chunks, put_of, puts_of_many
-from zkrq.producing.receipts import PackedReceipts, Results, results_of
+from zkrq.producing.bundling import (
+    PUT_BYTES,
+    Push,
+    bundles_of,
+    chunks,
+    named_chunks,
+    put_of,
+    puts_of_many,
+    puts_of_named,
+)
+from zkrq.producing.options import out_of_order
+from zkrq.producing.receipts import BundleIds, PackedReceipts, Results, results_of
 from zkrq.producing.sending import Named, Sender
 from zkrq.protocol.calls import Put, bundle_and_position
 from zkrq.protocol.payloads import NO_HEADERS, with_headers
@@ -60,11 +70,13 @@ _receipt_of = from_values(Receipt)
 
 @dataclass(eq=False, slots=True)
 class Chunk:
-    """Items of a ``push_many`` that leave together.  ``ids``: of each put; empty until they are made."""
+    """Items of a ``push_many`` that leave together.  ``ids``: of each put; empty until they are made.  ``names``: the
+    ids in each of its bundles, if the push has a name in its flow."""
 
     payloads: Sequence[bytes]
     options: Options
     ids: Sequence[Sequence[str]]
+    names: Sequence[BundleIds] = ()
     is_decided: bool = False
     """Whether the primary has to decide about it, as servers have said when they refused it."""
 
@@ -200,8 +212,9 @@ class Pusher(Generic[T]):
 
     # -- many items a call ---------------------------------------------------------------------------------------------
 
-    async def push_many(self, items: Iterable[T], options: Options) -> Receipts:
-        """Push many items, in order; see ``Queue.push_many``."""
+    async def push_many(self, items: Iterable[T], options: Options, name: str = "") -> Receipts:
+        """Push many items, in order; see ``Queue.push_many``.  ``name``: begins the names of their bundles, see
+        ``Flow.push_many``; empty: they have none."""
         if self._groups is not None:
             options = options.among(self._groups)
         headers = options.stored_headers
@@ -228,13 +241,13 @@ class Pusher(Generic[T]):
                 receipts.add(ids, part)
 
         try:
-            for some in chunks(payloads):
+            for some, names in self._divide(payloads, options, name):
                 # In order, or a batch that is tried again would come behind the next one.
                 while len(in_flight) >= (1 if self.is_ordered else MAX_IN_FLIGHT):
                     await land()
                 if self.is_ordered and receipts.errors:
                     break
-                chunk = Chunk(some, options, [("",)] * len(some))
+                chunk = Chunk(some, options, [("",)] * len(some), names)
                 in_flight.append((chunk, self._start(chunk)))
         except Exception as error:  # an item cannot be encoded, or the generator of the items failed
             while in_flight:
@@ -250,6 +263,15 @@ class Pusher(Generic[T]):
                 receipts.add([""] * left, [_out_of_turn()] * left)
             raise error
         return receipts
+
+    def _divide(
+        self, payloads: Iterable[bytes], options: Options, name: str
+    ) -> Iterable[tuple[Sequence[bytes], Sequence[BundleIds]]]:
+        """Divide payloads into chunks; if they have a name, with the names of their bundles."""
+        if not name:
+            return ((some, ()) for some in chunks(payloads))
+        beside = len(with_headers(b"", options.headers) if options.headers else NO_HEADERS)
+        return named_chunks(payloads, name, beside)
 
     def _start(self, chunk: Chunk) -> asyncio.Task[Sequence[Results] | None]:
         return self._tasks.start(self._send(chunk), f"push many to {self._queue}")
@@ -269,14 +291,20 @@ class Pusher(Generic[T]):
 
     async def _send_open(self, chunk: Chunk) -> Sequence[Results] | None:
         is_decided = self._sender.is_decided or chunk.is_decided or chunk.options.flow in self._sealed
+        are_named = bool(chunk.names)
+        if are_named and self.is_ordered:
+            return [[out_of_order("a name of many")] * len(ids) for ids in chunk.ids]
 
         def make(ending: str) -> tuple[Sequence[Put], None]:
-            puts, chunk.ids = puts_of_many(chunk.payloads, chunk.options, ending, are_alone=is_decided)
+            if are_named:
+                puts, chunk.ids = puts_of_named(chunk.payloads, chunk.options, chunk.names, are_alone=is_decided)
+            else:
+                puts, chunk.ids = puts_of_many(chunk.payloads, chunk.options, ending, are_alone=is_decided)
             return puts, None
 
         if is_decided:
             puts, _ = make("")
-            named = [Named(put, by_caller=False) for put in puts]
+            named = [Named(put, by_caller=are_named) for put in puts]
             try:
                 results = await self._sender.at_home(named, decided=True, in_turn=True)
             except PrimaryDecides:
@@ -295,7 +323,7 @@ class Pusher(Generic[T]):
             return [[error] * len(ids) for ids in chunk.ids]
         if pushes.why is not None:
             self._note_refusal({chunk.options.flow})
-        return [results_of(pushes, at, ids, causes, are_named=False) for at, ids in enumerate(chunk.ids)]
+        return [results_of(pushes, at, ids, causes, are_named=are_named) for at, ids in enumerate(chunk.ids)]
 
     def encode(self, item: T) -> bytes:
         """Encode an item, without its headers.  Raises ``CodecError``, ``PayloadTooLarge``."""

@@ -40,6 +40,11 @@ class BundleIds(Sequence[str]):
         self._bundle = bundle
         self._size = size
 
+    @property
+    def bundle(self) -> str:
+        """The id of the bundle."""
+        return self._bundle
+
     def __len__(self) -> int:
         return self._size
 

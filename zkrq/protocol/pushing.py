@@ -179,10 +179,9 @@ class _Round:
 
     def known_before(self, puts: Sequence[Put]) -> Mapping[Place, Known]:
         """Return the items that were there before this push, or may have been."""
-        if self.is_led_by_one:
-            known = Known(self.copies, self.primary in self.in_doubt)
-            return {(at, 0): known for at in self.known.get(self.primary, ())}
-        return {(at, 0): Known(self.copies, in_doubt=True) for at, put in enumerate(puts) if put.size == 1}
+        known = Known(self.copies, not self.is_led_by_one or self.primary in self.in_doubt)
+        found = self.known.get(self.primary, ()) if self.is_led_by_one else range(len(puts))
+        return {(at, position): known for at in found for position in range(puts[at].size)}
 
     def note(self, view: View, call: PushPlain, answers: Answers) -> None:
         for id, answer in answers.items():
@@ -192,7 +191,7 @@ class _Round:
                 if late:
                     self.refusals[id, view.receivers[id]] = frozenset(late)
                 for at, (n, gone) in known.items():
-                    if not gone:
+                    if len(gone) < call.items[at].size:
                         self.known.setdefault(id, set()).add(at)
                     for position in gone:
                         self.tombstones.setdefault((at, position), {})[id] = n

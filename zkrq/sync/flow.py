@@ -96,11 +96,16 @@ class Flow:
         return self._in(queue, lambda inside, target: inside.push(item, queue=target, after=after, **options))
 
     def push_many(
-        self, items: Iterable[Any], *, queue: Target | None = None, **options: Unpack[ManyOptions]
+        self,
+        items: Iterable[Any],
+        *,
+        queue: Target | None = None,
+        name: str | None = None,
+        **options: Unpack[ManyOptions],
     ) -> Receipts:
         """Put many items into a queue, as members; see ``zkrq.Flow.push_many``.  A generator is read first."""
         taken = list(items) if hasattr(items, "__next__") else items
-        return self._in(queue, lambda inside, target: inside.push_many(taken, queue=target, **options))
+        return self._in(queue, lambda inside, target: inside.push_many(taken, queue=target, name=name, **options))
 
     def then(self, item: Any, *, queue: Target | None = None, **options: Unpack[PushOptions]) -> Receipt:
         """Put an item into a queue that is handed out once every member is done; see ``zkrq.Flow.then``."""

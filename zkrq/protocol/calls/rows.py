@@ -74,7 +74,9 @@ def position_in(id: str) -> int:
     return int(id[-2:], 16)
 
 
-_ITEM_ID = re.compile(r"((zkrq-)?[0-9a-f]+-[0-9a-f]+-[0-9a-f]+(?:@[a-z0-9_-]+)?)~([0-6][0-9a-f])")
+_ITEM_ID = re.compile(
+    r"((zkrq-)?(?:[0-9a-f]+-[0-9a-f]+-[0-9a-f]+(?:@[a-z0-9_-]+)?|(?<=zkrq-)[A-Za-z0-9_.:-]+\.[0-9]+))~([0-6][0-9a-f])"
+)
 
 
 def bundle_and_position(id: str) -> tuple[str, int]:

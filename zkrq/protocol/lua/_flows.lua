@@ -15,6 +15,7 @@
 local flows = {} -- one name for all, because Lua allows 200 in a library
 do
   local RECORD = '\1flow ' -- before the name of a flow
+  local MARK = 'zkrq-' -- before the names of bundles (zkrq/base/ids.py)
   local MEMBER, HELD = 'F', 'W' -- kinds of fields in a record
   local LEGS = 'L' -- the same of a flow that is closed: what its text has said of its legs
   local OUTCOME = '=' -- before the outcome in a row
@@ -164,10 +165,10 @@ do
     end
   end
 
-  -- Tell whether a bundle has a name in its flow, for which others may wait.
+  -- Tell whether a bundle has a name in its flow, for which others may wait if it is that of one item.
   function flows.is_named(bundle, name)
     local short = string.match(name, '[^/]*$') .. '.'
-    return string.sub(bundle, 1, #short) == short
+    return string.sub(bundle, 1, #short) == short or string.sub(bundle, 1, #MARK + #short) == MARK .. short
   end
 
   function flows.is_itself(bundle)

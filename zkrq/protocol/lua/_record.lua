@@ -296,6 +296,9 @@ local function parts_of(id)
   if not bundle then -- of a bundle that was placed on another shard than the first
     bundle, position = string.match(rest, '^([0-9a-f]+%-[0-9a-f]+%-[0-9a-f]+@[a-z0-9_%-]+)~([0-6][0-9a-f])$')
   end
+  if not bundle then -- of one that has a name in a flow
+    bundle, position = string.match(id, '^zkrq%-([%w_.:%-]+%.%d+)~([0-6][0-9a-f])$')
+  end
   if bundle then return string.sub(id, 1, #id - 3), tonumber(position, 16) + 1 end
   return id, 1
 end

@@ -1,7 +1,7 @@
 #!lua
 -- purpose: apply plain pushes of new bundles with version (0, 1); a known bundle is left unchanged.
 -- So are items that are gone, which the reply names: push_decided.lua decides whether their tombstones still count.  The reply
--- names a known item that is alone, too: its id may be the caller's own, and then the caller is told.
+-- names a known item that is alone, too, and a bundle that has a name in its flow: the caller may have made its id, and is told then.
 -- Members of a flow (_flows.lua) are applied only while this server knows the flow as open: all others the primary decides.
 -- In a queue that keeps an order, or whose size has a limit, nothing is applied, because only the primary can decide about a
 -- place in it.
@@ -10,7 +10,7 @@
 -- why: see limits.decide; f: a member of a flow that is not open.
 -- cuts: payloads to drop, see _cutting.lua; empty: none.
 -- ARGV: epoch generation queue put_window_ms cuts / id record payload
--- reply: OK [position; of every put that was refused because it is older than the put window or newer than this clock] [position n items; of every put of which items are gone: the n of its version, and their positions, a byte each; and of every other put of a known item that is alone: no positions]
+-- reply: OK [position; of every put that was refused because it is older than the put window or newer than this clock] [position n items; of every put of which items are gone: the n of its version, and their positions, a byte each; and of every other put that is known, and alone or named: no positions]
 -- reply: DECIDE why
 -- reply: NOTINSYNC generation
 -- reply: STALE epoch
@@ -59,6 +59,13 @@ local function may_join(r, joined)
   return not name or joined[name]
 end
 
+-- Tell whether the caller may have made an id.  r: the record, if it has fields.
+local function is_named(record, id, r)
+  if string.byte(record, COUNT_AT) == 0 then return true end
+  local flow = r and flows.of(r)
+  return flow ~= nil and flows.is_named(id, flow)
+end
+
 local function operation(queue, put_window_ms, cuts)
   local why = limits.decide()
   if why ~= '' then return {'DECIDE', why} end
@@ -88,7 +95,7 @@ local function operation(queue, put_window_ms, cuts)
       local r = open(id, known[position])
       local gone = r and gone_of(r, size) or ''
       -- A damaged record says nothing, and stays until it is mended (mend.lua).
-      if gone ~= '' or string.byte(record, COUNT_AT) == 0 then tell(told, position, r and r.n or 1, gone) end
+      if gone ~= '' or is_named(record, id, with_fields[position]) then tell(told, position, r and r.n or 1, gone) end
       if r then complete(r, payload) end
     elseif pushed_at < floor_ms or pushed_at > latest_ms then
       late[#late + 1] = position
