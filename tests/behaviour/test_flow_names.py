@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
@@ -142,8 +143,8 @@ async def test_bad_names_write_nothing(cluster: zkrq.Cluster, queue: Queue, name
         with pytest.raises(zkrq.ConfigError, match="101 names"):
             await push(flow, "b", after=[f"n{number}" for number in range(101)])
         await push(flow, "a")
-        with pytest.raises(zkrq.ConfigError, match="delay and at"):
-            await push(flow, "b", after="a", delay=1)
+        with pytest.raises(zkrq.ConfigError, match="at of what is held"):
+            await push(flow, "b", after="a", at=datetime(2100, 1, 1, tzinfo=UTC))
         ordered: Queue = cluster.queue(f"{name}-ordered", groups=zkrq.Groups(ordered=True))
         with pytest.raises(zkrq.ConfigError, match="keeps the order"):
             await push(flow, "b", after="a", queue=ordered)

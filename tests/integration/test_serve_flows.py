@@ -26,7 +26,7 @@ async def test_a_member_waits_for_others_over_http(stage: Stage) -> None:
     refused = await stage.http.post(f"{path}/push", {"item": "ship", "after": ["weight"]})
     assert (refused.status_code, refused.json()["happened"]) == (400, "nothing")
     assert "has no such member" in refused.text
-    late = await stage.http.post(f"{path}/then", {"item": "report", "delay": 3})
+    late = await stage.http.post(f"{path}/then", {"item": "report", "at": "2100-01-01T00:00:00Z"})
     assert (late.status_code, late.json()["happened"]) == (400, "nothing")
     await stage.http.post(f"{path}/seal")
     first = [await stage.http.claim(stage.name) for _ in range(2)]

@@ -117,7 +117,7 @@ class Flowing(Client):
         """Make the other queue a leg; whether it is one."""
         for _ in range(0 if self._has_joined else self.TRIES):
             try:
-                look = yield from self.tend(self.operations.join_leg(LEG, FLOW, keep_ms=1000))
+                look = yield from self.tend(self.operations.join_leg(LEG, FLOW))
             except Failure:
                 yield from self._refresh_all()
             else:

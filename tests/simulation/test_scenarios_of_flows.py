@@ -63,7 +63,7 @@ class Maker:
         return Step(reply.now.decode())
 
     async def join(self, queue: str = OTHER) -> Look:
-        return await self.tend(OPERATIONS.join_leg(queue, self.flow, keep_ms=KEEP_MS))
+        return await self.tend(OPERATIONS.join_leg(queue, self.flow))
 
     async def push(self, id: str, queue: str = "") -> Pushes:
         queue = queue or self.queue

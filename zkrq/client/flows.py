@@ -24,7 +24,7 @@ from zkrq.base.errors import (
     Unavailable,
     ZkrqError,
 )
-from zkrq.base.flows import AFTER_MAX, KEEP, MANY_NAME_MAX, MEMBER_NAME_MAX, FlowName, FlowState, FlowStatus, Policy
+from zkrq.base.flows import AFTER_MAX, MANY_NAME_MAX, MEMBER_NAME_MAX, FlowName, FlowState, FlowStatus, Policy
 from zkrq.base.meant import options_of, unknown_option
 from zkrq.base.tasks import Rounds
 from zkrq.client.flow_ends import Ends, Shared, state_of
@@ -298,9 +298,8 @@ class Flows:
         if parts.pusher.is_ordered:
             raise _nothing_held(parts.name)
         options = _of_member(flow, member)
+        _check_held(options)
         given = _read(options, self._usual(flow))
-        if given.delay_ms:
-            raise NotInFlow("delay and at exclude after: the item is ready when these are acked; nothing was written")
         ids = {flow.id_of(name): name for name in names}
         found = await self._ends.drive(flow, OPERATIONS.await_named(flow.key, list(ids)))
         if not found.look.stage.takes_members:
@@ -347,11 +346,7 @@ class Flows:
         parts = self._parts(flow, queue)
         if parts.pusher.is_ordered:
             raise _nothing_held(parts.name)
-        if waits := _WAITS & options.keys():
-            raise NotInFlow(
-                f"{min(waits)} of what is held would mean nothing: it is handed out as soon as the flow has ended; "
-                "nothing was written"
-            )
+        _check_held(options)
         given = _read(options, Options(flow=flow.key.encode(), opens=opens))
         push = partial(_push, parts, item, options, given)
         try:
@@ -384,7 +379,7 @@ class Flows:
 
     async def _join_once(self, flow: FlowName, queue: str) -> None:
         await self._register.enter(queue)
-        look = await self._ends.drive(flow, OPERATIONS.join_leg(queue, flow.key, keep_ms=round(KEEP * 1000)))
+        look = await self._ends.drive(flow, OPERATIONS.join_leg(queue, flow.key))
         if not look.stage.takes_members:
             raise _ended(flow, look)
         if queue not in look.legs:
@@ -469,8 +464,17 @@ def _read(
     return read_options(**cast("PushOptions", given))._replace(flow=usual.flow, opens=usual.opens)
 
 
-_WAITS = frozenset({"delay", "at", "at_latest"})
-"""Options of a push that say when an item may first be delivered."""
+def _check_held(options: PushOptions) -> None:
+    """Raise ``NotInFlow`` for an option that what is held cannot have."""
+    if moments := [name for name in _MOMENTS if options.get(name) is not None]:
+        raise NotInFlow(
+            f"{moments[0]} of what is held would mean nothing: give a delay, which begins when it is let go; nothing was "
+            "written"
+        )
+
+
+_MOMENTS = ("at", "at_latest")
+"""Options of a push that say when an item is due, whatever it is held for."""
 
 
 def check_names(given: Collection[str], what: str, known: Collection[str]) -> None:

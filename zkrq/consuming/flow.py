@@ -156,7 +156,7 @@ class Flow:
         ``after``: names of up to 100 members, in whatever queues: the item is held until all of these are acked.  They
         have to be pushed before, and may have ended already, so nothing can wait for itself.  While one of
         them is a dead letter or was removed, the item waits as the flow does, for a redrive; when the flow fails or
-        ends, it is removed, as missed.
+        ends, it is removed, as missed.  Its ``delay`` and ``ttl`` begin when it has waited; it takes no ``at``.
 
         Raises ``FlowEnded``: nothing was pushed; ``ConfigError`` for a name that no member has; otherwise as
         ``Queue.push``.
@@ -191,8 +191,8 @@ class Flow:
 
         It is stored with the flow, so it comes whichever clients and servers die; once, like any other item: it is
         delivered at least once.  A flow that is cancelled, or fails, drops it.  ``options``: those of ``Queue.push``
-        but ``delay`` and ``at``; ``ttl`` counts from this call; with an ``id`` a maker that is delivered again holds it
-        once.  Raises as ``push``; ``ConfigError`` for a queue that keeps the order of its groups, in which nothing can
+        but ``at`` and ``at_latest``; ``delay`` and ``ttl`` begin at the end of the flow; with an ``id`` a maker that is
+        delivered again holds it once.  Raises as ``push``; ``ConfigError`` for a queue that keeps the order of its groups, in which nothing can
         be held.
         """
         self._check_begun()
@@ -287,8 +287,7 @@ class Flow:
 
         They come queue by queue, in the order of the ids, 500 at a time, of those members that were acked with a value.
         While the flow runs, that is what the servers know at that moment.  Results are kept as long as the flow runs,
-        and after its end for its ``keep``, of members in other queues for a day; for less if the tombstones of their
-        queue exceed their memory.  Raises ``Unavailable``, and ``CodecError`` for one that cannot be decoded.
+        and after its end for its ``keep``; for less if the tombstones of their queue exceed their memory.  Raises ``Unavailable``, and ``CodecError`` for one that cannot be decoded.
         """
         return self._work.results(self._name)
 

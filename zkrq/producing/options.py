@@ -11,7 +11,7 @@ from zkrq.base.checks import TASK_HEADER
 from zkrq.base.errors import ContradictsOrder
 from zkrq.operations.push import PUSH, PUSH_MEMBER, MemberOptions, PushOptions, wait_of
 from zkrq.protocol.calls import OfKey
-from zkrq.protocol.records import HELD, MEMBER, Opens, held_for, waiting_for
+from zkrq.protocol.records import DELAY, HELD, MEMBER, Opens, held_for, waiting_for
 
 if TYPE_CHECKING:
     from zkrq.base.checks import Headers
@@ -60,9 +60,10 @@ class Options(NamedTuple):
         """The fields of its record."""
         if not self.flow:
             return _NO_FIELDS
+        delay = {DELAY: b"%d" % self.delay_ms} if self.delay_ms and self.is_held else _NO_FIELDS
         if self.opens:
-            return {HELD: held_for(self.flow, self.opens)}
-        return {MEMBER: self.flow, HELD: waiting_for(self.after)} if self.after else {MEMBER: self.flow}
+            return {HELD: held_for(self.flow, self.opens), **delay}
+        return {MEMBER: self.flow, HELD: waiting_for(self.after), **delay} if self.after else {MEMBER: self.flow}
 
     def among(self, groups: Groups) -> Options:
         """Return the options of an item that is pushed into a queue with groups: one without a group belongs to their

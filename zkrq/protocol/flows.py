@@ -273,18 +273,19 @@ class Flowing(Deciding):
 
     # -- over all queues of a flow -----------------------------------------------------------------------------------
 
-    def join_leg(self, queue: str, flow: str, *, keep_ms: int = 0) -> Tending[Look]:
-        """Make a queue a leg of a flow, before a first member is pushed there.
+    def join_leg(self, queue: str, flow: str) -> Tending[Look]:
+        """Make a queue a leg of a flow, before a first member is pushed there; it keeps results for as long as home.
 
         Return what home says: nothing may be pushed unless its stage takes members, and the queue is among its legs.
         """
         home, leg = home_of(flow), Policy.IS_LEG.value
-        look = _look((yield At(home, self.steer(home, flow, "look"))))
+        seen: SteerReply = yield At(home, self.steer(home, flow, "look"))
+        look = _look(seen)
         if not look.stage.takes_members:
             return look
         life = 0
         for _ in range(ROUNDS):
-            begin = self.steer(queue, flow, "begin", keep_ms=keep_ms, policy=leg, life=look.life)
+            begin = self.steer(queue, flow, "begin", keep_ms=seen.keep_ms, policy=leg, life=look.life)
             begun: SteerReply = yield At(queue, begin)
             life = begun.life
             if life == look.life:

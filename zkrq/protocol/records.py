@@ -254,8 +254,9 @@ NEVER_US = 2.0**51
 REQUEUED, REFUSED = "R", "F"
 """Stored states of an item that is queued at a moment of its own, and of one that was never accepted."""
 
-MEMBER, HELD, LEGS = "F", "W", "L"
-"""Kinds of fields: the flow of which the items are members, and the flow for whose end an item is held."""
+MEMBER, HELD, DELAY, LEGS = "F", "W", "Y", "L"
+"""Kinds of fields: the flow of which the items are members, the flow for whose end an item is held, and in how many
+milliseconds from then it is due."""
 
 
 class Opens(enum.StrEnum):

@@ -15,7 +15,8 @@ class SteerReply(NamedTuple):
     ``stamp``: how often members have come to life, and legs were joined.  ``outcome``: of a flow that has ended, else
     empty.  ``kinds``: letters of what is left of it here (``flows.Kind``).  ``policy``: letters (``flows.Policy``).
     ``is_closed``: whether it has ended and nothing is left to open.  ``life``: when it has begun at home.
-    ``legs``: further queues in which it has members, as long as it is not closed.
+    ``keep_ms``: for how many milliseconds the outcome is kept, of one that is not closed.  ``legs``: further queues in
+    which it has members, as long as it is not closed.
     """
 
     before: bytes
@@ -26,6 +27,7 @@ class SteerReply(NamedTuple):
     policy: bytes
     is_closed: bool
     life: int
+    keep_ms: int
     legs: Sequence[bytes]
     records: Records
 

@@ -17,6 +17,7 @@ do
   local RECORD = '\1flow ' -- before the name of a flow
   local MARK = 'zkrq-' -- before the names of bundles (zkrq/base/ids.py)
   local MEMBER, HELD = 'F', 'W' -- kinds of fields in a record
+  local DELAY = 'Y' -- digits: milliseconds after its opening until an item that was held is due
   local LEGS = 'L' -- the same of a flow that is closed: what its text has said of its legs
   local OUTCOME = '=' -- before the outcome in a row
   local DONE = 'flow ' -- before the name of a flow, in lead
@@ -56,6 +57,27 @@ do
     if not flows.held_for(r) or string.byte(r.states) ~= REQUEUED then return false end
     local moment = own_of(r, 1)
     return moment + r.shift >= places.NEVER_US
+  end
+
+  -- Hold an item that was pushed.  Its time to live begins when it is opened.
+  function flows.hold(r)
+    set_own(r, 1, now_us + places.NEVER_US, 0)
+    if r.marks % 2 == EXPIRES then
+      local key, _, ttl_us = tails.read(r.tail)
+      r.tail = tails.packed(key, now_us + places.NEVER_US, ttl_us)
+    end
+  end
+
+  -- Open an item that was held: its delay and its time to live begin now.
+  function flows.open_held(r)
+    touch(r)
+    local delay_ms = string.match(tails.field(r, DELAY) or '', '^%d+$')
+    local due_us = now_us + math.min(1000 * (tonumber(delay_ms) or 0), places.NEVER_US / 2)
+    set_own(r, 1, due_us, select(2, own_of(r, 1)))
+    if r.marks % 2 == EXPIRES then
+      local key, _, ttl_us = tails.read(r.tail)
+      r.tail = tails.packed(key, now_us + ttl_us, ttl_us)
+    end
   end
 
   -- Call visit(from, to) with the runs of items that were acked, or removed otherwise.

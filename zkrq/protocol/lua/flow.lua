@@ -16,7 +16,7 @@
 -- is_closed: 1 if it has ended, and nothing is left to open.
 -- KEYS: server queues records payloads ready scheduled members groups claimed holdings dead recent tombstones keys expiring notes lead
 -- ARGV: epoch generation queue put_window_ms trim flow verb stamp keep_ms policy deadline_ms leg life remaining
--- reply: OK before now stamp outcome kinds policy is_closed life [leg; queues] [id record notes since; of the record]
+-- reply: OK before now stamp outcome kinds policy is_closed life keep_ms [leg; queues] [id record notes since; of the record]
 -- reply: NOTINSYNC generation
 -- reply: STALE epoch
 
@@ -130,11 +130,11 @@ local function operation(queue, put_window_ms, trim, flow, verb, stamp, keep_ms,
   local r, now = flows.stage_of(flow)
   if r and r.decided then list_queue(queue) elseif r then tell_as_is(r) end
   local is_running = r and r.states == 'P'
-  says = is_running and flows.read(r) or {stamp = 0, policy = '', legs = ''}
+  says = is_running and flows.read(r) or {stamp = 0, policy = '', legs = '', keep_ms = 0}
   local outcome, legs = now == 'E' and flows.outcome(r) or '', {}
   for each in string.gmatch(says.legs, '%S+') do legs[#legs + 1] = each end
   commit()
   if trim == '1' and removals > 0 then trim_tombstones(tonumber(put_window_ms), 2 * removals) end
   return {'OK', before, now, now ~= 'E' and says.stamp or 0, outcome, given.kinds, says.policy, now == 'E' and not is_running and 1 or 0,
-    r and r.pushed_at or 0, legs, decisions()}
+    r and r.pushed_at or 0, says.keep_ms, legs, decisions()}
 end

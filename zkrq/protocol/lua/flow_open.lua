@@ -50,12 +50,12 @@ local function operation(put_window_ms, trim, flow, outcome, life, stop)
   if bundles < HELD_MAX and (outcome == '' or outcome == 'cancelled') then flows.each_living(flow, drop_all) end
   local held, woken = outcome ~= '' and flows.held(flow, HELD_MAX) or {}, 0
   for _, each in ipairs(held) do
-    touch(each)
     local _, opens = flows.held_for(each)
     if OPENS[outcome] and string.find(opens, OPENS[outcome]) then
-      set_own(each, 1, now_us, select(2, own_of(each, 1)))
+      flows.open_held(each)
       woken = woken + 1
     else
+      touch(each)
       remove(each, 1, 1, 0)
     end
   end

@@ -15,8 +15,7 @@ local function operation(flow)
     if r and flows.of(r) == flow then
       local _, opens = flows.held_for(r)
       if runs and opens == 'N' and flows.is_held(r) then
-        touch(r)
-        set_own(r, 1, now_us, select(2, own_of(r, 1)))
+        flows.open_held(r)
         opened = opened + 1
       else
         tell_as_is(r)

@@ -213,7 +213,7 @@ local function operation(again, queue, put_window_ms, replacing, key_window_ms, 
       r.n = math.max(r.n, before and before.n or 0)
       touch(r)
       if state == QUEUED and flows.held_for(r) then
-        set_own(r, 1, now_us + places.NEVER_US, 0)
+        flows.hold(r)
         state = REQUEUED
       end
       set(r, 1, 1, state)
