@@ -1,4 +1,5 @@
-"""Compare what one server says of a queue's groups with the records: of each group the first due entry is in line."""
+"""Compare what one server says of a queue's groups with the records: of each group the first due entry is in line;
+and of its flows."""
 
 from __future__ import annotations
 
@@ -7,7 +8,11 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Set
 from typing import NamedTuple
 
-from zkrq.protocol.records import Bundle
+from zkrq.protocol.flows import Kind
+from zkrq.protocol.records import HELD, MEMBER, NEVER_US, WAITING, Bundle, Opens
+
+FLOW = "\1flow "
+"""Before the name of a flow, in the id of its record."""
 
 RANK_BYTES = 10
 """Bytes between a group and an entry in ``members``."""
@@ -158,3 +163,37 @@ def faults_of_groups(
     for name, count in counted.items():
         if count != lead[name]:
             yield f"{count} groups are {name}, the counter says {lead[name]}"
+
+
+def flow_entries(id: str, bundle: Bundle) -> Iterator[bytes]:
+    """What an index has of the flow of a bundle: its kinds, by ``lua/_flows.lua``."""
+    if id.startswith(FLOW) and bundle.states == "P":
+        yield _flow_entry(Kind.RUNS, id.removeprefix(FLOW), "")
+    flow, held_for = (bundle.fields.get(kind, b"").decode() for kind in (MEMBER, HELD))
+    if held_for and bundle.states == "R" and bundle.own[0].moment_us >= NEVER_US:
+        kind = _HELD_AS[held_for[0]]
+        yield _flow_entry(kind, flow if kind is Kind.WAITING else held_for[1:], id)
+        return
+    if not flow:
+        return
+    if not {"Q", "R", "C"}.isdisjoint(bundle.states):
+        yield _flow_entry(Kind.LIVING, flow, id)
+    if "D" in bundle.states:
+        yield _flow_entry(Kind.DEAD, flow, id)
+    rows = [bundle.rows[row - 1] if row else None for row in bundle.rows_of]
+    if any(state == "X" and not (row and row.seq) for state, row in zip(bundle.states, rows, strict=True)):
+        yield _flow_entry(Kind.MISSED, flow, id)
+    if any(own.failures and bundle.states[position] == "X" for position, own in bundle.own.items()):
+        yield _flow_entry(Kind.WITH_RESULT, flow, id)
+
+
+_HELD_AS: Mapping[str, Kind] = {
+    Opens.THEN: Kind.HELD,
+    Opens.ALWAYS: Kind.HELD,
+    Opens.FAILURE: Kind.HELD_FOR_FAILURE,
+    WAITING: Kind.WAITING,
+}
+
+
+def _flow_entry(kind: str, flow: str, id: str) -> bytes:
+    return FLOWS + f"{kind}{flow}\0{id}".encode()

@@ -6,19 +6,13 @@ import struct
 from collections.abc import Iterable, Iterator, Mapping
 from typing import NamedTuple
 
-from tests.lines import entries_in, entry_of, faults_of_groups, waiting_in_order
+from tests.lines import entries_in, entry_of, faults_of_groups, flow_entries, waiting_in_order
 from zkrq.protocol import calls
-from zkrq.protocol.flows import Kind
 from zkrq.protocol.records import (
-    HELD,
-    MEMBER,
-    NEVER_US,
     SAVED_FIELD,
     VERSION_BYTES,
-    WAITING,
     Bundle,
     ItemRecord,
-    Opens,
     State,
 )
 
@@ -210,40 +204,6 @@ def parted_notes(
         else:
             notes[bundle_or_item(entry, bundles)] = text.decode(errors="replace")
     return notes, saved
-
-
-def flow_entries(id: str, bundle: Bundle) -> Iterator[bytes]:
-    """What an index has of the flow of a bundle: its kinds, by ``lua/_flows.lua``."""
-    if id.startswith(FLOW) and bundle.states == "P":
-        yield _flow_entry(Kind.RUNS, id.removeprefix(FLOW), "")
-    flow, held_for = (bundle.fields.get(kind, b"").decode() for kind in (MEMBER, HELD))
-    if held_for and bundle.states == "R" and bundle.own[0].moment_us >= NEVER_US:
-        kind = _HELD_AS[held_for[0]]
-        yield _flow_entry(kind, flow if kind is Kind.WAITING else held_for[1:], id)
-        return
-    if not flow:
-        return
-    if not {"Q", "R", "C"}.isdisjoint(bundle.states):
-        yield _flow_entry(Kind.LIVING, flow, id)
-    if "D" in bundle.states:
-        yield _flow_entry(Kind.DEAD, flow, id)
-    rows = [bundle.rows[row - 1] if row else None for row in bundle.rows_of]
-    if any(state == "X" and not (row and row.seq) for state, row in zip(bundle.states, rows, strict=True)):
-        yield _flow_entry(Kind.MISSED, flow, id)
-    if any(own.failures and bundle.states[position] == "X" for position, own in bundle.own.items()):
-        yield _flow_entry(Kind.WITH_RESULT, flow, id)
-
-
-_HELD_AS: Mapping[str, Kind] = {
-    Opens.THEN: Kind.HELD,
-    Opens.ALWAYS: Kind.HELD,
-    Opens.FAILURE: Kind.HELD_FOR_FAILURE,
-    WAITING: Kind.WAITING,
-}
-
-
-def _flow_entry(kind: str, flow: str, id: str) -> bytes:
-    return b"\xfe" + f"{kind}{flow}\0{id}".encode()
 
 
 def bundle_or_item(entry: bytes, bundles: Mapping[str, Bundle]) -> str:

@@ -397,7 +397,7 @@ class OneServer(Connection):
 
     def heads(self, cursor: bytes = b"0", count: int = 200) -> tuple[bytes, dict[str, bytes]]:
         """The cursor to go on with, and the heads of this page by their ids."""
-        after, heads, _ = self.ask(calls.Heads(self.queue, cursor, count))
+        after, heads, *_ = self.ask(calls.Heads(self.queue, cursor, count))
         return after, {id.decode(): head for id, head in heads.items()}
 
     def compare(self, heads: Mapping[str, bytes]) -> tuple[list[int], list[int]]:

@@ -115,6 +115,10 @@ class Scripts(Ending):
         """What is claimed next is whatever a record says, so no line is ever lost."""
         return ok(b"0", 0)
 
+    def repair_flows(self, epoch: int, call: calls.RepairFlows) -> Answer:
+        """What is left of a flow is whatever records say."""
+        return ok(b"0", 0)
+
     # -- applying ----------------------------------------------------------------------------------------------------
 
     def apply(self, epoch: int, call: calls.Apply) -> Answer:
@@ -256,7 +260,7 @@ class Scripts(Ending):
         for id in ids:
             if id in self.held.records:
                 flat += (id, self.held.records[id][HEAD])
-        return ok(cursor, flat, [])
+        return ok(cursor, flat, [], [])
 
     def compare(self, epoch: int, call: calls.Compare) -> Answer:
         unknown: list[int] = []

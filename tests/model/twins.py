@@ -204,6 +204,7 @@ TOLD: Mapping[type[calls.Call[Any]], Callable[[Any], Any]] = {
     calls.Statistics: lambda reply: (reply.ready + reply.scheduled, reply.claimed, reply.dead, reply.paused),
     calls.Retire: nothing,
     calls.RepairLines: nothing,
+    calls.RepairFlows: nothing,
     calls.Apply: lambda reply: (reply.superseded, list(reply.bare)),
     calls.ApplyNew: lambda reply: (reply.superseded, list(reply.bare)),
     calls.Cut: nothing,

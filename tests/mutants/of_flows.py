@@ -5,6 +5,8 @@ from __future__ import annotations
 from tests.mutants.trial import LUA, Mutant, Suite
 
 _SCRIPTS = Suite("tests/lua/test_flows.py", "tests/lua/test_flow_ends.py")
+_INDEX = Suite("tests/lua/test_flow_index.py")
+_HELD = Suite("tests/behaviour/test_flow_held.py")
 _NAMES = Suite("tests/lua/test_flow_names.py")
 _SCENARIOS = Suite("tests/simulation/test_scenarios_of_flows.py")
 
@@ -56,6 +58,30 @@ MUTANTS: tuple[Mutant, ...] = (
         "",
         "the tombstone of many members that have one name stays while their flow runs",
         _NAMES,
+    ),
+    Mutant(
+        "scrub-misses-unlisted-members",
+        LUA + "heads.lua",
+        "if flows.missing(r)[1] then unlisted",
+        "if false then unlisted",
+        "the scrub finds members that the index of flows does not name",
+        _INDEX,
+    ),
+    Mutant(
+        "scrub-misses-listed-nothing",
+        LUA + "_flows.lua",
+        "if not is_named and (r or not packed) then",
+        "if not is_named and r then",
+        "the scrub finds entries of the index of flows that no record asks for",
+        _INDEX,
+    ),
+    Mutant(
+        "what-is-held-keeps-its-time-to-live",
+        LUA + "_flows.lua",
+        "r.tail = tails.packed(key, now_us + places.NEVER_US, ttl_us)",
+        "r.tail = tails.packed(key, now_us + ttl_us, ttl_us)",
+        "the time to live of what is held begins when it is opened",
+        _HELD,
     ),
     Mutant(
         "flow-forgets-results",

@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple, cast
 
-from tests.lines import entries_in, faults_of_groups, line_of, waiting_in_order
+from tests.lines import FLOWS, entries_in, faults_of_groups, flow_entries, line_of, waiting_in_order
 from tests.simulation.items import Item, id_at
 from tests.simulation.ledger import Ledger
 from tests.simulation.world import NAMESPACE, Lane, World
@@ -256,6 +256,9 @@ def _disorder_of_indexes(world: World, lane: Lane, server: str, records: Mapping
         looked_at_us = cast("float", indexes["claimed"].get(id, 0.0))
         if lane.ledger.found.calm and looked_at_us > first_us + shift_us + LATE_US:
             yield f"{id!r} has a claim that ends {looked_at_us - first_us - shift_us:.0f} us before it is looked at"
+    in_flows = {entry for id, stored in records.items() for entry in flow_entries(id.decode(), stored.bundle)}
+    for entry in sorted(in_flows ^ {entry for entry in indexes["members"] if entry[:1] == FLOWS}):
+        yield f"{entry!r} {'is missing in' if entry in in_flows else 'stands for nothing in'} the index of flows"
     lead = cast("dict[bytes, bytes]", _content(world, lane, server, "lead"))
     groups = cast("dict[bytes, bytes]", _content(world, lane, server, "groups"))
     yield from faults_of_groups(

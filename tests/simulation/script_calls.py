@@ -251,6 +251,8 @@ class Load:
             return self.rng.choice(["", "", "s", "r", "m", f"r0 {self.draw_id()}", f"s5 {BUNDLES[0]}\0\2", "m g\0\1"])
         if self._script == "repair_lines":
             return self.rng.choice(["0", "0", "g0", "m", "m=", "m=g"])
+        if self._script == "repair_flows":
+            return self.rng.choice([b"0", b"0", b"\xfe", b"\xfeLf\0"])
         if self._script == "dead_page":
             dead = [f"{score} ".encode() + entry for entry, score in self._held("dead").items()]
             return self.rng.choice(["0", "0", f"{self.now_us} {self.draw_id()}", *dead[:3]])

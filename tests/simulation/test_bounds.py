@@ -391,6 +391,10 @@ CALLS: dict[str, dict[str, Callable[[Large], object]]] = {
         "of bundles": lambda s: s.advance(*bundled("later")),
         "in vain": lambda s: s.advance(*named("ready")),
     },
+    "repair_flows": {
+        "": asking(calls.RepairFlows("flowing")),
+        "named": asking(calls.RepairFlows("flowing", calls.START, [f"member{n:06}".encode() for n in range(BATCH)])),
+    },
     "repair_lines": {how: asking(calls.RepairLines("grouped", how.encode())) for how in ("0", "m")},
     "results": {
         state: asking(calls.Results("q", "channel", [*named(state), *bundled(state)]))

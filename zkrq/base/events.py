@@ -157,18 +157,22 @@ class Recovered(ShardEvent):
 class Scrubbed(ShardEvent):
     """Servers disagreed about items of a queue, and agree now.  ``affirmed``: items that a follower had in another
     version; ``forwarded``: pushes whose client died in the middle; ``forgotten``: remains of removed items;
-    ``lined_up``: groups that had lost their place in line on a server."""
+    ``lined_up``: groups that had lost their place in line on a server; ``relisted``: entries of a server's index of
+    flows that did not say what its items say."""
 
     queue: str
     affirmed: int
     forwarded: int
     forgotten: int
     lined_up: int = 0
+    relisted: int = 0
 
     def _sentence(self) -> str:
+        relisted = f", {self.relisted:,} entries of flows put right" if self.relisted else ""
         return (
             f"the servers disagreed about items of queue {self.queue} and agree now: {self.affirmed:,} affirmed, "
             f"{self.forwarded:,} forwarded, {self.forgotten:,} forgotten, {self.lined_up:,} groups put in line again"
+            f"{relisted}"
         )
 
 

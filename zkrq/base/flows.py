@@ -11,7 +11,6 @@ from typing import NamedTuple
 
 from zkrq.base.checks import Duration, check_duration, check_name
 from zkrq.base.errors import ConfigError
-from zkrq.base.ids import MARK
 
 FLOW_NAME_MAX, MEMBER_NAME_MAX = 64, 63
 """Characters in the name of a flow, and of a member: with a dot between them they are an id."""
@@ -86,10 +85,6 @@ class FlowName(NamedTuple):
     def id_of(self, member: str) -> str:
         """Return the id of the member that has this name."""
         return f"{self.name}.{member}"
-
-    def bundles_of(self, name: str) -> str:
-        """Return what the ids of the bundles of many members begin with that have this name; a number follows."""
-        return f"{MARK}{self.name}.{name}."
 
     @classmethod
     def of(cls, key: bytes) -> FlowName:

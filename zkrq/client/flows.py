@@ -25,6 +25,7 @@ from zkrq.base.errors import (
     ZkrqError,
 )
 from zkrq.base.flows import AFTER_MAX, MANY_NAME_MAX, MEMBER_NAME_MAX, FlowName, FlowState, FlowStatus, Policy
+from zkrq.base.ids import MARK
 from zkrq.base.meant import options_of, unknown_option
 from zkrq.base.tasks import Rounds
 from zkrq.client.flow_ends import Ends, Shared, state_of
@@ -439,7 +440,7 @@ def _bundles_of(flow: FlowName, name: str | None, options: ManyOptions, parts: Q
         )
     if parts.pusher.is_ordered:
         raise out_of_order("a name of many")
-    return flow.bundles_of(name)
+    return f"{MARK}{flow.name}.{name}."
 
 
 def check_after(after: str | Iterable[str]) -> Sequence[str]:
@@ -468,8 +469,8 @@ def _check_held(options: PushOptions) -> None:
     """Raise ``NotInFlow`` for an option that what is held cannot have."""
     if moments := [name for name in _MOMENTS if options.get(name) is not None]:
         raise NotInFlow(
-            f"{moments[0]} of what is held would mean nothing: give a delay, which begins when it is let go; nothing was "
-            "written"
+            f"{moments[0]} of what is held would mean nothing: give a delay, which begins when it is let go; "
+            "nothing was written"
         )
 
 

@@ -192,8 +192,8 @@ class Flow:
         It is stored with the flow, so it comes whichever clients and servers die; once, like any other item: it is
         delivered at least once.  A flow that is cancelled, or fails, drops it.  ``options``: those of ``Queue.push``
         but ``at`` and ``at_latest``; ``delay`` and ``ttl`` begin at the end of the flow; with an ``id`` a maker that is
-        delivered again holds it once.  Raises as ``push``; ``ConfigError`` for a queue that keeps the order of its groups, in which nothing can
-        be held.
+        delivered again holds it once.  Raises as ``push``; ``ConfigError`` for a queue that keeps the order of its
+        groups, in which nothing can be held.
         """
         self._check_begun()
         return await self._work.hold(self._name, item, queue, Opens.THEN, options)
@@ -287,7 +287,8 @@ class Flow:
 
         They come queue by queue, in the order of the ids, 500 at a time, of those members that were acked with a value.
         While the flow runs, that is what the servers know at that moment.  Results are kept as long as the flow runs,
-        and after its end for its ``keep``; for less if the tombstones of their queue exceed their memory.  Raises ``Unavailable``, and ``CodecError`` for one that cannot be decoded.
+        and after its end for its ``keep``; for less if the tombstones of their queue exceed their memory.  Raises
+        ``Unavailable``, and ``CodecError`` for one that cannot be decoded.
         """
         return self._work.results(self._name)
 

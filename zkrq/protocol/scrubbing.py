@@ -24,9 +24,11 @@ from zkrq.protocol.calls import (
     Forward,
     Heads,
     HeadsReply,
+    IndexPage,
     LinesPage,
     Metadata,
     Queues,
+    RepairFlows,
     RepairLines,
     Trim,
     is_text,
@@ -68,20 +70,24 @@ def judge(record: Bundle, has_payload: bool, *, now_ms: float, floor_ms: float) 
 
 class Corrected(NamedTuple):
     """Corrections of a scrub in a queue: items affirmed by the primary, pushes finished, remains forgotten, groups put
-    in line again."""
+    in line again, entries of the index of flows added or removed."""
 
     affirmed: int = 0
     forwarded: int = 0
     forgotten: int = 0
     lined_up: int = 0
+    relisted: int = 0
 
-    def plus(self, affirmed: int = 0, forwarded: int = 0, forgotten: int = 0, lined_up: int = 0) -> Corrected:
+    def plus(
+        self, affirmed: int = 0, forwarded: int = 0, forgotten: int = 0, lined_up: int = 0, relisted: int = 0
+    ) -> Corrected:
         """Add corrections."""
         return Corrected(
             self.affirmed + affirmed,
             self.forwarded + forwarded,
             self.forgotten + forgotten,
             self.lined_up + lined_up,
+            self.relisted + relisted,
         )
 
 
@@ -94,6 +100,8 @@ class Scrub(Deciding):
         """What became of damaged entries in the last run."""
         self.aside = 0
         """How many were set aside at its end."""
+        self.relisted = 0
+        """How many entries of the index of flows the last run has added or removed."""
 
     def queues(self) -> Operation[list[str]]:
         """List all queues.  Raises ``NotNow``.
@@ -137,7 +145,7 @@ class Scrub(Deciding):
         view = yield from Look()
         primary = place(view, view.primary(queue))
         found = Corrected()
-        self.mended = Mended()
+        self.mended, self.relisted = Mended(), 0
         try:
             members = [place(view, id) for id in sorted(view.members)]
             self.mended = yield from self._mend(queue, primary, members)
@@ -148,23 +156,28 @@ class Scrub(Deciding):
                 found = found.plus(*comparison.found)
             for id in sorted(view.members):
                 found = found.plus(lined_up=(yield from _line_up(place(view, id), queue)))
+                self.relisted += yield from _unlist(place(view, id), queue)
         except PlaceFailed as failure:
             raise NotNow(str(failure)) from failure
-        return found
+        return found.plus(relisted=self.relisted)
 
     def _mend(self, queue: str, primary: Place, members: Sequence[Place]) -> Operation[Mended]:
         """Mend what is damaged on any member, and what is set aside on the primary and good on another one.
 
-        Before the comparison, which forgets what the primary does not know.
+        Before the comparison, which forgets what the primary does not know.  What the index of flows of a member lacks
+        is added.
         """
         bad: set[bytes] = set()
 
-        def note(page: HeadsReply) -> Operation[None]:
-            bad.update(page.damaged)
-            if page.cursor != START:
-                yield Breathe()
-
         for member in members:
+
+            def note(page: HeadsReply, member: Place = member) -> Operation[None]:
+                bad.update(page.damaged)
+                if page.unlisted:
+                    self.relisted += (yield from member.ask(RepairFlows(queue, START, page.unlisted))).repaired
+                if page.cursor != START:
+                    yield Breathe()
+
             yield from member.each_page(Heads(queue, START, PAGE_ITEMS), note)
         aside = yield from set_aside_at(primary, queue)
         for member in members if aside else ():
@@ -284,6 +297,20 @@ def _line_up(member: Place, queue: str) -> Operation[int]:
             yield Breathe()
 
     yield from member.each_page(RepairLines(queue), note)
+    return repaired
+
+
+def _unlist(member: Place, queue: str) -> Operation[int]:
+    """Have the index of flows of a server name nothing that is not so; return how many entries that were."""
+    repaired = 0
+
+    def note(page: IndexPage) -> Operation[None]:
+        nonlocal repaired
+        repaired += page.repaired
+        if page.cursor != START:
+            yield Breathe()
+
+    yield from member.each_page(RepairFlows(queue), note)
     return repaired
 
 

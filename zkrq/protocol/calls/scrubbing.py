@@ -11,12 +11,13 @@ from zkrq.protocol.calls.rows import Copied
 
 
 class HeadsReply(NamedTuple):
-    """The first bytes of each record (format, version) by id, the cursor to continue from, and the ids of what is
-    damaged."""
+    """The first bytes of each record (format, version) by id, the cursor to continue from, the ids of what is damaged,
+    and of what the index of flows does not name as it should."""
 
     cursor: bytes
     heads: Mapping[bytes, bytes]
     damaged: Sequence[bytes] = ()
+    unlisted: Sequence[bytes] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,8 +31,8 @@ class Heads(Paging[HeadsReply]):
     items: Sequence[bytes] = ()
 
     def read(self, body: Body) -> HeadsReply:
-        cursor, flat, damaged = body
-        return HeadsReply(cursor, dict(zip(flat[::2], flat[1::2], strict=True)), damaged)
+        cursor, flat, damaged, unlisted = body
+        return HeadsReply(cursor, dict(zip(flat[::2], flat[1::2], strict=True)), damaged, unlisted)
 
 
 class Differences(NamedTuple):
@@ -89,6 +90,23 @@ class RepairLines(Paging[LinesPage]):
     script: ClassVar[str] = "repair_lines"
     queue: str
     cursor: bytes = START
+
+
+class IndexPage(NamedTuple):
+    """Number of entries of the index of flows that were added or removed, and the cursor to continue from."""
+
+    cursor: bytes
+    repaired: int
+
+
+@dataclass(frozen=True, slots=True)
+class RepairFlows(Paging[IndexPage]):
+    """Have the index of flows name these bundles as it should, or nothing, on a page of it, that it should not."""
+
+    script: ClassVar[str] = "repair_flows"
+    queue: str
+    cursor: bytes = START
+    items: Sequence[bytes] = ()
 
 
 class TrimReply(NamedTuple):

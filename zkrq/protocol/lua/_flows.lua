@@ -197,6 +197,43 @@ do
     return string.sub(bundle, 1, #RECORD) == RECORD
   end
 
+  -- Return the entries that the record of a bundle asks for and that are missing.
+  function flows.missing(r)
+    local missing = {}
+    local function look_for(each)
+      if not redis.call('ZSCORE', members, each) then missing[#missing + 1] = each end
+    end
+    if flows.is_itself(r.bundle) then
+      if r.states == 'P' then look_for(entry('P', string.sub(r.bundle, #RECORD + 1), '')) end
+    elseif r.fields ~= '' then
+      for named in pairs(named_as(r)) do look_for(entry(named, '', r.bundle)) end
+    end
+    return missing
+  end
+
+  -- Return which of the next entries, at most as many, no record asks for, and the last one, nil at the end.
+  -- cursor: the entry behind which they begin; 0: with the first one.
+  function flows.wrong(cursor, most)
+    local from = cursor == '0' and '[' .. places.FLOWS or '(' .. cursor
+    local found = redis.call('ZRANGEBYLEX', members, from, '(' .. places.RESTING, 'LIMIT', 0, most)
+    local bundles, kinds, wrong = {}, {}, {}
+    for i, each in ipairs(found) do
+      local kind, name, bundle = string.match(each, '^.(%a)(%Z*)%z(.*)$')
+      kinds[i] = kind and kind .. name or ''
+      bundles[i] = kind == 'P' and bundle == '' and flows.id(name) or bundle or ''
+    end
+    for i, packed in ipairs(found[1] and redis.call('HMGET', records, unpack(bundles)) or {}) do
+      local r, is_named = packed and open(bundles[i], packed), false
+      if r and flows.is_itself(r.bundle) then
+        is_named = r.states == 'P' and string.sub(kinds[i], 1, 1) == 'P'
+      elseif r then
+        is_named = r.fields ~= '' and named_as(r)[kinds[i]] ~= nil
+      end
+      if not is_named and (r or not packed) then wrong[#wrong + 1] = found[i] end
+    end
+    return wrong, found[most]
+  end
+
   -- Note a plain push of members, of which nothing was known.
   function flows.begin_living(r)
     append(entering, members, '0', entry('L', flows.of(r), r.bundle))

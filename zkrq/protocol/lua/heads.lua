@@ -3,10 +3,11 @@
 -- all, or the named ones.
 -- Expired tombstones are left out, because each server drops them at its own time; so is what is damaged, which is told
 -- apart.  Payloads that are alone and large are not looked at here, but where they are read (_copies.lua).
+-- The last ones of the reply are bundles that the index of flows does not name as it should (_flows.lua).
 -- cursor: 0 to begin, then the result of the last call, until that is 0.  count: approximate number of bundles.
--- KEYS: server records payloads
+-- KEYS: server records payloads members lead
 -- ARGV: epoch generation put_window_ms cursor count / id
--- reply: OK cursor [id head; of each: format and version as the record begins with them] [id; of each that is damaged here]
+-- reply: OK cursor [id head; of each: format and version as the record begins with them] [id; of each that is damaged here] [id; of each that is not listed]
 -- reply: NOTINSYNC generation
 -- reply: STALE epoch
 -- writes: nothing
@@ -28,15 +29,19 @@ local function operation(put_window_ms, cursor, count)
     return whole and not is_readable(whole, true)
   end
 
-  local heads, unreadable = {}, {}
+  local heads, unreadable, unlisted = {}, {}, {}
   for i = 1, #found, 2 do
     local id, packed = found[i], found[i + 1]
     local r = packed and places.is_text(id) and read_record(packed)
     if packed and (not r or has_damaged_payload(r, id)) then unreadable[#unreadable + 1] = id end
+    if r and (r.fields ~= '' or r.states == 'P') then
+      r.bundle = id
+      if flows.missing(r)[1] then unlisted[#unlisted + 1] = id end
+    end
     if r and (id == PAUSE or id == LIMITS or not is_expired(r, put_window_ms)) then
       local at = #heads
       heads[at + 1], heads[at + 2] = id, places.head_of(packed)
     end
   end
-  return {'OK', next_cursor, heads, unreadable}
+  return {'OK', next_cursor, heads, unreadable, unlisted}
 end
