@@ -1,4 +1,4 @@
-"""Many members that are pushed under one name: a maker that is delivered again doubles nothing."""
+"""Makers of flows that fail, or are delivered again: many members that are pushed under one name are not doubled."""
 
 from __future__ import annotations
 
@@ -174,3 +174,13 @@ async def test_with_a_limit_of_the_size(cluster: zkrq.Cluster, name: str) -> Non
         again = await flow.push_many(range(200), name="x")
         assert [each.new for each in again] == [False] * 150 + [True] * 50
     assert await take_all(limited, 50) == list(range(150, 200))
+
+
+async def test_the_error_of_a_block_is_raised_if_its_flow_cannot_be_cancelled(queue: Queue, connect: Connect) -> None:
+    async with connect() as other:
+        with pytest.raises(ValueError, match="the file is bad") as caught:
+            async with other.queue(queue.name).flow("import"):
+                await other.aclose()
+                raise ValueError("the file is bad")
+    assert "flow 'import' was not cancelled" in caught.value.__notes__[0]
+    assert (await queue.flow("import").status()).state == "open"

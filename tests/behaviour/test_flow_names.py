@@ -140,11 +140,11 @@ async def test_bad_names_write_nothing(cluster: zkrq.Cluster, queue: Queue, name
         for after in ("none", "self", ["none"], {"a b"}, "x" * 64, [7]):
             with pytest.raises(zkrq.ConfigError, match="after"):
                 await push(flow, "self", after=after)
-        with pytest.raises(zkrq.ConfigError, match="101 names"):
+        with pytest.raises(zkrq.ConfigError, match="number of after is 101"):
             await push(flow, "b", after=[f"n{number}" for number in range(101)])
         await push(flow, "a")
         with pytest.raises(zkrq.ConfigError, match="at of what is held"):
-            await push(flow, "b", after="a", at=datetime(2100, 1, 1, tzinfo=UTC))
+            await push(flow, "b", after="a", at=datetime.now(UTC))
         ordered: Queue = cluster.queue(f"{name}-ordered", groups=zkrq.Groups(ordered=True))
         with pytest.raises(zkrq.ConfigError, match="keeps the order"):
             await push(flow, "b", after="a", queue=ordered)

@@ -12,7 +12,7 @@ from redis.asyncio import Redis
 
 import zkrq
 from tests.faults.stage import Actor, Stage
-from tests.harness import take, until
+from tests.harness import HANG, take, until
 from zkrq import local
 from zkrq.client.damaged import damaged_entries, drop_damaged, restore_damaged
 from zkrq.client.inner import client_of
@@ -183,6 +183,28 @@ async def test_a_server_whose_own_entry_is_damaged_leaves_and_comes_back(stage: 
     assert client.view.members[ServerId(bad.name)] != before.members[ServerId(bad.name)]
     assert not client.cluster.health().warnings
     assert await taken(await stage.enter(), "q1", 6) == list(range(6))
+
+
+@pytest.mark.parametrize("count", [1, 3])
+async def test_what_was_saved_is_restored(stage: Stage, count: int) -> None:
+    client = await stage.enter()
+    queue = client.cluster.queue("q0")
+    if count == 1:
+        await queue.push(0)
+    else:
+        await queue.push_many(range(count))
+    claims = await queue.pop_many(count, timeout=HANG)
+    for claim in claims:
+        if claim.item != 1:
+            await claim.save(f"half of {claim.item}")
+        await claim.release()
+    for server in stage.servers.redis:
+        await damage(server, stage.namespace, "q0", "record")
+    await scrub(client)
+    entry = await only_damaged(client, "q0")
+    assert await restore_damaged(client.cluster, "q0", entry.id) == count
+    saved = {claim.item: claim.saved for claim in await queue.pop_many(count, timeout=HANG)}
+    assert saved == {number: None if number == 1 else f"half of {number}" for number in range(count)}
 
 
 async def test_what_is_set_aside_is_restored_or_dropped(stage: Stage) -> None:

@@ -50,15 +50,15 @@ async def damaged_entry(cluster: Cluster, queue: str, id: str) -> calls.Remains:
 async def restore_damaged(cluster: Cluster, queue: str, id: str) -> int:
     """Queue the items of an entry again, from its payloads; return how many.
 
-    They begin anew: ready now, without failures; priority, group and key are kept if the record can be read.  Without
-    it, items that were done already may be among them.  Raises ``ConfigError`` if the payloads cannot be read either,
-    or if there is none, ``Unavailable``.
+    They begin anew: ready now, without failures, with what was saved of them; priority, group and key are kept if the
+    record can be read.  Without it, items that were done already may be among them.  Raises ``ConfigError`` if the
+    payloads cannot be read either, or if there is none, ``Unavailable``.
     """
     place = await _find(cluster, queue, id)
     left = await _remains(cluster, queue, place)
-    record, items = _record_for(left, id, is_text=calls.is_text(place.id))
+    record, notes, items = _record_for(left, id, is_text=calls.is_text(place.id))
     replicas = client_of(cluster).shards.open[place.shard].replicas
-    decided = await replicas.decide(calls.Mend(queue, [calls.Copied(place.id, record, b"", b"0", left.payload)]))
+    decided = await replicas.decide(calls.Mend(queue, [calls.Copied(place.id, record, notes, b"0", left.payload)]))
     if not len(decided.records):
         raise ConfigError(
             f"an item with the id {id} is in queue {queue}, or was within the last minutes: `zkrq damaged show` prints "
@@ -99,18 +99,18 @@ async def _remains(cluster: Cluster, queue: str, place: _Place) -> calls.Remains
     return calls.read_remains(page.kept[0].bytes)
 
 
-def _record_for(left: calls.Remains, id: str, *, is_text: bool) -> tuple[bytes, int]:
-    """Make the record of an entry whose items begin anew; return it, and how many there are."""
+def _record_for(left: calls.Remains, id: str, *, is_text: bool) -> tuple[bytes, bytes, int]:
+    """Make the record of an entry whose items begin anew; return it with its notes, and how many there are."""
     how = f"`zkrq damaged show` prints what is left of {id}: push it again, then drop it"
     if not is_text:
         raise ConfigError(f"the id is no text, so no item can have it: {how}")
     try:
-        record, items = calls.record_anew(left.record, left.payload, left.at_ms)
+        record, notes, items = calls.record_anew(left.record, left.payload, left.notes, left.at_ms)
     except ValueError as error:
         raise ConfigError(f"its payloads cannot be read ({error}): {how}") from error
     if not items:
         raise ConfigError(f"it has no items any more: {how}")
-    return record, items
+    return record, notes, items
 
 
 def _shown(id: bytes) -> str:

@@ -24,7 +24,7 @@ from zkrq.base.errors import (
     Unavailable,
     ZkrqError,
 )
-from zkrq.base.flows import AFTER_MAX, MANY_NAME_MAX, MEMBER_NAME_MAX, FlowName, FlowState, FlowStatus, Policy
+from zkrq.base.flows import MANY_NAME_MAX, FlowName, FlowState, FlowStatus, Policy
 from zkrq.base.ids import MARK
 from zkrq.base.meant import options_of, unknown_option
 from zkrq.base.tasks import Rounds
@@ -33,6 +33,7 @@ from zkrq.client.flow_looks import FlowLooks
 from zkrq.client.flow_register import FlowRegister
 from zkrq.client.flow_results import each_result, result_of
 from zkrq.client.queue import Queue, parts_of
+from zkrq.operations.flows import AFTER
 from zkrq.operations.push import PUSH, PUSH_MEMBER, ManyOptions, MemberOptions, PushOptions
 from zkrq.producing.options import Options, of_member, out_of_order, read_options
 from zkrq.protocol import calls, flows
@@ -295,7 +296,8 @@ class Flows:
         self, flow: FlowName, item: Any, queue: Any, after: str | Iterable[str], member: MemberOptions
     ) -> Receipt:
         """Push a member that waits for others; see ``Flow.push``."""
-        parts, names = self._parts(flow, queue), check_after(after)
+        parts = self._parts(flow, queue)
+        names = AFTER.kind.check("after", dict.fromkeys([after] if isinstance(after, str) else after))
         if parts.pusher.is_ordered:
             raise _nothing_held(parts.name)
         options = _of_member(flow, member)
@@ -441,14 +443,6 @@ def _bundles_of(flow: FlowName, name: str | None, options: ManyOptions, parts: Q
     if parts.pusher.is_ordered:
         raise out_of_order("a name of many")
     return f"{MARK}{flow.name}.{name}."
-
-
-def check_after(after: str | Iterable[str]) -> Sequence[str]:
-    """Return the names of members, each once.  Raises ``ConfigError``."""
-    names = dict.fromkeys([after] if isinstance(after, str) else after)
-    if len(names) > AFTER_MAX:
-        raise ConfigError(f"after has {len(names)} names, at most {AFTER_MAX} can be; nothing was written")
-    return [check_name("a name in after", name, most=MEMBER_NAME_MAX) for name in names]
 
 
 def _read(

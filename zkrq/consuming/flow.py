@@ -23,6 +23,7 @@ from zkrq.base.errors import (
     OutcomeUnknown,
     QueueFull,
     Unavailable,
+    ZkrqError,
     leaves_of,
 )
 from zkrq.base.retry import judge
@@ -95,7 +96,8 @@ class Flow:
     last member has ended.  An exception cancels it, unless it says that the work is to be repeated (``Unavailable``,
     ``OutcomeUnknown``, ``NotEnoughReplicas``, ``QueueFull``, ``RetryLater``, or a cancellation of the task): then the
     flow stays open, and who begins it again under its name goes on.  Nor does ``FlowEnded`` cancel it: one that is
-    failing hands out what is held for that.
+    failing hands out what is held for that.  The block's exception is raised also if the cancel fails, with a note
+    that says so.
     """
 
     __slots__ = ("__weakref__", "_is_over", "_name", "_policy", "_work")
@@ -234,8 +236,12 @@ class Flow:
             with suppress(FlowEnded) if self._is_over else nullcontext():
                 await self.seal()
         elif not _leaves_open(error):
-            with suppress(FlowEnded):
+            try:
                 await self.cancel()
+            except FlowEnded:
+                pass
+            except ZkrqError as failed:  # the caller has to see the block's own error
+                error.add_note(f"flow {self.name!r} was not cancelled, and fails after an hour: {failed}")
 
     def _check_begun(self) -> None:
         if self._policy is not None:

@@ -137,14 +137,14 @@ def _push(name: str, word: str, sentence: str, options: Section, *parameters: Pa
     )
 
 
-_AFTER = Parameter(
+AFTER = Parameter(
     "after",
     Many(MEMBER.by_name["name"].kind, AFTER_MAX),
     "Names of members that were pushed before: the item is held until all of these are acked.",
     example=("price", "stock"),
 )
 
-PUSH_MEMBER = _push("push_member", "push", "Push one item as a member of a flow, which ends after it.", MEMBER, _AFTER)
+PUSH_MEMBER = _push("push_member", "push", "Push one item as a member of a flow, which ends after it.", MEMBER, AFTER)
 
 PUSH_FOLLOWER = _push(
     "push_follower",

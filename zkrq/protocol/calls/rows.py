@@ -11,6 +11,7 @@ from zkrq.protocol.failures import last_reason
 from zkrq.protocol.payloads import join, payload_at, split
 from zkrq.protocol.records import (
     FIRST,
+    SAVED_FIELD,
     Bundle,
     Version,
     above,
@@ -138,25 +139,40 @@ class Copied(NamedTuple):
         return states_of(self.record)[position : position + 1] in (b"Q", b"R", b"C")
 
 
-def record_anew(record: bytes, payload: bytes, pushed_at_ms: int) -> tuple[bytes, int]:
-    """Make a record by which what is left of damaged items begins anew; return it, and how many items there are.
+def record_anew(record: bytes, payload: bytes, notes: bytes, pushed_at_ms: int) -> tuple[bytes, bytes, int]:
+    """Make a record by which what is left of damaged items begins anew; return it with its notes, and how many items
+    there are.
 
-    Those whose payloads are there are ready; priority, group and key are those of the former record if that can be
-    read, and items that it says to be gone stay so.  Raises ``ValueError`` if the payloads cannot be read.
+    Those whose payloads are there are ready, with what was saved of them; priority, group and key are those of the
+    former record if that can be read, and items that it says to be gone stay so.  Raises ``ValueError`` if the payloads
+    cannot be read.
     """
     states = "".join("X" if each is None else "Q" for each in split(payload))
     bundle = Bundle(FIRST, states, is_alone=len(states) == 1, pushed_at_ms=pushed_at_ms)
     try:
         known = unpack(record)
     except ValueError:
-        return pack(bundle), states.count("Q")
+        return _with_saved(bundle, notes)
     if len(known.states) == len(states):
         states = "".join("X" if was in "XF" else state for was, state in zip(known.states, states, strict=True))
     is_alone = known.is_alone and len(states) == 1
     key = known.key if is_alone else ""
     bundle = bundle._replace(states=states, is_alone=is_alone, priority=known.priority, group=known.group, key=key)
-    bundle = bundle._replace(fields=shared_fields(known.fields))
-    return pack(bundle), states.count("Q")
+    return _with_saved(bundle._replace(fields=shared_fields(known.fields)), notes)
+
+
+def _with_saved(bundle: Bundle, notes: bytes) -> tuple[bytes, bytes, int]:
+    """Return a record, the states that are saved of its items, as they are stored, and how many items are ready."""
+    saved = {
+        at: text
+        for at, text in sorted(_texts(notes))
+        if at >= _SAVED and bundle.states[at - _SAVED : at - _SAVED + 1] == "Q" and len(text) > _SAVED_VERSION.size
+    }
+    if saved:
+        positions = b"".join(_SAVE.pack(at - _SAVED + 1, 0) for at in saved)
+        bundle = bundle._replace(fields={**bundle.fields, SAVED_FIELD: positions})
+    kept = b"".join(_NOTE.pack(at + 1, len(text)) + text for at, text in saved.items())
+    return pack(bundle), kept, bundle.states.count("Q")
 
 
 class Copies(NamedTuple):
@@ -195,6 +211,9 @@ def _texts(notes: bytes) -> Iterable[tuple[int, bytes]]:
 
 _SAVED = 128
 """Added to the position of an item whose saved state a text is (``lua/_notes.lua``)."""
+
+_SAVE = struct.Struct("<BI")
+"""What a record says of an item with a saved state: its position, and the number of the last save of a claim."""
 
 _SAVED_VERSION = struct.Struct("<II")
 """How the text of a saved state begins."""
