@@ -167,8 +167,8 @@ def faults_of_groups(
 
 def flow_entries(id: str, bundle: Bundle) -> Iterator[bytes]:
     """What an index has of the flow of a bundle: its kinds, by ``lua/_flows.lua``."""
-    if id.startswith(FLOW) and bundle.states == "P":
-        yield _flow_entry(Kind.RUNS, id.removeprefix(FLOW), "")
+    if id.startswith(FLOW):
+        yield _flow_entry(Kind.RUNS if bundle.states == "P" else Kind.OVER, id.removeprefix(FLOW), "")
     flow, held_for = (bundle.fields.get(kind, b"").decode() for kind in (MEMBER, HELD))
     if held_for and bundle.states == "R" and bundle.own[0].moment_us >= NEVER_US:
         kind = _HELD_AS[held_for[0]]

@@ -477,11 +477,16 @@ async def test_flows_are_listed(cluster: zkrq.Cluster, queue: Queue, name: str) 
         pass
     await queue.flow("ended").result(timeout=HANG)
     found = {status.name: status async for status in cluster.flows() if status.queue.startswith(name)}
-    assert {each: status.state for each, status in found.items()} == {"open": "open", "running": "running"}
+    assert {each: status.state.value for each, status in found.items()} == {
+        "open": "open",
+        "running": "running",
+        "ended": "done",
+    }
+    assert [*found][-1] == "ended"
     assert found["running"].left == 2
     assert [status.name async for status in cluster.flows("running") if status.queue == other.name] == ["running"]
     with pytest.raises(zkrq.ConfigError, match="must be one of"):
-        cluster.flows("ended")
+        cluster.flows("over")
     await flow.cancel()
 
 

@@ -43,6 +43,9 @@ async def test_flows_are_listed_shown_and_ended(shell: Shell, servers: local.Ser
         assert (code, "with 1 member left" in err) == (2, True)
         (told,) = await shell.value("flows", "cancel", "rows", "other", "--yes")
         assert told["state"] == "cancelled"
+        listed = await shell.value("flows", "list")
+        assert [(each["name"], each["state"]) for each in listed] == [("import", "done"), ("other", "cancelled")]
+        assert [each["name"] for each in await shell.value("flows", "list", "--state", "done")] == ["import"]
         code, _, err = await shell.run("flows", "seal", "rows", "never")
         assert (code, "is unknown" in err) == (1, True)
 

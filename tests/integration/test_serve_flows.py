@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import pytest
 
-from tests.harness import settled, take
+from tests.harness import HANG, settled, take
 from tests.integration.api_stage import Stage
 
 pytestmark = pytest.mark.anyio
@@ -90,6 +91,39 @@ async def test_a_flow_is_cancelled_or_finished_over_http(stage: Stage) -> None:
         assert (await stage.http.post(f"{path}/push", {"item": 1})).status_code == 409
     for wrong in ("a/b", "x" * 65):
         assert (await stage.http.client.get(f"/v1/flows/{stage.name}/{wrong}")).status_code in (400, 404)
+
+
+async def test_flows_are_listed_page_by_page(stage: Stage) -> None:
+    """Also those that have ended, over HTTP and on the page."""
+    names = [f"{stage.name[-20:]}-{number}" for number in range(5)]
+    for name in names:
+        async with stage.queue.flow(name) as flow:
+            pass
+        assert (await flow.result(timeout=HANG)).state == "done"
+    found, after = list[str](), None
+    while True:
+        params: dict[str, Any] = {"state": "done", "limit": 2, **({"after": after} if after else {})}
+        told = (await stage.http.client.get("/v1/flows", params=params)).json()
+        assert len(told["flows"]) <= 2
+        found += [each["name"] for each in told["flows"] if each["queue"] == stage.name]
+        after = told["next"]
+        if after is None:
+            break
+    assert found == names
+    assert (await stage.http.client.get("/v1/flows", params={"after": "nowhere"})).status_code == 400
+    assert (await stage.http.client.get("/v1/flows", params={"state": "over"})).status_code in (400, 422)
+    client, seen, path = stage.http.client, list[str](), "/flows?state=done"
+    for _ in range(100):
+        page = (await client.get(path)).text
+        assert 'href="/flows?state=done" aria-current="true"' in page
+        seen += [name for name in names if f'<a href="/flows/{stage.name}/{name}">' in page]
+        further = re.search('<a href="(/flows[^"]*after=[^"]*)">Show the next ones</a>', page)
+        if not further:
+            break
+        path = further[1].replace("&amp;", "&")
+    assert sorted(seen) == names
+    assert (await client.get("/flows?after=nowhere")).status_code == 400
+    assert (await client.get("/flows?state=over")).status_code == 200
 
 
 async def test_the_pages_of_flows(stage: Stage) -> None:

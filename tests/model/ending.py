@@ -70,7 +70,9 @@ class Ending(Moving):
         told = (stamp, outcome, kinds.encode(), says.policy.encode() if says else b"")
         is_closed = now is Stage.ENDED and says is None
         life = int(draft.pushed_at_ms) if draft else 0
-        return ok(before.encode(), now.encode(), *told, int(is_closed), life, legs, work.commit())
+        return ok(
+            before.encode(), now.encode(), *told, int(is_closed), life, says.keep_ms if says else 0, legs, work.commit()
+        )
 
     def _may_move(self, draft: Draft | None, before: Stage, call: calls.Steer) -> bool:
         if call.verb == "end" and before is Stage.ENDED and Rule.END_IS_DECIDED_ONCE not in self.on:
@@ -187,7 +189,7 @@ class Ending(Moving):
         for name in sorted(begun | held):
             flow = self.held.records.get(flow_id(name))
             if name in held or (flow and unpack(flow).states == PAUSED):
-                rows += (name.encode(), stage_of(flow).encode(), self._kinds(name).encode(), 1)
+                rows += (name.encode(), stage_of(flow).encode(), self._kinds(name).encode(), 1, b"", 0, 0, 0)
         return ok(calls.START, rows)
 
     def flow_open(self, epoch: int, call: calls.OpenHeld) -> Answer:

@@ -260,7 +260,7 @@ class Scripts(Ending):
         for id in ids:
             if id in self.held.records:
                 flat += (id, self.held.records[id][HEAD])
-        return ok(cursor, flat, [], [])
+        return ok(cursor, flat, [], [], 0)
 
     def compare(self, epoch: int, call: calls.Compare) -> Answer:
         unknown: list[int] = []

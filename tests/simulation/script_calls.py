@@ -170,6 +170,9 @@ class Load:
     def draw_count(self) -> Word:
         return self.rng.choice([0, 1, 3, 20])
 
+    def draw_kinds(self) -> Word:
+        return self.rng.choice(["PVW", "P", "E"])
+
     def draw_state(self) -> Word:
         if self._script == "pause":
             return self.rng.choice(["P", "X"])

@@ -348,7 +348,7 @@ CALLS: dict[str, dict[str, Callable[[Large], object]]] = {
     "flow_named": {"": asking(calls.NamedStates("flowing", [f"member{n:06}" for n in range(BATCH)]))},
     "flow_waiting": {"": asking(calls.WaitingPage("flowing", MANY))},
     "flow_release": {"": asking(calls.Release("flowing", MANY, [f"waiting{n:06}" for n in range(BATCH)]))},
-    "flow_page": {"": asking(calls.FlowPage("flowing", calls.START, BATCH))},
+    "flow_page": {kinds: asking(calls.FlowPage("flowing", calls.START, BATCH, kinds)) for kinds in ("PVW", "E")},
     "flow_results": {flow: asking(calls.FlowResults("flowing", flow)) for flow in (MANY, OVER)},
     "forget": {"": asking(calls.Forget("q"))},
     "forward": {"": asking(calls.Forward("q", FIRST_US, 10_000, copies([*new(), *new_bundles()])))},

@@ -7,13 +7,16 @@ from typing import Any, TypeVar
 
 import pytest
 
+from tests.simulation.agreement import disagreements
 from tests.simulation.stage import HANGS, Actor, Stage, scenario
+from tests.simulation.world import NAMESPACE
 from zkrq import NotEnoughReplicas, Queue
 from zkrq.base import clock
 from zkrq.protocol import calls
 from zkrq.protocol.flow_names import named
 from zkrq.protocol.flows import CANCELLED, DONE, FAILED, Kind, Look, Tending
 from zkrq.protocol.flows import Stage as Step
+from zkrq.protocol.keys import key
 from zkrq.protocol.operations import OPERATIONS
 from zkrq.protocol.payloads import join, with_headers
 from zkrq.protocol.pushing import FlowOver, Pushes
@@ -484,3 +487,45 @@ async def test_two_clients_let_one_member_go_once(stage: Stage) -> None:
     await near.expect_none()
     assert (await other.end()).outcome == DONE
     await near.ack("then")
+
+
+# -- the index and the records -----------------------------------------------------------------------------------------
+
+SCRUB_SECONDS = 600
+"""Within so long a scrub has seen every item."""
+
+
+def write(stage: Stage, server: str, command: bytes, maker: Maker, *arguments: bytes) -> None:
+    """Change the index of a server, as by hand."""
+    stage.world.servers[server].redis.execute(command, key(NAMESPACE, maker.queue, "members").encode(), *arguments)
+
+
+@scenario()
+async def test_a_member_that_one_server_does_not_name_is_named_again(stage: Stage) -> None:
+    """Otherwise the flow ends early, once this server is the only one left."""
+    near = await stage.enter("near")
+    maker = Maker(near)
+    await begun(maker, "a")
+    write(stage, stage.heir, b"ZREM", maker, b"\xfeL" + maker.flow.encode() + b"\0a")
+    assert list(disagreements(stage.world, scrubbed=True))
+    await stage.until(lambda: not list(disagreements(stage.world, scrubbed=True)), SCRUB_SECONDS)
+    assert (await maker.end()).stage is Step.SEALED
+    await near.ack("a")
+    assert (await maker.end()).outcome == DONE
+    await near.ack("then")
+
+
+@scenario()
+async def test_a_member_that_is_not_there_holds_no_flow_up_for_ever(stage: Stage) -> None:
+    near = await stage.enter("near")
+    maker = Maker(near)
+    await begun(maker, "a")
+    for server in (stage.primary, stage.heir):
+        for entry in (b"L%b\0a", b"L%b\0nothing", b"D%b\0a"):
+            write(stage, server, b"ZADD", maker, b"0", b"\xfe" + entry % maker.flow.encode())
+    assert list(disagreements(stage.world, scrubbed=True))
+    await stage.until(lambda: not list(disagreements(stage.world, scrubbed=True)), SCRUB_SECONDS)
+    await near.ack("a")
+    assert (await maker.end()).outcome == DONE
+    await near.ack("then")
+    stage.expect_agreement()

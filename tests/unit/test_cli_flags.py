@@ -58,6 +58,8 @@ def recorder(monkeypatch: pytest.MonkeyPatch) -> Recorder:
 OTHERWISE = {
     ("pop", "lease"): "claims are extended until their items are printed",
     ("find", "limit"): "the command reads all pages",
+    ("flows list", "limit"): "the command reads all pages",
+    ("flows list", "after"): "the command reads all pages",
     ("find", "after"): "the command reads all pages",
     ("list", "limit"): "--count, as of each command that lists something",
     ("groups", "limit"): "--count, as of each command that lists something",

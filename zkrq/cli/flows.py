@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from argparse import Namespace
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from zkrq.base.flows import name_of_flow
@@ -84,8 +85,10 @@ async def _redrive(args: Namespace) -> Lines:
 
 _NAMED = {**QUEUE, "flow": "the flow's name"}
 
+_PAGES: Mapping[str, str] = dict.fromkeys(("limit", "after"), "the command reads all pages")
+
 COMMANDS = (
-    Command("flows list", "list the flows that have not ended", _list, takes=Takes(LIST_FLOWS)),
+    Command("flows list", "list flows, those that have not ended first", _list, takes=Takes(LIST_FLOWS, _PAGES)),
     Command("flows show", "show one flow, and which members keep it from its end", _show, arguments=_NAMED),
     Command("flows seal", "say that nothing more comes but what members push", _seal, arguments=_NAMED),
     Command(

@@ -244,11 +244,11 @@ class Cluster:
         return StoredSchedules(self._client, self.queue)
 
     def flows(self, state: FlowState | str | None = None) -> AsyncGenerator[FlowStatus]:
-        """Iterate over the flows of all queues that have not ended: ``async for status in cluster.flows()``.
+        """Iterate over the flows of all queues: ``async for status in cluster.flows()``; what has ended comes last.
 
-        ``state``: only those that are ``open``, ``running`` or ``failing``.  One that has ended is asked by its name:
-        ``await cluster.queue(queue).flow(name).status()``.  Raises ``ConfigError`` for an unknown state;
-        ``Unavailable``, behind the others, if some queue cannot be asked.
+        ``state``: only those in this state.  One that has ended is found for its ``keep``, with its figures and without
+        ``ids``.  Raises ``ConfigError`` for an unknown state; ``Unavailable``, behind the others, if some queue cannot
+        be asked.
         """
         self._client.check_open()
         return self._client.flows.every(check_state(state))

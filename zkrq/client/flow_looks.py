@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING
 from zkrq.base.errors import Closed, ZkrqError
 from zkrq.base.flows import FlowName
 from zkrq.base.tasks import Rounds, together
+from zkrq.client.flow_register import is_old
 from zkrq.protocol import calls
+from zkrq.protocol.flows import Kind
 
 if TYPE_CHECKING:
     from zkrq.client.flow_ends import Ends
@@ -56,8 +58,9 @@ class FlowLooks:
         try:
             queues = await self._register.read()
             are_empty = await together([self._look_at(queue, places) for queue in queues])
-            if empty := [queue for queue, is_empty in zip(queues, are_empty, strict=True) if is_empty]:
-                await self._register.remove(empty, queues)
+            empty = [queue for queue, is_empty in zip(queues, are_empty, strict=True) if is_empty]
+            if gone := [queue for queue in empty if is_old(queues[queue]) and not await self._has_ended(queue)]:
+                await self._register.remove(gone, queues)
         except Closed:
             raise
         except ZkrqError as error:
@@ -79,6 +82,15 @@ class FlowLooks:
                 _log.info("flows of queue %s are not looked at for now: %s", queue, error, extra={"queue": queue})
                 return False
         return is_empty
+
+    async def _has_ended(self, queue: str) -> bool:
+        """Tell whether a queue has flows of which the outcome is kept, so that they are listed.  Raises
+        ``Unavailable``."""
+        home = await self._shards.home(queue)
+        async for page, _ in home.replicas.pages(calls.FlowPage(queue, kinds=Kind.OVER.value)):
+            if page.rows:
+                return True
+        return False
 
     async def _end(self, flow: FlowName, queue: str, kinds: bytes) -> None:
         """End one flow, and have its trouble, as of a leg that does not answer, be no other's.

@@ -58,6 +58,11 @@ def encode(queues: Mapping[str, int]) -> bytes:
     return json.dumps({"queues": queues, "nonce": secrets.token_hex(8)}, separators=(",", ":")).encode()
 
 
+def is_old(entered_ms: int) -> bool:
+    """Tell whether an entry may be removed, if its queue has no flows."""
+    return entered_ms < clock.now_ms() - 1000 * KEPT_SECONDS
+
+
 class FlowRegister:
     """Enter queues, and remove them."""
 
@@ -107,8 +112,8 @@ class FlowRegister:
         Raises ``Unavailable``.
         """
         found = await self._coordinator.read(REGISTER)
-        known, oldest_ms = decode(found.data), clock.now_ms() - 1000 * KEPT_SECONDS
-        gone = {name for name in queues if known.get(name) == read.get(name) and known.get(name, oldest_ms) < oldest_ms}
+        known = decode(found.data)
+        gone = {name for name in queues if name in known and known[name] == read.get(name) and is_old(known[name])}
         if gone:
             left = {name: moment for name, moment in known.items() if name not in gone}
             await self._coordinator.swap(REGISTER, encode(left), found.version)

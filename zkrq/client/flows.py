@@ -29,6 +29,7 @@ from zkrq.base.ids import MARK
 from zkrq.base.meant import options_of, unknown_option
 from zkrq.base.tasks import Rounds
 from zkrq.client.flow_ends import Ends, Shared, state_of
+from zkrq.client.flow_lists import FlowLists, FlowPlace
 from zkrq.client.flow_looks import FlowLooks
 from zkrq.client.flow_register import FlowRegister
 from zkrq.client.flow_results import each_result, result_of
@@ -90,6 +91,7 @@ class Flows:
         self._reading = reading
         self._register = FlowRegister(coordinator)
         self._ends = Ends(shards, tasks, events, cluster)
+        self.lists: Final = FlowLists(shards, self._register, self._ends)
         self.looks: Final = FlowLooks(shards, coordinator, self._register, self._ends)
         self._joined = dict[tuple[FlowName, str], None]()
         self._joining = Shared[tuple[FlowName, str], None](tasks)
@@ -239,19 +241,8 @@ class Flows:
 
     async def every(self, state: FlowState | None) -> AsyncGenerator[FlowStatus]:
         """Find the flows of all queues; see ``Cluster.flows``."""
-        trouble: ZkrqError | None = None
-        for queue in sorted(await self._register.read()):
-            try:
-                async for flow, _ in self.of_queue(queue):
-                    status = await self._ends.read(flow)
-                    if state in (None, status.state) and status.state is not FlowState.UNKNOWN:
-                        yield status
-            except Closed:
-                raise
-            except ZkrqError as error:
-                trouble = trouble or error
-        if trouble:
-            raise trouble
+        async for status, _ in self.lists.walk(state, FlowPlace()):
+            yield status
 
     async def count(self) -> Mapping[str, Counter[FlowState]]:
         """Count the flows that have not ended, by their home and state; of queues whose home cannot be asked there are

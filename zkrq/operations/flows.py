@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from zkrq.base.checks import check_name
+from zkrq.base.checks import MAX_CURSOR, check_name
 from zkrq.base.flows import AFTER_MAX, FLOW_NAME_MAX, KEEP, KEEP_LEAST, KEEP_MOST, FlowState
 from zkrq.operations.kinds import ByName, Choice, Count, Flag, Many, Seconds, Text
 from zkrq.operations.operation import Failure, Field, Operation, Parameter, Record, Section
@@ -15,6 +15,9 @@ from zkrq.operations.queues import QUEUE_PLACE
 
 LASTING = tuple(state.value for state in (FlowState.OPEN, FlowState.RUNNING, FlowState.FAILING))
 """States of flows that have not ended."""
+
+LISTED = tuple(state.value for state in FlowState if state is not FlowState.UNKNOWN)
+"""States of flows that are listed."""
 
 CAUSES = ("left", "dead", "missed")
 """What members there are that keep a flow from its end, in the words of ``FlowStatus.ids``."""
@@ -54,7 +57,11 @@ FLOW = Record(
         Field("dead", Count(), "Members that are dead letters."),
         Field("missed", Count(), "Members that were removed otherwise than by an ack."),
         Field("done", Count(), "Members that were acked, as one server has counted them."),
-        Field("ids", ByName(Many(Text())), "Ids of the first hundred of `left`, `dead` and `missed`."),
+        Field(
+            "ids",
+            ByName(Many(Text())),
+            "Ids of the first hundred of `left`, `dead` and `missed`; none in a list, of one that has ended.",
+        ),
         Field("queues", ByName(Text()), "The queue of each of these, by its id."),
         Field(
             "held_up",
@@ -66,11 +73,27 @@ FLOW = Record(
     ),
 )
 
+LISTED_MAX = 1_000
+"""Flows of one reply."""
+
 LIST_FLOWS = Operation(
     "list_flows",
-    "List the flows that have not ended.",
-    (Parameter("state", Choice(LASTING), "Only those in this state.", "in any", example="running"),),
-    result=Record("Flows", "Flows, by queue and name.", (Field("flows", Many(FLOW)),)),
+    "List the flows that have not ended, then those that have, as long as their outcome is kept.",
+    (
+        Parameter("state", Choice(LISTED), "Only those in this state.", "in any", example="running"),
+        Parameter("limit", Count(1, LISTED_MAX), "At most this many flows.", "100", default=100, example=100),
+        Parameter(
+            "after", Text(MAX_CURSOR, pattern="^[A-Za-z0-9_-]+$"), "`next` of the reply before.", "from the beginning"
+        ),
+    ),
+    result=Record(
+        "Flows",
+        "Flows, by queue and name.",
+        (
+            Field("flows", Many(FLOW)),
+            Field("next", Text(), "Give it as `after` to go on; null: these were the last ones.", nullable=True),
+        ),
+    ),
     method="GET",
     path="/flows",
     on="namespace",

@@ -112,6 +112,7 @@ class Kind(enum.StrEnum):
     HELD = "W"
     HELD_FOR_FAILURE = "V"
     RUNS = "P"  # the flow itself
+    OVER = "E"  # the same, of one that is closed
     WITH_RESULT = "R"  # a member that was acked with a result
 
 

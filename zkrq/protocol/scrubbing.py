@@ -100,8 +100,6 @@ class Scrub(Deciding):
         """What became of damaged entries in the last run."""
         self.aside = 0
         """How many were set aside at its end."""
-        self.relisted = 0
-        """How many entries of the index of flows the last run has added or removed."""
 
     def queues(self) -> Operation[list[str]]:
         """List all queues.  Raises ``NotNow``.
@@ -145,10 +143,11 @@ class Scrub(Deciding):
         view = yield from Look()
         primary = place(view, view.primary(queue))
         found = Corrected()
-        self.mended, self.relisted = Mended(), 0
+        self.mended = Mended()
+        index = _Index(queue)
         try:
             members = [place(view, id) for id in sorted(view.members)]
-            self.mended = yield from self._mend(queue, primary, members)
+            self.mended = yield from self._mend(queue, primary, members, index)
             for id in sorted(view.members.keys() - {primary.server}):
                 comparison = _Comparison(self, queue, primary, place(view, id))
                 yield from comparison.affirm_differing()
@@ -156,12 +155,12 @@ class Scrub(Deciding):
                 found = found.plus(*comparison.found)
             for id in sorted(view.members):
                 found = found.plus(lined_up=(yield from _line_up(place(view, id), queue)))
-                self.relisted += yield from _unlist(place(view, id), queue)
+            yield from index.drop_wrong()
         except PlaceFailed as failure:
             raise NotNow(str(failure)) from failure
-        return found.plus(relisted=self.relisted)
+        return found.plus(relisted=index.repaired)
 
-    def _mend(self, queue: str, primary: Place, members: Sequence[Place]) -> Operation[Mended]:
+    def _mend(self, queue: str, primary: Place, members: Sequence[Place], index: _Index) -> Operation[Mended]:
         """Mend what is damaged on any member, and what is set aside on the primary and good on another one.
 
         Before the comparison, which forgets what the primary does not know.  What the index of flows of a member lacks
@@ -173,8 +172,7 @@ class Scrub(Deciding):
 
             def note(page: HeadsReply, member: Place = member) -> Operation[None]:
                 bad.update(page.damaged)
-                if page.unlisted:
-                    self.relisted += (yield from member.ask(RepairFlows(queue, START, page.unlisted))).repaired
+                yield from index.add_missing(member, page)
                 if page.cursor != START:
                     yield Breathe()
 
@@ -189,6 +187,32 @@ class Scrub(Deciding):
     def judge(self, record: Bundle, has_payload: bool, *, now_ms: float, floor_ms: float) -> Finding:
         """Judge an item that the primary does not know; see the function."""
         return judge(record, has_payload, now_ms=now_ms, floor_ms=floor_ms)
+
+
+class _Index:
+    """Have the index of flows of each server say what its records say.  ``repaired``: entries that did not."""
+
+    def __init__(self, queue: str) -> None:
+        self.repaired = 0
+        self._queue = queue
+        self._used: list[Place] = []
+
+    def add_missing(self, member: Place, page: HeadsReply) -> Operation[None]:
+        """Add what is missing of the records of a page."""
+        if page.unlisted:
+            self.repaired += (yield from member.ask(RepairFlows(self._queue, START, page.unlisted))).repaired
+        if page.has_flows:
+            self._used.append(member)
+
+    def drop_wrong(self) -> Operation[None]:
+        """Drop what no record asks for, on the servers that have an index."""
+        for member in self._used:
+            yield from member.each_page(RepairFlows(self._queue), self._count)
+
+    def _count(self, page: IndexPage) -> Operation[None]:
+        self.repaired += page.repaired
+        if page.cursor != START:
+            yield Breathe()
 
 
 class _Comparison:
@@ -297,20 +321,6 @@ def _line_up(member: Place, queue: str) -> Operation[int]:
             yield Breathe()
 
     yield from member.each_page(RepairLines(queue), note)
-    return repaired
-
-
-def _unlist(member: Place, queue: str) -> Operation[int]:
-    """Have the index of flows of a server name nothing that is not so; return how many entries that were."""
-    repaired = 0
-
-    def note(page: IndexPage) -> Operation[None]:
-        nonlocal repaired
-        repaired += page.repaired
-        if page.cursor != START:
-            yield Breathe()
-
-    yield from member.each_page(RepairFlows(queue), note)
     return repaired
 
 

@@ -10,11 +10,12 @@ from urllib.parse import urlencode
 from starlette.responses import RedirectResponse
 
 from zkrq.base.errors import ConfigError, ZkrqError
+from zkrq.client.cursors import BadCursor
 from zkrq.consuming.flow import Flow
-from zkrq.operations.flows import held_up
+from zkrq.operations.flows import LISTED, held_up
 from zkrq.serve.actions import read_fields
 from zkrq.serve.contents import get_item
-from zkrq.serve.flows import flow_in
+from zkrq.serve.flows import flow_in, page_of
 from zkrq.serve.problems import kind_of
 from zkrq.serve.texts import show_count
 
@@ -28,8 +29,8 @@ if TYPE_CHECKING:
     from zkrq.serve.showing import Showing
     from zkrq.serve.watching import Watching
 
-SHOWN = 200
-"""Flows of the page."""
+SHOWN = 50
+"""Flows of a page."""
 
 ITEMS_SHOWN = 20
 """Members of a flow that are looked up, to show why they failed."""
@@ -114,21 +115,22 @@ class FlowPage:
         router.add_route("/flows/{queue}/{flow}/{verb}", self.act, ["POST"])
 
     async def page(self, request: Request) -> Response:
-        """Show the flows that have not ended."""
+        """Show a page of the flows, of one state or of all."""
         look = await self._watching.look()
-        found: list[Shown] = []
-        trouble = ""
+        query = request.query_params
+        state = query.get("state") if query.get("state") in LISTED else None
+        found, following, trouble = list[Shown](), None, ""
         try:
             async with asyncio.timeout(SECONDS):
-                async for status in self._cluster.flows():
-                    found.append(show(status))
-                    if len(found) == SHOWN:
-                        trouble = f"The first {SHOWN} flows; there may be more."
-                        break
+                page, following = await page_of(self._cluster, state, SHOWN, query.get("after") or None)
+            found = sorted(map(show, page), key=lambda each: each.why is None)
+        except BadCursor as error:
+            return self._showing.message(400, "Not found", str(error), "/flows")
         except (ZkrqError, TimeoutError) as error:
-            trouble = str(error) or "The servers did not answer in time: there may be more flows."
-        found.sort(key=lambda each: each.why is None)
-        return self._showing.reply("flows.html", found=found, trouble=trouble, **self._showing.common(look))
+            trouble = str(error) or "The servers did not answer in time: there may be flows."
+        further = following and urlencode({"state": state, "after": following} if state else {"after": following})
+        values = {"found": found, "trouble": trouble, "states": LISTED, "state": state, "further": further}
+        return self._showing.reply("flows.html", **values, **self._showing.common(look))
 
     async def one(self, request: Request) -> Response:
         """Show one flow, and why its members failed."""

@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 from fastapi.responses import JSONResponse
 
-from zkrq.base.flows import name_of_flow
+from zkrq.base.flows import check_state, name_of_flow
+from zkrq.client.flow_lists import FlowPlace
 from zkrq.client.inner import client_of
 from zkrq.consuming.flow import Flow
 from zkrq.operations.flows import BEGIN_FLOW, FLOW, FLOWS
@@ -16,17 +17,32 @@ from zkrq.serve.calls import make_router
 if TYPE_CHECKING:
     from fastapi import APIRouter, Response
 
+    from zkrq.base.flows import FlowStatus
     from zkrq.client.cluster import Cluster
     from zkrq.serve.bodies import Body, Payload
     from zkrq.serve.queues import Queues
-
-LISTED_MAX = 1_000
-"""Flows of one reply."""
 
 
 def flow_in(cluster: Cluster, queue: str, flow: str) -> Flow:
     """Return a flow that was begun somewhere, by its name.  Raises ``ConfigError``."""
     return Flow(client_of(cluster).flows, name_of_flow(queue, flow))
+
+
+async def page_of(
+    cluster: Cluster, state: str | None, limit: int, after: str | None
+) -> tuple[list[FlowStatus], str | None]:
+    """Return a page of the flows, and where the next one begins, None: these were the last ones.
+
+    Raises ``ConfigError`` for what is no place, ``Unavailable`` if a queue cannot be asked.
+    """
+    found: list[FlowStatus] = []
+    last = FlowPlace.read(after) if after else FlowPlace()
+    async for status, place in client_of(cluster).flows.lists.walk(check_state(state), last):
+        if len(found) == limit:
+            return found, last.text()
+        found.append(status)
+        last = place
+    return found, None
 
 
 class FlowApi:
@@ -47,13 +63,9 @@ class FlowApi:
     async def _tell(self, flow: Flow) -> Response:
         return JSONResponse(FLOW.tell(await flow.status()))
 
-    async def list_flows(self, state: str | None) -> Response:
-        found: list[dict[str, Any]] = []
-        async for status in self._cluster.flows(state):
-            found.append(FLOW.tell(status))
-            if len(found) == LISTED_MAX:
-                break
-        return JSONResponse({"flows": found})
+    async def list_flows(self, state: str | None, limit: int, after: str | None) -> Response:
+        page, following = await page_of(self._cluster, state, limit, after)
+        return JSONResponse({"flows": [FLOW.tell(status) for status in page], "next": following})
 
     async def get_flow(self, queue: str, flow: str) -> Response:
         return await self._tell(self._flow(queue, flow))

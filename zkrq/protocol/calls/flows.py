@@ -175,13 +175,18 @@ class Release(Decision[ReleaseReply]):
 class FlowRow(NamedTuple):
     """A flow: its name, the letter of its stage, and the letters of what is left of it on the primary.
 
-    ``is_due``: 1 if something may be decided about it now, or opened.
+    ``is_due``: 1 if something may be decided about it now, or opened.  ``outcome``: of one that has ended, else empty;
+    ``done``, ``died``, ``missed``: its members then.
     """
 
     name: bytes
     stage: bytes
     kinds: bytes
     is_due: int
+    outcome: bytes = b""
+    done: int = 0
+    died: int = 0
+    missed: int = 0
 
 
 class FlowRows(NamedTuple):
@@ -194,12 +199,13 @@ class FlowRows(NamedTuple):
 @dataclass(frozen=True, slots=True)
 class FlowPage(Paging[FlowRows]):
     """List a page of the flows, and legs of such, about which there is something to do, or for which something is
-    held."""
+    held.  ``kinds``: under which of these entries they are looked for, or ``flows.Kind.OVER``, in their order."""
 
     script: ClassVar[str] = "flow_page"
     queue: str
     cursor: bytes = START
     count: int = 100
+    kinds: str = "PVW"
 
 
 class FlowResult(NamedTuple):

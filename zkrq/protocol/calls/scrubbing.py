@@ -12,12 +12,14 @@ from zkrq.protocol.calls.rows import Copied
 
 class HeadsReply(NamedTuple):
     """The first bytes of each record (format, version) by id, the cursor to continue from, the ids of what is damaged,
-    and of what the index of flows does not name as it should."""
+    and of what the index of flows does not name as it should.  ``has_flows``: whether this is the last page, and
+    anything is in that index."""
 
     cursor: bytes
     heads: Mapping[bytes, bytes]
     damaged: Sequence[bytes] = ()
     unlisted: Sequence[bytes] = ()
+    has_flows: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,8 +33,8 @@ class Heads(Paging[HeadsReply]):
     items: Sequence[bytes] = ()
 
     def read(self, body: Body) -> HeadsReply:
-        cursor, flat, damaged, unlisted = body
-        return HeadsReply(cursor, dict(zip(flat[::2], flat[1::2], strict=True)), damaged, unlisted)
+        cursor, flat, damaged, unlisted, has_flows = body
+        return HeadsReply(cursor, dict(zip(flat[::2], flat[1::2], strict=True)), damaged, unlisted, bool(has_flows))
 
 
 class Differences(NamedTuple):

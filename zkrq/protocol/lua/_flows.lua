@@ -4,7 +4,7 @@
 -- All of it follows from the records, so each server has it; readers check the record of what they find.
 -- kind: L an item is queued or claimed; D one is a dead letter; M one was removed otherwise; R one was acked with a result; N a
 -- member waits for others, by name, instead of L; W one is held; V the same, for a failure. P, without a bundle: there is something
--- to do about the flow itself.
+-- to do about the flow itself; E the same: there is not, and its outcome is kept.
 -- The record of a flow is in state P until it has ended and all that was held is opened. Its text: stage, stamp, for how many
 -- milliseconds its outcome is kept, letters of its policy (f a dead letter fails it, m what is missed is as good as acked, d it
 -- has a deadline, l this is a leg, of a flow of another queue, w members here are waited for, at home: in any queue), outcome and
@@ -23,7 +23,7 @@ do
   local DONE = 'flow ' -- before the name of a flow, in lead
   local PAGE, FEW = 100, 5 -- entries looked at in one command; the same where one that counts is enough
   local LOOKED_MAX = 200 -- bundles that are looked at to count what they have; more are estimated
-  local LEFT, HOLDING, LISTED = {'L', 'D', 'M', 'N', 'W', 'V'}, {'W', 'V'}, {'P', 'V', 'W'} -- kinds
+  local LEFT, HOLDING = {'L', 'D', 'M', 'N', 'W', 'V'}, {'W', 'V'} -- kinds
   local DROPPED = {'M', 'R'} -- kinds of tombstones
   local LIVING, ENDING, COMING = {L = '[QRC]', D = 'D'}, {L = true, D = true, M = true}, {'L', 'N'}
   local HELD_AS = {T = 'W', A = 'W', F = 'V', N = 'N'} -- kinds, by the letter of what is held
@@ -179,12 +179,12 @@ do
   -- The same of the record of a flow.
   function flows.index_itself(b, r)
     local name, runs = string.sub(r.bundle, #RECORD + 1), r.states == 'P'
-    if runs and (b.is_lost or b.states ~= 'P') then
-      append(entering, members, '0', entry('P', name, ''))
-    elseif not runs then
-      append(leaving, members, entry('P', name, ''))
-      append(new, 'old_numbers', DONE .. name)
+    local is, was = runs and 'P' or 'E', runs and 'E' or 'P'
+    if b.is_lost or b.states == '' or (b.states == 'P') ~= runs then
+      append(entering, members, '0', entry(is, name, ''))
+      append(leaving, members, entry(was, name, ''))
     end
+    if not runs then append(new, 'old_numbers', DONE .. name) end
   end
 
   -- Tell whether a bundle has a name in its flow, for which others may wait if it is that of one item.
@@ -204,11 +204,16 @@ do
       if not redis.call('ZSCORE', members, each) then missing[#missing + 1] = each end
     end
     if flows.is_itself(r.bundle) then
-      if r.states == 'P' then look_for(entry('P', string.sub(r.bundle, #RECORD + 1), '')) end
+      look_for(entry(r.states == 'P' and 'P' or 'E', string.sub(r.bundle, #RECORD + 1), ''))
     elseif r.fields ~= '' then
       for named in pairs(named_as(r)) do look_for(entry(named, '', r.bundle)) end
     end
     return missing
+  end
+
+  -- Tell whether there is any entry.
+  function flows.any()
+    return redis.call('ZRANGEBYLEX', members, '[' .. places.FLOWS, '(' .. places.RESTING, 'LIMIT', 0, 1)[1] ~= nil
   end
 
   -- Return which of the next entries, at most as many, no record asks for, and the last one, nil at the end.
@@ -220,12 +225,12 @@ do
     for i, each in ipairs(found) do
       local kind, name, bundle = string.match(each, '^.(%a)(%Z*)%z(.*)$')
       kinds[i] = kind and kind .. name or ''
-      bundles[i] = kind == 'P' and bundle == '' and flows.id(name) or bundle or ''
+      bundles[i] = (kind == 'P' or kind == 'E') and bundle == '' and flows.id(name) or bundle or ''
     end
     for i, packed in ipairs(found[1] and redis.call('HMGET', records, unpack(bundles)) or {}) do
       local r, is_named = packed and open(bundles[i], packed), false
       if r and flows.is_itself(r.bundle) then
-        is_named = r.states == 'P' and string.sub(kinds[i], 1, 1) == 'P'
+        is_named = string.sub(kinds[i], 1, 1) == (r.states == 'P' and 'P' or 'E')
       elseif r then
         is_named = r.fields ~= '' and named_as(r)[kinds[i]] ~= nil
       end
@@ -456,24 +461,25 @@ do
     each_named('N', name, visit, PAGE, after)
   end
 
-  -- Return at most as many flows about which there is something to do (kind P), or for which something is held (V, W), each
-  -- once; cursor: the kind and the name after which they begin.  Return also the last one, nil at the end.
-  function flows.named(cursor, most)
-    local names = {}
-    for _, kind in ipairs(LISTED) do
+  -- Return at most as many flows that are named under kinds without a bundle, or for which something is held (V, W), each once of
+  -- each kind; cursor: the kind and the name after which they begin.  kinds: in their order.  Return also the last one, nil at the
+  -- end.  Those of which the outcome is not kept any more are left out.
+  function flows.named(cursor, most, kinds)
+    local names, looked_at = {}, 0
+    for kind in string.gmatch(kinds, '%u') do
       local last = string.sub(cursor, 1, 1)
       if last <= kind then
         local from = '[' .. places.FLOWS .. (last == kind and cursor .. '\1' or kind)
-        while #names < most do
+        while looked_at < most do
           local named = redis.call('ZRANGEBYLEX', members, from, '(' .. places.FLOWS .. string.char(string.byte(kind) + 1), 'LIMIT', 0, 1)[1]
           if not named then break end
-          cursor = string.match(named, '^.(%a%Z*)') or kind
+          looked_at, cursor = looked_at + 1, string.match(named, '^.(%a%Z*)') or kind
           local flow, stage = flows.stage_of(string.sub(cursor, 2))
           local is_named = kind ~= 'P' and stage == 'E' and flow.states == 'P'
-          if not is_named then names[#names + 1] = string.sub(cursor, 2) end
+          if not is_named and (kind ~= 'E' or stage == 'E') then names[#names + 1] = string.sub(cursor, 2) end
           from = '[' .. places.FLOWS .. cursor .. '\1'
         end
-        if #names >= most then return names, cursor end
+        if looked_at >= most then return names, cursor end
       end
     end
     return names, nil
@@ -518,6 +524,8 @@ do
 
   -- Take a tombstone that is dropped out of the index: append what names it.
   function flows.append_dropped(entries, r)
+    if flows.is_itself(r.bundle) then append(entries, members, entry('E', string.sub(r.bundle, #RECORD + 1), '')) end
+    if not flows.of(r) then return end
     for _, kind in ipairs(DROPPED) do append(entries, members, entry(kind, flows.of(r), r.bundle)) end
   end
 end

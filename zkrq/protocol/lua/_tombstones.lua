@@ -90,7 +90,7 @@ do
           if tombstone.removed_ms > old_ms then forgot_ms = math.max(forgot_ms, tombstone.removed_ms) end
           if is_latest then
             forgotten[#forgotten + 1] = ids[i]
-            if r.fields ~= '' and flows.of(r) then flows.append_dropped(missed, r) end
+            flows.append_dropped(missed, r)
             if places.is_ordered(r) then ordered[#ordered + 1] = r end
             for _, entry in ipairs(r.own ~= '' and results.entries(r) or {}) do append(texts, notes, entry) end
             for _, position in ipairs(r.fields ~= '' and tails.saved_in(r, 1, r.size) or {}) do

@@ -3,11 +3,12 @@
 -- all, or the named ones.
 -- Expired tombstones are left out, because each server drops them at its own time; so is what is damaged, which is told
 -- apart.  Payloads that are alone and large are not looked at here, but where they are read (_copies.lua).
--- The last ones of the reply are bundles that the index of flows does not name as it should (_flows.lua).
+-- Unlisted are bundles that the index of flows does not name as it should (_flows.lua).
+-- has_flows: 1 if this is the last page, and there is something in that index.
 -- cursor: 0 to begin, then the result of the last call, until that is 0.  count: approximate number of bundles.
 -- KEYS: server records payloads members lead
 -- ARGV: epoch generation put_window_ms cursor count / id
--- reply: OK cursor [id head; of each: format and version as the record begins with them] [id; of each that is damaged here] [id; of each that is not listed]
+-- reply: OK cursor [id head; of each: format and version as the record begins with them] [id; of each that is damaged here] [id; of each that is unlisted] has_flows
 -- reply: NOTINSYNC generation
 -- reply: STALE epoch
 -- writes: nothing
@@ -43,5 +44,5 @@ local function operation(put_window_ms, cursor, count)
       heads[at + 1], heads[at + 2] = id, places.head_of(packed)
     end
   end
-  return {'OK', next_cursor, heads, unreadable, unlisted}
+  return {'OK', next_cursor, heads, unreadable, unlisted, next_cursor == '0' and flows.any() and 1 or 0}
 end

@@ -1,0 +1,114 @@
+"""List the flows of all queues, page by page: those that have not ended, then those whose outcome is kept."""
+
+from __future__ import annotations
+
+import json
+from base64 import urlsafe_b64decode, urlsafe_b64encode
+from collections.abc import AsyncGenerator
+from typing import TYPE_CHECKING, NamedTuple
+
+from zkrq.base.checks import MAX_CURSOR, check_name
+from zkrq.base.errors import Closed, ZkrqError
+from zkrq.base.flows import FlowName, FlowState, FlowStatus
+from zkrq.client.cursors import BadCursor
+from zkrq.client.flow_ends import state_of
+from zkrq.protocol import calls
+from zkrq.protocol.calls import START
+from zkrq.protocol.flows import Kind, Stage
+
+if TYPE_CHECKING:
+    from zkrq.client.flow_ends import Ends
+    from zkrq.client.flow_register import FlowRegister
+    from zkrq.client.shards import Shards
+
+ORDER = (Kind.RUNS, Kind.OVER)
+"""Which flows come first."""
+
+
+class FlowPlace(NamedTuple):
+    """A place in the list: behind the flow ``at`` (as the servers name it) of this queue, among those of this kind."""
+
+    order: int = 0
+    queue: str = ""
+    at: bytes = START
+
+    def text(self) -> str:
+        """Write it as a text for URLs; ``read`` reads it."""
+        value = [self.order, self.queue, self.at.decode("latin-1")]
+        return urlsafe_b64encode(json.dumps(value, separators=(",", ":")).encode()).decode().rstrip("=")
+
+    @classmethod
+    def read(cls, text: str) -> FlowPlace:
+        """Read such a text.  Raises ``BadCursor`` for any other one."""
+        try:
+            if len(text) > MAX_CURSOR:
+                raise ValueError("too long")
+            order, queue, at = json.loads(urlsafe_b64decode(text + "=" * (-len(text) % 4)))
+            place = at.encode("latin-1")
+            if type(order) is not int or place[:1].decode() != ORDER[order].value:
+                raise ValueError("another order")
+            return cls(order, check_name("queue", queue), place)
+        except (ValueError, TypeError, AttributeError, IndexError, RecursionError, ZkrqError):
+            raise BadCursor(f"after is {text[:80]!r}: must be `next` of the page before") from None
+
+
+class FlowLists:
+    """List the flows of one client's namespace."""
+
+    def __init__(self, shards: Shards, register: FlowRegister, ends: Ends) -> None:
+        self._shards = shards
+        self._register = register
+        self._ends = ends
+
+    async def walk(self, state: FlowState | None, place: FlowPlace) -> AsyncGenerator[tuple[FlowStatus, FlowPlace]]:
+        """Find the flows behind a place, each with its own.  ``state``: only those, None: all.
+
+        Raises ``Unavailable``, behind the others, if some queue cannot be asked.
+        """
+        queues, trouble = sorted(await self._register.read()), None
+        for order in range(place.order, len(ORDER)):
+            if ORDER[order] is Kind.OVER and state is not None and not state.has_ended:
+                break
+            for queue in queues:
+                is_before = order == place.order and queue < place.queue
+                at = place.at if (order, queue) == place[:2] else START
+                try:
+                    async for found in self._of_queue(queue, order, at, state) if not is_before else _nothing():
+                        yield found
+                except Closed:
+                    raise
+                except ZkrqError as error:
+                    trouble = trouble or error
+        if trouble:
+            raise trouble
+
+    async def _of_queue(
+        self, queue: str, order: int, at: bytes, state: FlowState | None
+    ) -> AsyncGenerator[tuple[FlowStatus, FlowPlace]]:
+        home, known = await self._shards.home(queue), set[bytes]()
+        async for page, _ in home.replicas.pages(calls.FlowPage(queue, at, kinds=ORDER[order].value)):
+            for row in page.rows:
+                flow = FlowName.of(row.name)
+                if flow.queue != queue or row.name in known:
+                    continue
+                known.add(row.name)
+                status = await self._status(flow, row, state)
+                if status is not None:
+                    yield status, FlowPlace(order, queue, ORDER[order].value.encode() + row.name)
+
+    async def _status(self, flow: FlowName, row: calls.FlowRow, state: FlowState | None) -> FlowStatus | None:
+        """Return what is known of a flow, None if it is in another state."""
+        stage = Stage(row.stage.decode())
+        known = state_of(stage, row.outcome)
+        if state not in (None, known):
+            return None
+        if stage is Stage.ENDED:
+            status = FlowStatus(flow.queue, flow.name, known, 0, row.died, row.missed, row.done)
+        else:
+            status = await self._ends.read(flow)
+        return status if status.state is not FlowState.UNKNOWN and state in (None, status.state) else None
+
+
+async def _nothing() -> AsyncGenerator[tuple[FlowStatus, FlowPlace]]:
+    for found in ():
+        yield found
