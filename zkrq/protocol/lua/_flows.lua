@@ -38,8 +38,11 @@ do
   end
 
   -- Return the flow of which the items of a bundle are members, nil without one.
+  -- It never changes, and is asked for several times in each call.
   function flows.of(r)
-    return r.fields ~= '' and tails.field(r, MEMBER) or nil
+    if r.fields == '' then return nil end
+    if r.member_of == nil then r.member_of = tails.field(r, MEMBER) or false end
+    return r.member_of or nil
   end
 
   -- Return the flow for which an item was held, and when it is opened (T the flow is done, F failed, A either of them, N the
@@ -90,17 +93,24 @@ do
     end)
   end
 
-  -- Tell whether a member was removed otherwise than by an ack.
-  local function has_missed(r)
-    local found = false
-    each_gone(r, false, function() found = true end)
-    return found
+  -- Return how many items were acked, and whether one was removed otherwise.
+  local function gone_of(r)
+    local acked, missed = 0, false
+    if not string.find(r.states, 'X', 1, true) then return acked, missed end
+    each_run(r, 1, r.size, function(from, to, state, row)
+      if state ~= GONE then
+        return
+      elseif row > 0 and select(2, row_at(r, row)) > 0 then
+        if not places.has_left(r, from) then acked = acked + to - from + 1 end
+      elseif not missed then
+        missed = not places.has_left(r, from)
+      end
+    end)
+    return acked, missed
   end
 
-  local function count_acked(r)
-    local count = 0
-    each_gone(r, true, function(from, to) count = count + to - from + 1 end)
-    return count
+  local function has_missed(r)
+    return select(2, gone_of(r))
   end
 
   -- Call visit(position) with the items that were acked with a result.
@@ -117,24 +127,27 @@ do
     return found
   end
 
-  -- Return the kinds under which a bundle is named, each with the name of the flow.
+  -- Return the kinds under which a bundle is named, each with the name of the flow, and how many of its items were acked.
   local function named_as(r)
     local as, name, held_for, opens = {}, flows.of(r), flows.held_for(r)
     local is_held = held_for and flows.is_held(r)
+    local acked, missed = gone_of(r)
     if name then
       for kind, states in pairs(LIVING) do
         if not is_held and string.find(r.states, states) then as[kind .. name] = true end
       end
-      if has_missed(r) then as['M' .. name] = true end
+      if missed then as['M' .. name] = true end
       if r.own ~= '' and has_result(r) then as['R' .. name] = true end
     end
     if is_held then as[HELD_AS[opens] .. held_for] = true end
-    return as
+    return as, acked
   end
 
   -- Write what follows from the difference between a bundle as it is stored and as it is now.
   function flows.index(b, r)
-    local was, is = b.fields ~= '' and named_as(b) or {}, named_as(r)
+    local was, acked_before = {}, 0
+    if b.fields ~= '' then was, acked_before = named_as(b) end
+    local is, acked = named_as(r)
     for named in pairs(is) do
       if b.is_lost or not was[named] then append(entering, members, '0', entry(named, '', r.bundle)) end
     end
@@ -149,7 +162,7 @@ do
       order.named = order.named or {}
       order.named[name] = true
     end
-    if name then flows.note_ended(name, was, is, count_acked(r) - (b.fields ~= '' and count_acked(b) or 0)) end
+    if name then flows.note_ended(name, was, is, acked - acked_before) end
   end
 
   -- Note that members have been acked, and that something may be decided about their flow: none of them lives, or one is a dead
