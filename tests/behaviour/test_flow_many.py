@@ -86,7 +86,7 @@ async def test_the_first_item_of_a_place_wins(queue: Queue) -> None:
 
 
 async def test_large_items_and_headers_make_no_difference(queue: Queue) -> None:
-    items = [("x" * size) for size in (10, 9_000, 9_000, 20_000, 1, 2)]
+    items = ["x" * size for size in (10, 9_000, 9_000, 20_000, *range(100, 120))]
     async with queue.flow("large") as flow:
         first = await flow.push_many(items, name="x")
         again = await flow.push_many(items, name="x", headers={"trace": "1" * 3000})
