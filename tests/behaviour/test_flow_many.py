@@ -89,7 +89,7 @@ async def test_large_items_and_headers_make_no_difference(queue: Queue) -> None:
     items = ["x" * size for size in (10, 9_000, 9_000, 20_000, *range(100, 120))]
     async with queue.flow("large") as flow:
         first = await flow.push_many(items, name="x")
-        again = await flow.push_many(items, name="x", headers={"trace": "1" * 3000})
+        again = await flow.push_many(items, name="x", headers={"trace": "1" * 3000}, task="import")
         assert [each.id for each in first] == [each.id for each in again]
         assert {each.id.partition("~")[0][-1] for each in first} == {"0", "1", "2", "3"}
     assert await take_all(queue, len(items)) == sorted(items)

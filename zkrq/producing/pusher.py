@@ -270,7 +270,8 @@ class Pusher(Generic[T]):
         """Divide payloads into chunks; if they have a name, with the names of their bundles."""
         if not name:
             return ((some, ()) for some in chunks(payloads))
-        beside = len(with_headers(b"", options.headers) if options.headers else NO_HEADERS)
+        headers = options.stored_headers
+        beside = len(with_headers(b"", headers) if headers else NO_HEADERS)
         return named_chunks(payloads, name, beside)
 
     def _start(self, chunk: Chunk) -> asyncio.Task[Sequence[Results] | None]:
