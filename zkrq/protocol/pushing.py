@@ -179,8 +179,10 @@ class _Round:
 
     def known_before(self, puts: Sequence[Put]) -> Mapping[Place, Known]:
         """Return the items that were there before this push, or may have been."""
-        known = Known(self.copies, not self.is_led_by_one or self.primary in self.in_doubt)
-        found = self.known.get(self.primary, ()) if self.is_led_by_one else range(len(puts))
+        if self.is_led_by_one:
+            known, found = Known(self.copies, self.primary in self.in_doubt), self.known.get(self.primary, ())
+        else:
+            known, found = Known(self.copies, in_doubt=True), [at for at, put in enumerate(puts) if put.has_name]
         return {(at, position): known for at in found for position in range(puts[at].size)}
 
     def note(self, view: View, call: PushPlain, answers: Answers) -> None:
@@ -191,7 +193,7 @@ class _Round:
                 if late:
                     self.refusals[id, view.receivers[id]] = frozenset(late)
                 for at, (n, gone) in known.items():
-                    if len(gone) < call.items[at].size:
+                    if not gone or (len(gone) < call.items[at].size and call.items[at].has_name):
                         self.known.setdefault(id, set()).add(at)
                     for position in gone:
                         self.tombstones.setdefault((at, position), {})[id] = n

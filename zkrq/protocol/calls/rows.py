@@ -52,6 +52,11 @@ class Put(NamedTuple):
         """Number of its items."""
         return len(states_of(self.record))
 
+    @property
+    def has_name(self) -> bool:
+        """Whether the caller may have made its id: that of one item, or of a bundle that has a name in its flow."""
+        return self.size == 1 or _NAMED.fullmatch(self.id) is not None
+
     def item_id(self, position: int) -> str:
         """Return the id of one of its items."""
         return self.id if is_alone(self.record) else item_id(self.id, position)
@@ -78,6 +83,9 @@ def position_in(id: str) -> int:
 _ITEM_ID = re.compile(
     r"((zkrq-)?(?:[0-9a-f]+-[0-9a-f]+-[0-9a-f]+(?:@[a-z0-9_-]+)?|(?<=zkrq-)[A-Za-z0-9_.:-]+\.[0-9]+))~([0-6][0-9a-f])"
 )
+
+_NAMED = re.compile(r"zkrq-[A-Za-z0-9_.:-]+\.[0-9]+")
+"""The id of a bundle that has a name in its flow."""
 
 
 def bundle_and_position(id: str) -> tuple[str, int]:
