@@ -74,6 +74,7 @@ if TYPE_CHECKING:
         SeveralReleases,
         ShardEvent,
         SubscriptionSilent,
+        TaskUnknown,
         ViewChanged,
         WakeupsRefused,
     )
@@ -115,7 +116,7 @@ if TYPE_CHECKING:
     from zkrq.protocol.view import View
     from zkrq.repair.progress import Progress
     from zkrq.working.delivery import After, Before, settle_while_held
-    from zkrq.working.handlers import BatchHandler, Handler
+    from zkrq.working.handlers import BatchHandler, Handler, Handlers, Task
     from zkrq.working.outcomes import Counts, Ending, Outcome, WorkerStatistics
     from zkrq.working.worker import Worker
 
@@ -166,6 +167,7 @@ __all__ = [
     "Groups",
     "Handler",
     "HandlerError",
+    "Handlers",
     "Headers",
     "Health",
     "Item",
@@ -233,6 +235,8 @@ __all__ = [
     "StoredSchedule",
     "StoredSchedules",
     "SubscriptionSilent",
+    "Task",
+    "TaskUnknown",
     "Throughput",
     "Unavailable",
     "Verb",
@@ -307,6 +311,7 @@ if not TYPE_CHECKING:
         "Group": "client.groups",
         "Groups": "base.limits",
         "Handler": "working.handlers",
+        "Handlers": "working.handlers",
         "HandlerError": "base.errors",
         "Headers": "base.checks",
         "Health": "client.health",
@@ -375,6 +380,8 @@ if not TYPE_CHECKING:
         "StoredSchedule": "client.timetable",
         "StoredSchedules": "client.scheduling",
         "SubscriptionSilent": "base.events",
+        "Task": "working.handlers",
+        "TaskUnknown": "base.events",
         "Throughput": "client.throughput",
         "Unavailable": "base.errors",
         "Verb": "consuming.lease",

@@ -101,6 +101,8 @@ class Tracing(Observer):
         attributes = _attributes(queue, "process", "process")
         attributes["messaging.message.id"] = claim.id
         attributes["zkrq.attempts"] = claim.attempts
+        if task := claim.task:
+            attributes["zkrq.task"] = task
         origin, around = _origin(parent), trace.get_current_span().get_span_context()
         links = [Link(each) for each in (origin, around) if each.is_valid]
         span = self._tracer.start_span(

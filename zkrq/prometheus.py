@@ -29,6 +29,7 @@ from zkrq.base.errors import ConfigError, ZkrqError
 from zkrq.base.events import ClaimsLost, DeadLettersDropped, Event, LoopBlocked, MomentsLost, ServerEvicted, event_types
 from zkrq.base.flows import FlowState
 from zkrq.base.loop import running_loop
+from zkrq.base.retry import NoHandler
 from zkrq.base.version import __version__
 from zkrq.client.inner import client_of, opened_of, remembered_queues
 from zkrq.client.throughput import Passed, Throughput
@@ -71,6 +72,9 @@ ATTEMPTS = (1.0, 2.0, 3.0, 5.0, 10.0, 20.0)
 MAX_QUEUES = 200
 """Queues with a label of their own.  Counts of others are added up under ``OTHER``; their depths are left out."""
 
+MAX_TASKS = 100
+"""Tasks of a queue with a label of their own.  Handlers of others are counted under ``OTHER``."""
+
 OTHER = "(other)"
 
 READ_SECONDS = 3.0
@@ -106,7 +110,7 @@ COUNTERS: Final = {
         "Claims that this process settled or extended, by outcome: done, lost, or an error's name.",
         ("queue", "verb", "outcome"),
     ),
-    "handler_errors": _Counted("Handlers of this process that ended with an exception.", ("queue",)),
+    "handler_errors": _Counted("Handlers of this process that ended with an exception.", ("queue", "task")),
     "claims_lost": _Counted("Claims of this process that were lost before they were settled.", ("queue",)),
     "dead_letters_dropped": _Counted("Dead letters beyond the queue's limits that this process removed.", ("queue",)),
     "moments_lost": _Counted("Moments of schedules that were not pushed, as this process has found.", ("queue",)),
@@ -124,7 +128,9 @@ HISTOGRAMS: Final = {
     "claim_batch_items": _Distributed("Items of one claim request that got any.", SIZES),
     "claim_attempts": _Distributed("Deliveries of each claimed item, including this one.", ATTEMPTS),
     "settle_seconds": _Distributed("From the call of ack, nack ... to its result.", LATENCIES, ("queue", "verb")),
-    "handler_seconds": _Distributed("How long handlers worked on an item, without settling it.", DURATIONS),
+    "handler_seconds": _Distributed(
+        "How long handlers worked on an item, without settling it.", DURATIONS, ("queue", "task")
+    ),
 }
 
 
@@ -201,6 +207,7 @@ class Metrics(Observer, Collector):
         self._registry = registry
         self._every_queue = every_queue
         self._labels = dict[str, str]()
+        self._tasks: Final = defaultdict[str, set[str]](set)
         self._reading: _Reading | None = None
         self._flows = dict[str, Throughput]()
         self._passed = dict[str, Passed]()
@@ -260,12 +267,13 @@ class Metrics(Observer, Collector):
 
     def after_delivery(self, claim: Claim[Any], error: BaseException | None) -> None:
         began = self._began.pop(id(claim), None)
-        if began is None:  # entered before this was observed
+        if began is None or isinstance(error, NoHandler):  # entered before this was observed, or no handler was called
             return
         label = self._label(lease_of(claim).grant.issuer.queue)
-        self._histogram("handler_seconds", label).add((asyncio.get_running_loop().time() - began,))
+        task = self._task_label(label, claim.task or "")
+        self._histogram("handler_seconds", label, task).add((asyncio.get_running_loop().time() - began,))
         if error is not None:
-            self._count("handler_errors", label)
+            self._count("handler_errors", label, task)
 
     def _count(self, name: str, *labels: str, by: float = 1) -> None:
         self._counters[name][labels] += by
@@ -277,13 +285,23 @@ class Metrics(Observer, Collector):
             found = known[labels] = _Histogram(HISTOGRAMS[name].bounds)
         return found
 
+    def _task_label(self, label: str, task: str) -> str:
+        known = self._tasks[label]
+        if task and task not in known:
+            if len(known) >= MAX_TASKS:
+                return OTHER
+            known.add(task)
+            self._count("handler_errors", label, task, by=0)
+        return task
+
     def _label(self, queue: str) -> str:
         label = self._labels.get(queue)
         if label is None:
             if len(self._labels) >= MAX_QUEUES:
                 return OTHER
             label = self._labels[queue] = queue
-            for name in ("handler_errors", "claims_lost", "dead_letters_dropped", "moments_lost"):
+            self._count("handler_errors", label, "", by=0)
+            for name in ("claims_lost", "dead_letters_dropped", "moments_lost"):
                 self._count(name, label, by=0)  # so that the first one is a change from zero
             self._count("pushes", label, "pushed", by=0)
         return label

@@ -65,6 +65,7 @@ def where(item: Any, claim: zkrq.Claim[Any]) -> dict[str, Any]:
         "attempts": claim.attempts,
         "failures": claim.failures,
         "headers": dict(claim.headers),
+        "task": claim.task,
         "key": claim.key,
         "group": claim.group,
         "priority": claim.priority,

@@ -26,14 +26,20 @@ DEATHS = {
 class Pooled:
     """A worker with a pool, on one queue that keeps results."""
 
-    def __init__(self, cluster: Cluster, handler: Callable[..., Any], attempts: int, **options: Any) -> None:
+    def __init__(
+        self, cluster: Cluster, handler: Callable[..., Any] | zkrq.Handlers[Any], attempts: int, **options: Any
+    ) -> None:
         retry = zkrq.Retry(max_attempts=attempts, backoff=zkrq.constant(0))
         self.queue: zkrq.ResultQueue[Any, Any] = cluster.queue("jobs", retry=retry, results=zkrq.Results())
         self.outcomes: list[zkrq.Outcome] = []
         limit = options.pop("time_limit", None)
         grace, concurrency = options.pop("grace", 30.0), options.pop("concurrency", 1)
+        more = {name: options.pop(name) for name in ("unknown_after",) if name in options}
         self.worker = zkrq.Worker(concurrency=concurrency, grace=grace, pool=zkrq.Processes(**options))
-        self.worker.add(self.queue, handler, time_limit=limit, after=lambda _, outcome: self.outcomes.append(outcome))
+        given: Any = handler
+        self.worker.add(
+            self.queue, given, time_limit=limit, **more, after=lambda _, outcome: self.outcomes.append(outcome)
+        )
 
     async def do(self, item: Any, **options: Any) -> zkrq.Result[Any]:
         """Push an item, and wait for its end."""
@@ -57,7 +63,7 @@ class Pooled:
 
 @asynccontextmanager
 async def pooled(
-    cluster: Cluster, handler: Callable[..., Any], *, attempts: int = 1, **options: Any
+    cluster: Cluster, handler: Callable[..., Any] | zkrq.Handlers[Any], *, attempts: int = 1, **options: Any
 ) -> AsyncGenerator[Pooled]:
     made = Pooled(cluster, handler, attempts, **options)
     async with made.worker:

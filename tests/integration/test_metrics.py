@@ -18,7 +18,7 @@ from prometheus_client.parser import text_string_to_metric_families
 import zkrq
 import zkrq.sync
 import zkrq.testing
-from tests.harness import HANG, take
+from tests.harness import HANG, take, until
 from zkrq import prometheus
 from zkrq.client.flow_register import FlowRegister
 from zkrq.prometheus import Metrics, instrument
@@ -168,11 +168,36 @@ async def test_items_are_counted_and_timed(cluster: zkrq.testing.TestCluster, re
     assert seen["settlements_total", "done", "jobs", "ack"] == seen["settle_seconds_count", "jobs", "ack"] == 7
     assert seen["settlements_total", "done", "jobs", "bury"] == 1
     assert seen["settlements_total", "done", "jobs", "nack"] == 1
-    assert seen["handler_seconds_count", "jobs"] == 8
-    assert seen["handler_errors_total", "jobs"] == 1
+    assert seen["handler_seconds_count", "jobs", ""] == 8
+    assert seen["handler_errors_total", "jobs", ""] == 1
     assert seen["handlers_running"] == 0
     states = {state: seen["queue_items", "jobs", state] for state in ("ready", "scheduled", "claimed", "dead")}
     assert states == {"ready": 0, "scheduled": 1, "claimed": 0, "dead": 1}
+
+
+async def test_handlers_are_counted_by_the_task_of_their_items(
+    cluster: zkrq.testing.TestCluster, registry: CollectorRegistry, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is no task of a handler has no label, and there are not many."""
+    monkeypatch.setattr(prometheus, "MAX_TASKS", 3)
+    metrics, queue = instrument(cluster, registry), cluster.queue("jobs", retry=zkrq.Retry(max_attempts=1))
+
+    async def handler(item: int) -> None:
+        assert item != 1
+
+    for n in range(5):
+        await queue.push(n, task=f"task-{n}")
+    await queue.push(5)
+    for n in range(6, 16):
+        await queue.push(n, task=f"unknown-{n}")
+    handlers = {"": handler, **{f"task-{n}": handler for n in range(5)}}
+    async with zkrq.Worker(concurrency=1).add(queue, handlers) as worker:
+        await until(lambda: worker.statistics().done == 5 and worker.statistics().released >= 10)
+    seen = await scraped(metrics)
+    told = {task: seen["handler_seconds_count", "jobs", task] for task in ("", "task-0", "task-2", "(other)")}
+    assert told == {"": 1, "task-0": 1, "task-2": 1, "(other)": 2}
+    assert [seen["handler_errors_total", "jobs", f"task-{n}"] for n in range(3)] == [0, 1, 0]
+    assert "unknown-" not in seen.text
 
 
 async def test_the_oldest_item_and_a_pause_are_seen(
@@ -310,7 +335,7 @@ def test_a_cluster_of_threads_is_seen_too(registry: CollectorRegistry) -> None:
         with claim:
             pass
         seen = Scrape(generate_latest(registry))
-        assert seen["pushes_total", "pushed", "jobs"] == seen["handler_seconds_count", "jobs"] == 1
+        assert seen["pushes_total", "pushed", "jobs"] == seen["handler_seconds_count", "jobs", ""] == 1
         assert seen["queue_items", "jobs", "ready"] == 0
         cluster.ping()
     assert b"zkrq" not in generate_latest(registry)

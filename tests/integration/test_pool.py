@@ -50,6 +50,17 @@ async def test_a_handler_sees_its_claim_in_another_process(cluster: Cluster, han
         assert again["process"] == seen["process"]
 
 
+async def test_handlers_by_task_run_in_processes(cluster: Cluster) -> None:
+    """And what has none goes back here, without a process."""
+    handlers: zkrq.Handlers[Any] = {"where": jobs.where, "greet": zkrq.Task(jobs.greet, time_limit=60)}
+    async with pooled(cluster, handlers, unknown_after=0) as pool:
+        seen = (await pool.do("a", task="where", headers={"trace": "t"})).get()
+        assert (seen["task"], seen["headers"]) == ("where", {"trace": "t"})
+        assert seen["process"] != os.getpid()
+        assert (await pool.do("you", task="greet")).get() == "hello you"
+        assert "no handler for task 'other'" in ((await pool.do("a", task="other")).reason or "")
+
+
 @every(
     "case",
     [

@@ -34,6 +34,9 @@ def local(cluster):
 def plain(cluster):
     return zkrq.Worker(concurrency=2).add(cluster.queue("jobs"), hold)
 
+def by_task(cluster):
+    return zkrq.Worker().add(cluster.queue("jobs"), {"first": handle, "second": zkrq.Task(handle), "": handle})
+
 def hold(item, claim):
     (HERE / f"begun {item}").write_text(str(os.getpid()))
     sum(itertools.repeat(1)) if item == "gil" else note(item)
@@ -83,6 +86,15 @@ async def test_a_burst_ends_when_the_queues_are_empty(stage: Stage) -> None:
         assert await stage.end(process) == Exit.DONE
     assert sorted(map(int, stage.done())) == list(range(100))
     assert await stage.workers() == []
+
+
+@pytest.mark.parametrize("more", [(), ("--pool", "2")])
+async def test_a_worker_program_with_a_handler_for_each_task(stage: Stage, more: tuple[str, ...]) -> None:
+    for n, task in enumerate(("first", "second", None)):
+        await stage.jobs.push(n, task=task)
+    async with stage.start("jobs:by_task", "--burst", *more) as process:
+        assert await stage.end(process) == Exit.DONE
+    assert sorted(map(int, stage.done())) == [0, 1, 2]
 
 
 async def test_a_burst_of_several_pools(stage: Stage) -> None:

@@ -245,6 +245,25 @@ async def test_workers_and_schedules(code: str, cluster: zkrq.testing.TestCluste
     assert pushed == {"ops@example.org", "all@example.org"}
 
 
+@runs("workers.md", 'await emails.push({"to": "ann@example.org"}, task="welcome")')
+async def test_tasks_by_name(code: str, cluster: zkrq.testing.TestCluster) -> None:
+    emails, seen = cluster.queue("emails"), list[Any]()
+
+    async def send_welcome(item: Any) -> None:
+        seen.append(("welcome", item["to"]))
+
+    def send_digest(item: Any) -> None:
+        seen.append(("digest", item))
+
+    await emails.push(1, task="digest")
+    handlers = {"send_welcome": send_welcome, "send_digest": send_digest}
+    running = asyncio.create_task(execute(code, zkrq=zkrq, emails=emails, **handlers))
+    await until(lambda: len(seen) == 2)
+    running.cancel()
+    await asyncio.wait([running], timeout=HANG)
+    assert {*seen} == {("digest", 1), ("welcome", "ann@example.org")}
+
+
 @runs("results.md", "async def convert(book")
 async def test_progress(code: str, cluster: zkrq.testing.TestCluster, capsys: pytest.CaptureFixture[str]) -> None:
     books, waits = cluster.queue("books"), asyncio.Event()

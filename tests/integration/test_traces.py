@@ -83,9 +83,9 @@ async def test_an_item_is_one_trace_from_its_push_through_its_retry(
 
     with traces.tracer.start_as_current_span("request"):
         token = context.attach(baggage.set_baggage("tenant", "ann"))
-        receipt = await queue.push("item")
+        receipt = await queue.push("item", task="welcome")
         context.detach(token)
-    worker = zkrq.Worker().add(queue, handle)
+    worker = zkrq.Worker().add(queue, {"welcome": handle})
     await worker.run(burst=True)
     assert (await queue.size()).ready == 0
     push, claims, (first, second) = (
@@ -111,6 +111,7 @@ async def test_an_item_is_one_trace_from_its_push_through_its_retry(
     assert attributes(first)["error.type"] == "ValueError"
     assert [event.name for event in first.events] == ["exception"]
     assert [attributes(span)["zkrq.attempts"] for span in (first, second)] == [1, 2]
+    assert [attributes(span)["zkrq.task"] for span in (first, second)] == ["welcome"] * 2
     assert {attributes(span)["message.id"] for span in (first, second)} == {receipt.id}
 
 

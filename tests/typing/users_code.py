@@ -69,6 +69,10 @@ async def send_numbers(items: list[int]) -> None: ...
 
 def use_a_worker(emails: zkrq.Queue[Email]) -> None:
     worker = zkrq.Worker().add(emails, send).add(emails, send_all, batch=100, within=0.05)
+    worker.add(emails, {"welcome": send, "digest": zkrq.Task(send, time_limit=60)}, unknown_after=None, weight=2)
+    worker.add(emails, {"welcome": send_numbers})  # pyright: ignore[reportCallIssue, reportArgumentType]
+    worker.add(emails, {"welcome": send}, batch=100)  # pyright: ignore[reportCallIssue, reportArgumentType]
+    worker.add(emails, send, unknown_after=1)  # pyright: ignore[reportCallIssue, reportArgumentType]
     worker.add(emails, send_all)  # pyright: ignore[reportCallIssue, reportArgumentType]
     worker.add(emails, send_numbers, batch=100)  # pyright: ignore[reportCallIssue, reportArgumentType]
     worker.add(emails, send, within=0.05)  # pyright: ignore[reportCallIssue, reportArgumentType]

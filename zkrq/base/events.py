@@ -528,6 +528,24 @@ class FlowStuck(Event):
         )
 
 
+@dataclass(frozen=True, slots=True)
+class TaskUnknown(Event):
+    """A worker of this process was given items of a task that has no handler there (empty: of none); ``known``:
+    those that have one.  The items go back for other workers.  Reported once for each task, while the worker runs."""
+
+    queue: str
+    task: str
+    known: tuple[str, ...]
+
+    def _sentence(self) -> str:
+        what = f"items of task {self.task}" if self.task else "items without a task"
+        known = shorten([name or "items without a task" for name in self.known])
+        return (
+            f"queue {self.queue} has {what}, for which a worker of this process has no handler: they go back for "
+            f"others, each time for longer, until a worker that has one takes them; this one has handlers for {known}"
+        )
+
+
 class Events:
     """Log every event once and pass it to all listeners; an exception of a listener is logged."""
 

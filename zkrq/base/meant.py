@@ -52,7 +52,7 @@ OPTIONS: Mapping[str, str] = {
 HOMES: dict[str, Collection[str]] = {
     "zkrq.Retry": ("backoff", "holds_group", "max_age", "max_attempts"),
     "zkrq.Worker": ("concurrency", "grace", "pool"),
-    "Worker.add()": ("batch", "time_limit", "weight", "within"),
+    "Worker.add()": ("batch", "time_limit", "unknown_after", "weight", "within"),
     "zkrq.Processes": ("kill_after", "max_items", "max_memory", "preload", "slots"),
     "Cluster.queue()": ("claim_timeout", "codec", "dead_letters", "groups", "history", "limits", "results", "retry"),
     "zkrq.connect()": ("namespace", "redis", "redis_auth", "redis_tls", "session_timeout", "zookeeper"),

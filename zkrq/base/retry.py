@@ -68,6 +68,22 @@ class Reject(Exception):
         super().__init__(self.reason)
 
 
+class NoHandler(Exception):
+    """Raised by a worker in the place of a handler: it has none for the task of an item."""
+
+
+class NotKnown(NoHandler, Snooze):
+    """The item goes back for other workers, which may have one."""
+
+    def __init__(self, delay: float, what: str) -> None:
+        super().__init__(delay)
+        self.args = (f"no handler for {what}",)
+
+
+class GivenUp(NoHandler, Reject):
+    """No worker had one for long."""
+
+
 def _text_of(reason: object) -> str:
     """Return a reason as a text, whatever it is: an error here would take the place of the handler's wish."""
     text = message_of(reason) if isinstance(reason, BaseException) else text_of(reason)

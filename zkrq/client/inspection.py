@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import heapq
 import itertools
+import logging
 import math
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -13,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
 from zkrq.base import clock
 from zkrq.base.checks import MAX_GROUPS, check_count, check_group, check_id
 from zkrq.base.errors import ConfigError
+from zkrq.base.events import TaskUnknown
 from zkrq.base.limits import HISTORY_MAX, DeadLetters, Groups, History, Limits, QueueSettings, ResultTtl, Size
 from zkrq.base.tasks import together
 from zkrq.client.figures import read_figures
@@ -301,6 +303,11 @@ class Inspection(Generic[T]):
     def _add_slots(self, count: int) -> None:
         """Note that a worker with this many slots begins to serve the queue; negative: that it ends."""
         self._parts.context.identity.add_slots(count)
+
+    def _tell_unknown_task(self, task: str | None, known: Sequence[str]) -> None:
+        """Report that a worker of this process has no handler for a task."""
+        context = self._parts.context
+        context.events.tell(TaskUnknown(context.cluster, self.name, task or "", tuple(known)), logging.WARNING)
 
     def _undecoded(self) -> tuple[Codec[T], Results[Any] | None, Codec[Any], bool, float]:
         """Decode no item before it is asked for; return what decodes items, how results and saved states are kept,

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from zkrq.consuming.claims import Claim
     from zkrq.operations.push import PushOptions
     from zkrq.working.delivery import After, Before
-    from zkrq.working.handlers import Handler
+    from zkrq.working.handlers import Handler, Handlers
 
 T = TypeVar("T")
 
@@ -267,7 +267,7 @@ class Queue(Administration[T]):
 
     async def work(
         self,
-        handler: Handler[T],
+        handler: Handler[T] | Handlers[T],
         *,
         concurrency: int = 10,
         grace: Duration = 30.0,
@@ -275,7 +275,8 @@ class Queue(Administration[T]):
         before: Before | None = None,
         after: After | None = None,
     ) -> None:
-        """Call ``handler`` for each item until this is cancelled or the cluster is closed; see ``Worker``."""
+        """Call ``handler``, or the one of the item's task, for each item until this is cancelled or the cluster is
+        closed; see ``Worker``."""
         self._own_loop.check()
         await work(
             self, handler, concurrency=concurrency, grace=grace, time_limit=time_limit, before=before, after=after

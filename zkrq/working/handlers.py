@@ -5,11 +5,14 @@ from __future__ import annotations
 
 import inspect
 import sys
-from collections.abc import Callable
-from typing import Any, TypeAlias, TypeVar
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Generic, TypeAlias, TypeVar, cast
 
 from zkrq.base import forks
+from zkrq.base.checks import Duration, check_duration, check_task
 from zkrq.base.errors import ConfigError
+from zkrq.base.meant import names_fields
 from zkrq.consuming.batch import Batch
 from zkrq.consuming.claims import Claim
 
@@ -24,9 +27,51 @@ BatchHandler: TypeAlias = Callable[[list[T]], object] | Callable[[list[T], Batch
 """A function that works on the items of a batch.  It gets the items, or the items and the batch if it has two
 parameters without a default.  Otherwise as ``Handler``."""
 
+NO_TASK = ""
+"""Stands in a mapping of handlers for items that were pushed without a task."""
+
+
+@names_fields("zkrq.Task")
+@dataclass(frozen=True, slots=True)
+class Task(Generic[T]):
+    """A handler in a mapping of handlers, with options of its own.
+
+    ``time_limit``: seconds that it may take for one item, None: as ``Worker.add`` says for all of them.
+    """
+
+    handler: Handler[T]
+    time_limit: Duration | None = None
+
+    def __post_init__(self) -> None:
+        if self.time_limit is not None:
+            object.__setattr__(self, "time_limit", check_duration("time_limit", self.time_limit, positive=True))
+
+
+Handlers: TypeAlias = Mapping[str, Handler[T] | Task[T]]
+"""Handlers of one queue by the names of tasks; ``""`` stands for items that were pushed without one."""
+
+Read: TypeAlias = Callable[[Callable[..., object]], tuple[Callable[[Any], object], bool]]
+"""Returns what calls a handler with a claim, and whether to use a thread.  Raises ``ConfigError``."""
 
 OF_ARQ = "ctx"
 """Name of the first parameter that arq and SAQ give to each handler: here it would be the item."""
+
+
+def by_task(handler: object) -> Mapping[str, Task[Any]] | None:
+    """Return the handlers that were given to ``Worker.add`` as a mapping; None: it is one handler.
+
+    Raises ``ConfigError`` for an empty mapping, and for names that no task may have.
+    """
+    if not isinstance(handler, Mapping):
+        return None
+    if not handler:
+        raise ConfigError("the mapping of handlers is empty: give a handler for each task")
+    tasks: dict[str, Task[Any]] = {}
+    for name, given in cast("Handlers[Any]", handler).items():
+        if name != NO_TASK:
+            check_task("the name of a task", name)
+        tasks[name] = cast("Task[Any]", given) if isinstance(given, Task) else Task(given)
+    return tasks
 
 
 def read_handler(handler: Callable[..., object]) -> tuple[Callable[[Claim[Any]], object], bool]:

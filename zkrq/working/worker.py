@@ -25,16 +25,18 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
+from functools import partial
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Protocol, Self, TypedDict, TypeVar, Unpack, overload
+from typing import TYPE_CHECKING, Any, Protocol, Self, TypedDict, TypeVar, Unpack, cast, overload
 
 import anyio
 
-from zkrq.base.checks import Duration, check_count, check_duration, check_kind
+from zkrq.base.checks import Duration, check_count, check_duration, check_kind, in_seconds
 from zkrq.base.errors import Closed, ConfigError, Unavailable, ZkrqError
+from zkrq.base.events import shorten
 from zkrq.base.log import Log
 from zkrq.base.meant import names_options
 from zkrq.base.tasks import on_loop, see_through, wait_ended
@@ -46,6 +48,9 @@ from zkrq.working.delivery import After, Before, Delivery, Handling
 from zkrq.working.handlers import (
     BatchHandler,
     Handler,
+    Handlers,
+    Read,
+    by_task,
     name_of,
     read_batch_handler,
     read_handler,
@@ -54,9 +59,11 @@ from zkrq.working.handlers import (
 )
 from zkrq.working.outcomes import WorkerStatistics, add_up
 from zkrq.working.slots import Share, Slots
+from zkrq.working.tasks import UNKNOWN_AFTER, Refusing, Routes
 
 if TYPE_CHECKING:
     from zkrq.pool.pool import Pool
+    from zkrq.working.handlers import Task
 
 T = TypeVar("T")
 
@@ -94,12 +101,14 @@ class _Served:
     """One queue that the worker serves."""
 
     queue: Source[Any]
-    handler: Callable[..., object]
+    handler: Callable[..., object] | Handlers[Any]
     """As it was given."""
     handling: Handling
     share: Share
     woken: asyncio.Event
     """Set when the queue was granted a slot."""
+    routes: Routes | None = None
+    """Handlings by task, None: there is one for all items."""
     size: int = 1
     """Items for one slot: those that the handler takes together, at most."""
     in_batches: bool = False
@@ -167,6 +176,16 @@ class Worker:
     def add(
         self,
         queue: Source[T],
+        handler: Handlers[T],
+        *,
+        unknown_after: Duration | None = UNKNOWN_AFTER,
+        **options: Unpack[HandlerOptions],
+    ) -> Self: ...
+
+    @overload
+    def add(
+        self,
+        queue: Source[T],
         handler: BatchHandler[T],
         *,
         batch: int,
@@ -178,10 +197,11 @@ class Worker:
     def add(
         self,
         queue: Source[T],
-        handler: Handler[T] | BatchHandler[T],
+        handler: Handler[T] | Handlers[T] | BatchHandler[T],
         *,
         batch: int | None = None,
         within: Duration = 0.0,
+        unknown_after: Duration | None = UNKNOWN_AFTER,
         weight: float = 1.0,
         time_limit: Duration | None = None,
         before: Before | None = None,
@@ -206,6 +226,13 @@ class Worker:
         one slot and has one time limit, while hooks are called for each item and statistics count items.  ``within``:
         seconds that a batch waits for more after its first items, 0 to 60; 0: it has what is ready.
 
+        A mapping of handlers by the names of tasks in place of the handler, ``{"welcome": send_welcome}``, gives each
+        item to the handler of its ``task``; ``""`` is for items without one, and a ``Task`` has options of its own.  An
+        item whose task is not in it goes back for other workers, and comes again after a delay of 1 s that grows to
+        300 s.  That counts neither as a failure nor as a delivery; in an ordered group it holds the group.
+        ``unknown_after``: seconds since its push after which it becomes a dead letter, a day unless it is given, None:
+        never; not before this worker has refused it for an hour, or for as long as that if it is less.
+
         ``weight``: the queue's part of the slots, in proportion to those of the other queues. ``time_limit``: seconds
         that the handler may take for one item, None: no limit.  After that it is cancelled, and the item has failed.
         In a thread the item has failed too, but the thread and its slot stay occupied until the handler returns; the
@@ -229,17 +256,29 @@ class Worker:
         size, seconds = check_batch(1 if batch is None else batch, within)
         if batch is None and seconds:
             raise ConfigError("within is for handlers of batches: give batch, too")
-        if self._pool:
-            call, in_thread = _read_pooled(self._pool, queue, handler, in_batches=batch is not None), False
-        else:
-            call, in_thread = read_handler(handler) if batch is None else read_batch_handler(handler)
+        in_batches, routes = batch is not None, None
         log = Log(self._log, {"cluster": getattr(queue, "cluster", None), "queue": queue.name})
         hooks = before or self._before, after or self._after
-        handling = Handling(call, in_thread, limit, *hooks, log, name_of(handler))
+        if (handlers := by_task(handler)) is not None:
+            if in_batches:
+                raise ConfigError("a mapping of handlers gives each handler one item: leave batch out")
+            unknown = _refusing(queue, handlers, unknown_after, log)
+            handling = Handling(unknown, False, limit, *hooks, log, shorten([*map(repr, handlers)]))
+            routes = _read_routes(handlers, handling, self._read(queue))
+        else:
+            handler = cast("Handler[T] | BatchHandler[T]", handler)
+            call, in_thread = self._read(queue, in_batches=in_batches)(handler)
+            handling = Handling(call, in_thread, limit, *hooks, log, name_of(handler))
         woken = asyncio.Event()
         share = self._slots.add(weight, woken.set)
-        self._served.append(_Served(queue, handler, handling, share, woken, size, batch is not None, seconds))
+        self._served.append(_Served(queue, handler, handling, share, woken, routes, size, in_batches, seconds))
         return self
+
+    def _read(self, queue: Source[Any], *, in_batches: bool = False) -> Read:
+        """Return what reads a handler of a queue."""
+        if self._pool:
+            return partial(_read_pooled, self._pool, queue, in_batches=in_batches)
+        return read_batch_handler if in_batches else read_handler
 
     def statistics(self) -> WorkerStatistics:
         """Count running and ended deliveries since the worker was made."""
@@ -253,10 +292,14 @@ class Worker:
         """
         settings = self._pool.settings if self._pool else Processes()
         self._slots.count = children * settings.slots
-        self._pool = pool = make_pool(settings, self._slots.count)
+        self._pool = make_pool(settings, self._slots.count)
         for n, served in enumerate(self._served):
-            call = _read_pooled(pool, served.queue, served.handler, in_batches=served.in_batches)
-            self._served[n] = replace(served, handling=replace(served.handling, call=call, in_thread=False))
+            read = self._read(served.queue, in_batches=served.in_batches)
+            if (handlers := by_task(served.handler)) is not None:
+                self._served[n] = replace(served, routes=_read_routes(handlers, served.handling, read))
+            else:
+                call, in_thread = read(cast("Callable[..., object]", served.handler))
+                self._served[n] = replace(served, handling=replace(served.handling, call=call, in_thread=in_thread))
 
     # -- running -------------------------------------------------------------------------------------------------------
 
@@ -493,13 +536,14 @@ class Worker:
 
     def _start(self, served: _Served, claims: Sequence[Claim[Any]]) -> None:
         kind = BatchDelivery if served.in_batches else Delivery
-        delivery = kind(served.handling, claims, self._limiter, lambda: self._handled(served, delivery))
+        handling = served.handling if served.routes is None else served.routes.of(claims[0])
+        delivery = kind(handling, claims, self._limiter, lambda: self._handled(served, delivery))
         self._started += 1
         served.handling.tally.running += len(claims)
         task = asyncio.create_task(delivery.run(), name=f"zkrq worker: {served.queue.name} {claims[0].id}")
         self._deliveries[task] = served, delivery
-        if not served.handling.in_thread and self._pool is None:
-            on_loop[task] = served.handling.name
+        if not handling.in_thread and self._pool is None:
+            on_loop[task] = handling.name
         task.add_done_callback(self._ended)
 
     def _handled(self, served: _Served, delivery: Delivery) -> None:
@@ -538,7 +582,7 @@ class Worker:
 
 async def work(
     queue: Source[T],
-    handler: Handler[T],
+    handler: Handler[T] | Handlers[T],
     *,
     concurrency: int = 10,
     grace: Duration = 30.0,
@@ -558,10 +602,45 @@ def make_pool(settings: Processes, concurrency: int) -> Pool:
     return Pool(settings, concurrency)
 
 
+def _read_routes(tasks: Mapping[str, Task[Any]], common: Handling, read: Read) -> Routes:
+    """Return how the items of each task are handled.
+
+    ``common``: what the handlings have in common; its ``call`` refuses items of other tasks.  Raises ``ConfigError``.
+    """
+    handlings: dict[str, Handling] = {}
+    for name, task in tasks.items():
+        try:
+            call, in_thread = read(task.handler)
+        except ConfigError as error:
+            raise ConfigError(f"task {name!r}: {error}") from error
+        limit = common.time_limit if task.time_limit is None else in_seconds(task.time_limit)
+        told = name_of(task.handler)
+        handlings[name] = replace(common, call=call, in_thread=in_thread, time_limit=limit, name=told)
+    return Routes(handlings, common)
+
+
+def _refusing(
+    queue: Source[Any], handlers: Mapping[str, Task[Any]], unknown_after: Duration | None, log: Log
+) -> Refusing:
+    """Return what is called with items whose task has no handler.  Raises ``ConfigError``."""
+    after = None if unknown_after is None else check_duration("unknown_after", unknown_after)
+
+    def tell(task: str | None) -> None:
+        if report := getattr(queue, "_tell_unknown_task", None):
+            report(task, tuple(handlers))
+        else:
+            log.warning("items of task %r have no handler here, and go back", task)
+
+    return Refusing([*handlers], after, tell)
+
+
 def _read_pooled(
     pool: Pool, queue: Source[Any], handler: Callable[..., object], *, in_batches: bool
-) -> Callable[[Any], object]:
-    """Return a function that calls a handler with a claim, in a process.  Raises ``ConfigError``."""
+) -> tuple[Callable[[Any], object], bool]:
+    """Return a function that calls a handler with a claim, in a process, and that it needs no thread.
+
+    Raises ``ConfigError``.
+    """
     from zkrq.pool.setup import PooledHandler
 
     if in_batches:
@@ -572,7 +651,7 @@ def _read_pooled(
         raise ConfigError(f"a worker with a pool takes queues of a cluster, not {type(queue).__name__}")
     pool.clusters.add(getattr(queue, "cluster", ""))
     pooled = PooledHandler(handler, wants_claim, not in_thread, queue.name, *undecoded())
-    return pool.add(pooled, name_of(handler))
+    return pool.add(pooled, name_of(handler)), False
 
 
 async def _release(served: _Served, claim: Claim[Any]) -> None:
