@@ -173,6 +173,9 @@ def flow_entries(id: str, bundle: Bundle) -> Iterator[bytes]:
     if held_for and bundle.states == "R" and bundle.own[0].moment_us >= NEVER_US:
         kind = _HELD_AS[held_for[0]]
         yield _flow_entry(kind, flow if kind is Kind.WAITING else held_for[1:], id)
+        if flow and held_for[0] == Opens.NESTED:
+            yield _flow_entry(Kind.NESTED, flow, id)
+            yield _flow_entry(Kind.LIVING, flow, id)
         return
     if not flow:
         return
@@ -191,6 +194,7 @@ _HELD_AS: Mapping[str, Kind] = {
     Opens.THEN: Kind.HELD,
     Opens.ALWAYS: Kind.HELD,
     Opens.FAILURE: Kind.HELD_FOR_FAILURE,
+    Opens.NESTED: Kind.HELD,
     WAITING: Kind.WAITING,
 }
 

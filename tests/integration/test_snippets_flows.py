@@ -101,6 +101,20 @@ async def test_a_saga(cluster: zkrq.Cluster, code: str) -> None:
     assert await confirmations.pop_one(timeout=0) is None
 
 
+@runs("flows.md", 'async with files.flow(f"import-{id}") as flow:')
+async def test_flows_in_a_flow(cluster: zkrq.Cluster, code: str) -> None:
+    files, rows, checks, reports = (cluster.queue(name) for name in ("files", "rows", "checks", "reports"))
+    known = {"a": ["1", "2"], "b": ["3"]}
+    await execute(
+        code, files=files, rows=rows, checks=checks, reports=reports, id=7, names=["a", "b"], lines=known.__getitem__
+    )
+    assert await work(rows, rows) == ["1", "2"]
+    assert await work(checks) == ["a"]
+    assert await checks.pop_one(timeout=0) is None
+    assert await reports.pop_one(timeout=0) is None
+    assert await work(rows, checks, reports) == ["3", "b", 7]
+
+
 @runs("flows.md", "async def crawl(url, claim):")
 async def test_a_crawl(cluster: zkrq.Cluster, code: str, capsys: pytest.CaptureFixture[str]) -> None:
     pages, reports = cluster.queue("pages"), cluster.queue("reports")

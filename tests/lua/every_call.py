@@ -73,7 +73,7 @@ CALLS: dict[str, AnyCall] = {
         calls.FlowPage("q"),
         calls.FlowResults("q", "f"),
         calls.OpenHeld("q", "f"),
-        calls.WaitingPage("q", "f"),
+        calls.WaitingPage("q", "f", "N"),
         calls.NamedStates("q", ["f.a"]),
         calls.Release("q", "f", ["f.b"]),
         calls.Metadata("q"),

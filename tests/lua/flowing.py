@@ -35,8 +35,10 @@ def steer(
     leg: str = "",
     life: int = 0,
     remaining: str = "",
+    outer: str = "",
 ) -> calls.SteerReply:
-    return server.ask(calls.Steer(server.queue, flow, verb, stamp, keep_ms, policy, deadline_ms, leg, life, remaining))
+    terms = stamp, keep_ms, policy, deadline_ms, leg, life, remaining, outer
+    return server.ask(calls.Steer(server.queue, flow, verb, *terms))
 
 
 def stage(server: OneServer, verb: str, *, flow: str = FLOW, stamp: int = 0, remaining: str = "") -> Stage:

@@ -69,7 +69,7 @@ def test_a_queue_without_flows_gets_no_word_more(server: OneServer) -> None:
 )
 def test_what_was_held_is_opened_as_the_flow_has_ended(server: OneServer, outcome: str, opened: set[str]) -> None:
     steer(server, "begin", policy="l", life=LIFE)
-    puts = [following(server, opens.name.lower(), opens=opens) for opens in Opens]
+    puts = [following(server, each.name.lower(), opens=each) for each in Opens if each is not Opens.NESTED]
     push_decided(server, *puts)
     assert left(server)[0] == "WV"
     assert server.ask(calls.OpenHeld(server.queue, FLOW, outcome, LIFE)).opened == 3

@@ -8,7 +8,7 @@ from tests.lua.flowing import FLOW, ack_all, left, member, open_held, push_decid
 from tests.lua.one_server import OneServer, wait_ms
 from zkrq.protocol import calls
 from zkrq.protocol.flow_names import named
-from zkrq.protocol.flows import Stage
+from zkrq.protocol.flows import Kind, Stage
 from zkrq.protocol.payloads import join
 from zkrq.protocol.records import HELD, MEMBER, fresh, waiting_for, with_fields
 
@@ -78,8 +78,8 @@ def test_a_push_of_a_member_that_waits_raises_the_stamp(begun: OneServer) -> Non
 def test_what_others_wait_for_is_listed_page_by_page(waits: OneServer) -> None:
     for n in range(150):
         push_decided(waits, waiting(waits, f"{FLOW}.w{n:03}", f"{FLOW}.a", f"{FLOW}.b"))
-    first = waits.ask(calls.WaitingPage(waits.queue, FLOW))
-    second = waits.ask(calls.WaitingPage(waits.queue, FLOW).at(first.cursor))
+    first = waits.ask(calls.WaitingPage(waits.queue, FLOW, Kind.WAITING))
+    second = waits.ask(calls.WaitingPage(waits.queue, FLOW, Kind.WAITING).at(first.cursor))
     ids = [row.id.decode() for row in (*first.rows, *second.rows)]
     assert ids == [f"{FLOW}.b", *(f"{FLOW}.w{n:03}" for n in range(150))]
     assert (len(first.rows), second.cursor) == (100, calls.START)

@@ -32,7 +32,7 @@ from zkrq.protocol.catchup import CatchUp
 from zkrq.protocol.copying import Moments, QueueCopy
 from zkrq.protocol.deciding import Decided, Deciding, SoFar
 from zkrq.protocol.eviction import Evicting
-from zkrq.protocol.flows import Asked, Kind, Look, Stage, Tending, home_of
+from zkrq.protocol.flows import Asked, Kind, Look, Opened, Stage, Tending, home_of
 from zkrq.protocol.operations import Operations
 from zkrq.protocol.pushing import Pushes
 from zkrq.protocol.records import Bundle, unpack
@@ -211,9 +211,9 @@ class AlteredOperations(Altered, Operations):
 
     # -- flows -------------------------------------------------------------------------------------------------------
 
-    def end_flow(self, flow: str, *, stop: bool = False) -> Tending[Look]:
+    def end_flow(self, flow: str, *, stop: bool = False, above: Sequence[str] = ()) -> Tending[Look]:
         self._stamp = None
-        return super().end_flow(flow, stop=stop)
+        return super().end_flow(flow, stop=stop, above=above)
 
     def steer(self, queue: str, flow: str, verb: str, *, stamp: int = 0, **given: Any) -> Operation[SteerReply]:
         is_leg = queue != home_of(flow)
@@ -237,9 +237,9 @@ class AlteredOperations(Altered, Operations):
         rule = left_out.get(verb)
         return rule is not None and rule not in self.on
 
-    def ask_legs(self, flow: str, look: Look) -> Tending[tuple[Sequence[Asked], bool]]:
+    def ask_legs(self, flow: str, look: Look, *, above: Sequence[str] = ()) -> Tending[tuple[Sequence[Asked], bool]]:
         self._is_failing = look.stage is Stage.FAILING
-        return (yield from super().ask_legs(flow, look))
+        return (yield from super().ask_legs(flow, look, above=above))
 
     def ask_servers(self, queue: str, flow: str) -> Operation[Asked]:
         if Rule.FLOW_ASKS_ALL not in self.on:
@@ -258,7 +258,7 @@ class AlteredOperations(Altered, Operations):
 
     def open_held(
         self, queue: str, flow: str, *, outcome: str = "", life: int = 0, stop: bool = False
-    ) -> Operation[int]:
+    ) -> Operation[Opened]:
         return super().open_held(QUEUE, flow, outcome=outcome, life=life, stop=stop)
 
     def is_settled(self, view: View) -> bool:

@@ -19,6 +19,7 @@ from zkrq.protocol.records import (
     HELD,
     LEGS,
     MEMBER,
+    OUTER,
     REFUSED,
     REQUEUED,
     SAVED_FIELD,
@@ -61,9 +62,9 @@ def saves_in(bundle: Bundle) -> dict[int, int]:
     return {position - 1: number for position, number in _SAVE.iter_unpack(bundle.fields.get(SAVED_FIELD, b""))}
 
 
-def _fields(bundle: Bundle, saves: Mapping[int, int], legs: bytes) -> Mapping[str, bytes]:
-    if legs or LEGS in bundle.fields:
-        return {LEGS: legs} if legs else {}
+def _fields(bundle: Bundle, saves: Mapping[int, int], flow: Mapping[str, bytes]) -> Mapping[str, bytes]:
+    if any(flow.values()) or flow.keys() & bundle.fields.keys():
+        return {kind: value for kind, value in flow.items() if value}
     packed = b"".join(_SAVE.pack(position + 1, number) for position, number in sorted(saves.items()))
     return shared_fields(bundle.fields) if not packed else {**bundle.fields, SAVED_FIELD: packed}
 
@@ -97,6 +98,8 @@ class Draft:
         self.text = bundle.text
         self.legs = bundle.fields.get(LEGS, b"")
         """What the record of a flow that is closed says of its legs."""
+        self.outer = bundle.fields.get(OUTER, b"")
+        """What the record of a flow says of the one of which it is a member."""
         self._bundle = bundle
 
     @property
@@ -131,6 +134,17 @@ class Draft:
         return Opens(self._bundle.fields[HELD][:1].decode())
 
     @property
+    def nested(self) -> str:
+        """The inner flow for which the item stands, empty: it is one like others."""
+        field = self._bundle.fields.get(HELD, b"").decode()
+        return field[1:] if field.startswith(Opens.NESTED) else ""
+
+    @property
+    def stands_in(self) -> bool:
+        """Whether it stands for an inner flow that has not ended."""
+        return bool(self.nested) and self.waits_for_ever(0)
+
+    @property
     def is_living(self) -> bool:
         """Whether an item is queued or claimed."""
         return any(state in WAITING + CLAIMED for state in self.states)
@@ -154,7 +168,7 @@ class Draft:
             own=self.own,
             text=self.text,
             due_us=0,
-            fields=_fields(self._bundle, self.saves, self.legs),
+            fields=_fields(self._bundle, self.saves, {LEGS: self.legs, OUTER: self.outer}),
         )
         return records.pack(bundle)
 

@@ -115,8 +115,8 @@ class Deciding(Storing):
             if again:
                 self._enter(work, put, known, REFUSED)
             return b"L"
-        flow = new.fields.get(MEMBER, new.fields.get(HELD, b"")[1:]).decode()
-        if flow and not self.stage_of(flow).takes_members:
+        flows = [flow.decode() for flow in (new.fields.get(MEMBER), new.fields.get(HELD, b"")[1:]) if flow]
+        if not all(self.stage_of(flow).takes_members for flow in flows):
             if again:
                 self._enter(work, put, known, REFUSED)
             return b"E"
@@ -430,6 +430,8 @@ class Deciding(Storing):
         if draft is None or position >= draft.size:
             return False
         if draft.states[position] == DEAD:
+            if draft.nested:
+                return False
             work.touch(draft)
             draft.attempts[position] = 0
             draft.queue_by_itself(position, 0)

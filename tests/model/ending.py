@@ -70,9 +70,9 @@ class Ending(Moving):
         told = (stamp, outcome, kinds.encode(), says.policy.encode() if says else b"")
         is_closed = now is Stage.ENDED and says is None
         life = int(draft.pushed_at_ms) if draft else 0
-        return ok(
-            before.encode(), now.encode(), *told, int(is_closed), life, says.keep_ms if says else 0, legs, work.commit()
-        )
+        kept, outer = says.keep_ms if says else 0, draft.outer if draft else b""
+        rest = (int(is_closed), life, kept, outer, legs, work.commit())
+        return ok(before.encode(), now.encode(), *told, *rest)
 
     def _may_move(self, draft: Draft | None, before: Stage, call: calls.Steer) -> bool:
         if call.verb == "end" and before is Stage.ENDED and Rule.END_IS_DECIDED_ONCE not in self.on:
@@ -112,7 +112,8 @@ class Ending(Moving):
                 if outcome is None:
                     return
             case "close":
-                if {Kind.HELD, Kind.HELD_FOR_FAILURE} & set(kinds):
+                has_nested = outcome_of(draft) == CANCELLED and self._has_nested(work, call.flow)
+                if has_nested or {Kind.HELD, Kind.HELD_FOR_FAILURE} & set(kinds):
                     return
                 work.touch(draft)
                 close(draft)
@@ -175,10 +176,24 @@ class Ending(Moving):
             for id in sorted(self.held.records):
                 is_alone = unpack(self.held.records[id]).is_alone
                 for at in self._places_of(id, call.flow).get(kind, ()):
-                    items += (kind.encode(), id if is_alone else item_id(id.decode(), at).encode())
+                    inner = Draft(id, unpack(self.held.records[id])).nested.encode()
+                    items += (kind.encode(), id if is_alone else item_id(id.decode(), at).encode(), inner)
         legs = [leg.encode() for leg in Says.of(draft).legs.split()] if draft and draft.states[0] == PAUSED else []
         outcome = outcome_of(draft) if draft and stage is Stage.ENDED else b""
-        return ok(stage.encode(), outcome, self._kinds(call.flow).encode(), 0, 0, 0, 0, legs, items)
+        outer = draft.outer if draft else b""
+        return ok(stage.encode(), outcome, self._kinds(call.flow).encode(), 0, 0, 0, 0, outer, legs, items)
+
+    def flow_waiting(self, epoch: int, call: calls.WaitingPage) -> Answer:
+        """All that stand for inner flows in one page; nothing waits for names here."""
+        rows: list[object] = []
+        for id in sorted(self.held.records):
+            draft = Draft(id, unpack(self.held.records[id]))
+            if draft.flow == call.flow and draft.stands_in and call.letter == Kind.NESTED:
+                rows += (id, draft.nested.encode())
+        return ok(calls.START, rows)
+
+    def _has_nested(self, work: Work, flow: str) -> bool:
+        return any(draft.flow == flow and draft.stands_in for draft in work.open_all())
 
     def flow_page(self, epoch: int, call: calls.FlowPage) -> Answer:
         """One page: all flows of which something is left here; each may be due."""
@@ -197,37 +212,40 @@ class Ending(Moving):
         flow, outcome = work.open(flow_id(call.flow)), call.outcome.encode()
         stage = _stage(flow)
         if flow and call.outcome and stage is not Stage.UNKNOWN and flow.pushed_at_ms != call.life:
-            return ok(0, 0, [])
+            return ok(0, 0, 0, [])
         if flow and stage is Stage.ENDED:
             outcome = outcome_of(flow)
         elif flow and call.outcome and stage is not Stage.UNKNOWN:
             work.touch(flow)
             flow.text = Says.of(flow)._replace(stage=Stage.ENDED.value, outcome=call.outcome).text
         elif not call.outcome and stage is not Stage.FAILING:
-            return ok(0, 0, [])
+            return ok(0, 0, 0, [])
         if flow and not flow.decided:
             work.tell(flow)
         opened = self._remove_members(work, call, outcome) if outcome in (b"", CANCELLED) else 0
         held = [draft for draft in work.open_all() if self._held_of(draft, call.flow)] if outcome else []
         for draft in held[:1]:
             work.touch(draft)
-            if draft.opens in OPENED[outcome]:
+            if draft.nested:
+                _end_nested(draft, outcome)
+            elif draft.opens in OPENED[outcome]:
                 draft.queue_by_itself(0, 0)
             else:
                 draft.remove(range(1))
                 draft.set(range(1), GONE, 0)
         has_more = len(held) > 1
-        is_last = outcome and not has_more
+        has_nested = outcome in (b"", CANCELLED) and self._has_nested(work, call.flow)
+        is_last = outcome and not has_more and not has_nested
         if is_last and flow and flow.states[0] == PAUSED and (call.outcome or not Says.of(flow).legs):
             work.touch(flow)
             close(flow)
-        return ok(opened + len(held[:1]), int(has_more), work.commit())
+        return ok(opened + len(held[:1]), int(has_more), int(has_nested), work.commit())
 
     def _remove_members(self, work: Work, call: calls.OpenHeld, outcome: bytes) -> int:
         """Remove queued members, and claimed ones of a flow that was cancelled if that is asked for."""
         removable = WAITING + (CLAIMED if call.stop and outcome == CANCELLED else "")
         count = 0
-        for draft in [draft for draft in work.open_all() if draft.flow == call.flow]:
+        for draft in [draft for draft in work.open_all() if draft.flow == call.flow and not draft.stands_in]:
             for at in [at for at, state in enumerate(draft.states) if state in removable]:
                 work.touch(draft)
                 draft.remove(range(at, at + 1))
@@ -251,11 +269,24 @@ def _begin(draft: Draft, call: calls.Steer) -> None:
     draft.set(range(1), State.PAUSED.value, 0)
     draft.rows.clear()
     draft.pushed_at_ms = call.life or draft.version.n
-    draft.legs = b""
+    draft.legs, draft.outer = b"", call.outer.encode()
     policy = call.policy + (Policy.HAS_DEADLINE if call.deadline_ms else "")
     if Policy.IS_LEG not in policy:
         draft.own[0] = Own(0, 0)
     draft.text = Says(Stage.OPEN.value, 0, call.keep_ms, policy, "", "").text
+
+
+def _end_nested(draft: Draft, outcome: bytes) -> None:
+    """What stands for a flow ends as that has ended."""
+    inner = draft.nested
+    if outcome == FAILED:
+        queue, _, name = inner.rpartition("/")
+        draft.bury(range(1))
+        draft.set(range(1), DEAD, 0)
+        draft.notes[0] = f"flow '{name}' of queue '{queue}' has failed".encode()
+    else:
+        draft.remove(range(1))
+        draft.set(range(1), GONE, draft.add_row(f"flow {inner}", 1) if outcome == DONE else 0)
 
 
 def close(draft: Draft) -> None:

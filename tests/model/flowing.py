@@ -22,7 +22,7 @@ from tests.model.runner import Client
 from tests.model.server import Server, content_of
 from tests.model.world import World
 from zkrq.protocol.calls import Apply, Call, Cancel, PushDecided, Put, Settle, Steer, SteerReply, item_id, runs
-from zkrq.protocol.flows import DONE, FAILED, Kind, Look, Stage, Tending
+from zkrq.protocol.flows import DONE, FAILED, Kind, Look, Opened, Stage, Tending
 from zkrq.protocol.operations import Operations
 from zkrq.protocol.payloads import join
 from zkrq.protocol.pushing import Done, FlowOver, Known, Pushes
@@ -36,6 +36,12 @@ HOME, LEG = QUEUE, "leg"
 
 FLOW = f"{HOME}/f"
 
+INNER = f"{HOME}/g"
+"""A flow that is a member of it, and has its members, where flows are nested."""
+
+STANDING = "g"
+"""The item that stands for that."""
+
 FOLLOWING = "then"
 """The item that follows the flow."""
 
@@ -46,17 +52,23 @@ SIZES = (0, 1, 2)
 """Items of a bundle of members; 0: one that is alone."""
 
 
-def member(number: int, size: int) -> Put:
+def member(number: int, size: int, flow: str = FLOW) -> Put:
     """A push of members."""
     id = f"zkrq-{number:02}-0-0" if size else f"{number:02}"
     contents = [content_of(item_id(id, at).encode()) for at in range(size)] or [content_of(id.encode())]
-    return Put(id, with_fields(fresh(0, number, size=size or None), {MEMBER: FLOW.encode()}), join(contents))
+    return Put(id, with_fields(fresh(0, number, size=size or None), {MEMBER: flow.encode()}), join(contents))
 
 
 def following(id: str, number: int) -> Put:
     """A push of what follows."""
     field = held_for(FLOW.encode(), Opens.FAILURE if id == UNDOING else Opens.THEN)
     return Put(id, with_fields(fresh(0, number), {HELD: field}), join([content_of(id.encode())]))
+
+
+def standing(number: int) -> Put:
+    """A push of what stands for the inner flow."""
+    fields = {MEMBER: FLOW.encode(), HELD: held_for(INNER.encode(), Opens.NESTED)}
+    return Put(STANDING, with_fields(fresh(0, number), fields), join([content_of(STANDING.encode())]))
 
 
 T = TypeVar("T")
@@ -91,26 +103,28 @@ class Flowing(Client):
         result: Any = None
         try:
             while True:
-                queue, operation = tending.send(result)
+                queue, operation, flow = tending.send(result)
                 result = yield from self.hands[queue].run(operation)
-                if isinstance(result, int):
-                    self.world.ledger.flow.counts["opened"] += result
-                elif isinstance(result, SteerReply) and queue == HOME:
+                if isinstance(result, Opened):
+                    self.world.ledger.flow.counts["opened"] += result.items
+                elif isinstance(result, SteerReply) and flow == FLOW:
                     self.told(Stage(result.now.decode()), result.outcome)
         except StopIteration as stop:
             return stop.value
         finally:
             tending.close()
 
-    def steer(self, verb: str) -> Steps[Stage]:
-        """How far the flow is then; unknown where that cannot be said."""
+    def steer(self, verb: str, flow: str = FLOW) -> Steps[Stage]:
+        """How far a flow is then; unknown where that cannot be said."""
+        outer = FLOW if flow == INNER else ""
         for _ in range(self.TRIES):
             try:
-                reply = yield from self.run(self.operations.steer(HOME, FLOW, verb, keep_ms=1000))
+                reply = yield from self.run(self.operations.steer(HOME, flow, verb, keep_ms=1000, outer=outer))
             except Failure:
                 yield from self.refresh()
             else:
-                return self.told(Stage(reply.now.decode()), reply.outcome)
+                stage = Stage(reply.now.decode())
+                return self.told(stage, reply.outcome) if flow == FLOW else stage
         return Stage.UNKNOWN
 
     def join(self) -> Steps[bool]:
@@ -184,6 +198,10 @@ class Flowing(Client):
         finally:
             self.world.ledger.pushing.discard(number)
 
+    def member(self, number: int) -> Put:
+        """A push of members: of the inner flow, where flows are nested."""
+        return member(number, SIZES[self.world.below(len(SIZES))], INNER if self.world.is_nested else FLOW)
+
     def place(self) -> str:
         """Where a member is pushed."""
         return LEG if self.world.leg and self.world.chance(0.5) else HOME
@@ -220,6 +238,9 @@ class Flowing(Client):
                 ledger.counts["flow is over"] += 1
             elif isinstance(one, Done | Known | None):
                 item = put.item_id(at).encode()
+                if put.id == STANDING:
+                    ledger.flow.stands = True
+                    continue
                 ledger.push_returned(item, register)
                 if unpack(put.record).fields.get(MEMBER):
                     ledger.flow.returned.add(item)
@@ -263,6 +284,7 @@ class Maker(Flowing):
     BEGINS = 10
     SEALS = 4
     DIES_IN_THE_SEAL = 0.3
+    CANCELS_INNER = 0.15
 
     def __init__(self, world: World, numbers: Iterable[int]) -> None:
         super().__init__(world)
@@ -279,18 +301,51 @@ class Maker(Flowing):
             # Both makers push it: to one place.
             queue = LEG if world.leg and ledger.flow.is_followed_in_leg else HOME
             yield from self.push(following(FOLLOWING, following_number), decided=True, queue=queue)
-            if world.leg and ledger.flow.is_undone:
+            if ledger.flow.is_undone:
                 yield from self.push(following(UNDOING, following_number), decided=True, queue=HOME)
             ledger.flow.follows = FOLLOWING.encode() in ledger.pushed
-        for number in numbers:
-            put = member(number, SIZES[world.below(len(SIZES))])
-            yield from self.push(put, decided=False, queue=self.place())
-            yield from self.pause(self.SEALS)
+        if not world.is_nested:
+            yield from self.push_members(numbers)
+        elif (yield from self.steer("begin", INNER)).takes_members:
+            yield from self.nest(numbers)
         if world.chance(self.DIES_IN_THE_SEAL):
             yield from half_done(self.steer("seal"), Steer)
             ledger.flow.counts["sealed"] += 1
         elif (yield from self.steer("seal")) is Stage.SEALED:
             ledger.flow.counts["sealed"] += 1
+
+    def push_members(self, numbers: Iterable[int]) -> Steps[None]:
+        for number in numbers:
+            put = self.member(number)
+            yield from self.push(put, decided=False, queue=self.place())
+            yield from self.pause(self.SEALS)
+
+    def cancel_inner(self) -> Steps[None]:
+        """Its claimed members run on beside what follows the outer flow, as those of any flow that is cancelled."""
+        self.world.ledger.flow.is_cut_short, self.world.ledger.flow.is_judged = True, False
+        for item in self.world.ledger.flow.returned:
+            self.world.ledger.may_be_removed(item)
+        yield from self.steer("cancel", INNER)
+
+    def nest(self, numbers: Iterable[int]) -> Steps[None]:
+        """Push what stands for the inner flow, then its members; and seal it."""
+        if self.world.chance(self.CANCELS_INNER):  # while the other one makes it
+            yield from self.pause(self.BEGINS)
+            yield from self.cancel_inner()
+            return
+        put = standing(self.numbers[0])
+        is_first = Rule.NESTED_IS_FIRST in self.on
+        if is_first:
+            yield from self.push(put, decided=True)
+        if is_first and not self.world.ledger.flow.stands:
+            yield from self.cancel_inner()
+            return
+        yield from self.push_members(numbers)
+        if not is_first:
+            yield from self.push(put, decided=True)
+        if not self.world.chance(self.DIES_IN_THE_SEAL):
+            yield from self.steer("seal", INNER)
+            self.world.ledger.flow.counts["sealed inner flow"] += 1
 
 
 class Adder(Flowing):
@@ -303,13 +358,16 @@ class Adder(Flowing):
         self.numbers = list(numbers)
 
     def work(self) -> Steps[None]:
+        flow = self.world.ledger.flow
         for number in self.numbers:
             for _ in range(self.world.below(self.WAITS)):
                 yield PAUSE
-                if self.world.ledger.flow.is_ending:
+                if flow.is_ending:
                     break
+            if self.world.is_nested and Rule.NESTED_IS_FIRST in self.on and not flow.stands:
+                continue  # it pushes what members do: there are none
             decided = self.world.chance(0.5)
-            put = member(number, SIZES[self.world.below(len(SIZES))])
+            put = self.member(number)
             yield from self.push(put, decided=decided, queue=self.place())
 
 
@@ -381,7 +439,7 @@ class FlowCanceller(Flowing):
             for item in (FOLLOWING.encode(), UNDOING.encode(), *flow.returned):
                 world.ledger.may_be_removed(item)
             flow.is_cut_short = True
-            yield from self.steer("fail" if world.leg and world.chance(0.5) else "cancel")
+            yield from self.steer("fail" if (world.leg or world.is_nested) and world.chance(0.5) else "cancel")
             return
         items = sorted(item for item in flow.returned if world.ledger.placed.get(item, FIRST_VIEW) == FIRST_VIEW)
         if items and world.chance(self.CANCELS):
@@ -419,6 +477,8 @@ class Ender(Flowing):
     def end(self) -> Steps[Look]:
         """Raises ``Failure``."""
         found = self.place() if Rule.ENDED_STAYS_DUE in self.on else HOME
+        if self.world.is_nested:
+            yield from self.tend(self.operations.tend_flow(HOME, INNER))
         look = yield from self.tend(self.operations.tend_flow(found, FLOW))
         self.told(look.stage, look.outcome)
         if look.stage is Stage.ENDED and look.outcome == DONE and Rule.OPENING_MOVES_THE_STATE not in self.on:
@@ -452,16 +512,27 @@ class LastEnder(Ender):
     def work(self) -> Steps[None]:
         if Rule.LOOKS_END_WHAT_IS_DUE not in self.on:
             return
+        if self.world.is_nested:
+            yield from self.steer("seal", INNER)
         look = yield from self.end()
         if look.stage is Stage.OPEN:
             yield from self.steer("seal")
             look = yield from self.end()
         if self.world.leg and Rule.ENDED_STAYS_DUE in self.on:
             yield from self.tend(self.operations.tend_flow(LEG, FLOW))
+        if self.world.is_nested:
+            inner = yield from self._read_inner()
+            if inner.stage is Stage.SEALED and Kind.LIVING not in inner.kinds:
+                self.world.ledger.flow.is_judged = False
+                yield from self.steer("finish", INNER)
+                look = yield from self.end()
         if look.stage is Stage.SEALED and Kind.LIVING not in look.kinds:
             self.world.ledger.flow.is_judged = False  # an operator says that it is done
             yield from self.steer("finish")
             yield from self.end()
+
+    def _read_inner(self) -> Steps[Look]:
+        return (yield from self.tend(self.operations.tend_flow(HOME, INNER)))
 
 
 def check_flow(world: World, primaries: Iterable[Server]) -> None:
@@ -470,7 +541,9 @@ def check_flow(world: World, primaries: Iterable[Server]) -> None:
     primary, *others = primaries
     stage = stage_of(primary.held.records.get(flow_id(FLOW)))
     held = [item for each in (primary, *others) for item in held_items(each)]
-    living = [id for each in (primary, *others) for id, record in each.records.items() if is_living(record)]
+    records = [each for server in (primary, *others) for each in server.records.items()]
+    is_over = stage_of(primary.held.records.get(flow_id(INNER))) in (Stage.UNKNOWN, Stage.ENDED)
+    living = [id for id, record in records if is_living(record) and not (is_over and Draft(id, record).nested)]
     ledger.flow.counts["ended"] += stage is Stage.ENDED
     if held and not living and stage is not Stage.UNKNOWN:
         raise Broken(Promise.NOTHING_FOLLOWS, f"{held} on {primary.id}, flow {stage}, {ledger.flow}")

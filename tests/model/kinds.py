@@ -54,5 +54,8 @@ TURN_RULES = [Rule.TURN_FINDS_ITS_OWN, Rule.EACH_PART_HAS_A_VERDICT]
 FLOW_RULES = list(Rule)[list(Rule).index(Rule.FLOW_ASKS_ALL) : list(Rule).index(Rule.FAILING_WAITS)]
 """Rules about flows."""
 
-LEG_RULES = list(Rule)[list(Rule).index(Rule.FAILING_WAITS) : list(Rule).index(Rule.PUSH_NAMES_ITS_MAP)]
+LEG_RULES = list(Rule)[list(Rule).index(Rule.FAILING_WAITS) : list(Rule).index(Rule.NESTED_IS_FIRST)]
 """Rules about flows of several queues."""
+
+NESTED_RULES = [Rule.NESTED_IS_FIRST]
+"""Rules about flows that are members of others."""

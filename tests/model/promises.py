@@ -97,6 +97,8 @@ class Flow:
         self.is_undone = False
         """Whether something follows a failure."""
 
+        self.stands = False
+        """Whether the inner flow is a member, where flows are nested."""
         self.has_leg = False
         """Whether there are two queues: then what was added by a push that has not returned may come after the end."""
 

@@ -477,6 +477,11 @@ class Rule(Said):
         "each leg is sealed before its servers are asked",
         "a server takes a plain push of a member after it was asked",
     )
+    NESTED_IS_FIRST = (
+        0,
+        "what stands for an inner flow is everywhere before a member of that is pushed",
+        "the outer flow ends while members of the inner one live",
+    )
     PUSH_NAMES_ITS_MAP = (
         0,
         "a push is placed by a shard map, and sent only under a view that asks for no newer one",

@@ -107,6 +107,7 @@ class Kind(TypedDict, total=False):
     homing: bool
     flows: bool
     legs: bool
+    nested: bool
 
 
 class Schedule:
@@ -129,6 +130,7 @@ class Schedule:
         homing: bool = False,
         flows: bool = False,
         legs: bool = False,
+        nested: bool = False,
     ) -> None:
         """``links``: one client does not always reach one server.  ``clocks``: that of one server is wrong at times.
         ``shards``: a second shard comes and goes.  ``turns``: consumers settle and claim in one decision.
@@ -137,8 +139,9 @@ class Schedule:
         level is raised.  ``ordered``: groups keep the order of their pushes.  ``settings``: they do once a client has
         declared it, and producers do not know of it.
         ``homing``: a limit or an order is declared while items are on two shards, from one of which they come home.
-        ``flows``: some items are members of a flow, which another one follows.  ``legs``: in two queues."""
-        self._has_flow = flows = flows or legs
+        ``flows``: some items are members of a flow, which another one follows.  ``legs``: in two queues;
+        ``nested``: of a flow that is a member of that one."""
+        self._has_flow = flows = flows or legs or nested
         shards = shards and not homing
         self.world = World(
             seed,
@@ -154,6 +157,8 @@ class Schedule:
             declared=settings,
             homed=homing,
         )
+        self.world.is_nested = nested
+        self.world.ledger.flow.is_undone = nested and self.world.chance(0.5)
         self.trace = self.world.trace
         self.counts = self.world.ledger.counts
         self.on = on

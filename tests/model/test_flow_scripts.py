@@ -43,18 +43,25 @@ class FlowLoad(Load):
         return calls.Put(id, with_fields(record, {kind: self.random.choice(FLOWS).encode()}), payload_of(id))
 
     def _held(self, id: str) -> calls.Put:
-        field = held_for(self.random.choice(FLOWS).encode(), self.random.choice(list(Opens)))
-        return calls.Put(id, with_fields(fresh(0, self.moment()), {HELD: field}), payload_of(id))
+        opens = self.random.choice(list(Opens))
+        fields = {HELD: held_for(self.random.choice(FLOWS).encode(), opens)}
+        if opens is Opens.NESTED:
+            fields = {MEMBER: self.random.choice(FLOWS).encode(), **fields}
+        return calls.Put(id, with_fields(fresh(0, self.moment()), fields), payload_of(id))
 
     def _steer(self) -> calls.Steer:
         rng = self.random
         verb = rng.choice(VERBS)
         policy, remaining = rng.choice(["", "", "f", "m", "l"]), rng.choice(["", "", "L", "D", "M", "DV", ",1,2,3"])
         given = rng.choice(FLOWS), verb, rng.randint(0, 2), LONG_MS, policy
-        return calls.Steer(QUEUE, *given, leg=rng.choice(["x", "y"]), life=rng.choice(LIVES), remaining=remaining)
+        leg, life, outer = rng.choice(["x", "y"]), rng.choice(LIVES), rng.choice(["", "", "o"])
+        return calls.Steer(QUEUE, *given, leg=leg, life=life, remaining=remaining, outer=outer)
 
     def _flow_members(self) -> calls.FlowMembers:
         return calls.FlowMembers(QUEUE, self.random.choice(FLOWS))
+
+    def _flow_waiting(self) -> calls.WaitingPage:
+        return calls.WaitingPage(QUEUE, self.random.choice(FLOWS), "I")
 
     def _flow_page(self) -> calls.FlowPage:
         return calls.FlowPage(QUEUE)
@@ -67,7 +74,7 @@ class FlowLoad(Load):
 
 DRAWN = (
     *("member", "added", "steer", "steer", "flow_members", "open_held", "claim", "settle", "settle", "cancel"),
-    *("redrive", "read", "affirm", "forward", "fence", "results", "apply", "cut", "flow_page"),
+    *("redrive", "read", "affirm", "forward", "fence", "results", "apply", "cut", "flow_page", "flow_waiting"),
 )
 
 

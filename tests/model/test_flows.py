@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.model.explore import Findings, explore, explore_together
-from tests.model.kinds import FLOW_RULES, LEG_RULES
+from tests.model.kinds import FLOW_RULES, LEG_RULES, NESTED_RULES
 from tests.model.promises import Promise
 from tests.model.rules import Rule
 
@@ -37,6 +37,12 @@ KNOWN_OF_LEGS = {
     Rule.LEGS_ARE_SEALED: (85, Promise.FLOW_EARLY),
 }
 """The same where the flow has members in two queues."""
+
+
+KNOWN_OF_NESTED = {
+    Rule.NESTED_IS_FIRST: (71, Promise.FLOW_TOLD_OTHERWISE),
+}
+"""The same where the flow is a member of another one."""
 
 
 @pytest.fixture(scope="module")
@@ -81,8 +87,29 @@ def test_without_a_rule_of_legs_a_promise_is_broken(rule: Rule) -> None:
     assert not explore([seed], legs=True).broken
 
 
+@pytest.fixture(scope="module")
+def nested() -> Findings:
+    return explore(SCHEDULES[:40], nested=True)
+
+
+def test_no_promise_is_broken_with_flows_in_flows(nested: Findings) -> None:
+    assert not nested.broken, nested.first
+
+
+@pytest.mark.parametrize("what", ["sealed", "sealed inner flow", "ended", "opened", "flows checked"])
+def test_flows_in_flows_are_made_and_end(what: str, nested: Findings) -> None:
+    assert nested.counts[what] >= len(SCHEDULES[:40]) // 10
+
+
+@pytest.mark.parametrize("rule", NESTED_RULES, ids=lambda rule: rule.label)
+def test_without_a_rule_of_flows_in_flows_a_promise_is_broken(rule: Rule) -> None:
+    seed, promise = KNOWN_OF_NESTED[rule]
+    assert explore([seed], off=[rule], nested=True).violations.keys() == {promise}
+    assert not explore([seed], nested=True).broken
+
+
 @pytest.mark.chaos
-@pytest.mark.parametrize("kind", ["flows", "legs"])
+@pytest.mark.parametrize("kind", ["flows", "legs", "nested"])
 def test_no_promise_is_broken_in_many_schedules_with_flows(kind: str) -> None:
-    findings = explore_together(range(20_000), jobs=JOBS, flows=True, legs=kind == "legs")
+    findings = explore_together(range(20_000), jobs=JOBS, flows=True, legs=kind == "legs", nested=kind == "nested")
     assert not findings.broken, findings.first

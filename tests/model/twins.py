@@ -231,12 +231,21 @@ TOLD: Mapping[type[calls.Call[Any]], Callable[[Any], Any]] = {
         set(reply.policy),
         reply.is_closed,
         reply.life,
+        reply.outer,
         list(reply.legs),
         decided(reply.records),
     ),
-    calls.FlowMembers: lambda reply: (reply.stage, reply.outcome, set(reply.kinds), list(reply.legs), set(reply.items)),
+    calls.FlowMembers: lambda reply: (
+        reply.stage,
+        reply.outcome,
+        set(reply.kinds),
+        reply.outer,
+        list(reply.legs),
+        set(reply.items),
+    ),
     calls.FlowPage: lambda reply: {row.name: (row.stage, frozenset(row.kinds)) for row in reply.rows},
-    calls.OpenHeld: lambda reply: (reply.opened, reply.more, decided(reply.records)),
+    calls.OpenHeld: lambda reply: (reply.opened, reply.more, reply.nested, decided(reply.records)),
+    calls.WaitingPage: lambda reply: set(reply.rows),
 }
 """What a reply says, but for times."""
 

@@ -139,6 +139,8 @@ class World:
         self.version = 0
         """Of the register, until there is a view; -1: nothing was ever written."""
         self.has_ended = False
+        self.is_nested = False
+        """Whether the flow has its members in a flow that is a member of it."""
         self.leg: World | None = None
         """The servers of another queue, where the flow has members in two."""
         self.on_founded: Callable[[World], None] = lambda world: None

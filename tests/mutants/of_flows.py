@@ -8,9 +8,42 @@ _SCRIPTS = Suite("tests/lua/test_flows.py", "tests/lua/test_flow_ends.py")
 _INDEX = Suite("tests/lua/test_flow_index.py")
 _HELD = Suite("tests/behaviour/test_flow_held.py")
 _NAMES = Suite("tests/lua/test_flow_names.py")
+_NESTED = Suite("tests/lua/test_flow_nested.py")
 _SCENARIOS = Suite("tests/simulation/test_scenarios_of_flows.py")
 
 MUTANTS: tuple[Mutant, ...] = (
+    Mutant(
+        "inner-flows-are-removed-instead-of-ended",
+        LUA + "flow_open.lua",
+        "    if flows.is_held(member) and flows.nested(member) then return false end\n",
+        "",
+        "what stands for an inner flow ends with that",
+        _NESTED,
+    ),
+    Mutant(
+        "cancelled-flow-is-closed-before-its-inner-flows",
+        LUA + "flow.lua",
+        " or flows.outcome(r) == 'cancelled' and flows.has_nested(given.flow)",
+        "",
+        "a flow that was cancelled stays due until its inner flows are cancelled",
+        _NESTED,
+    ),
+    Mutant(
+        "failed-inner-flow-is-redriven",
+        LUA + "redrive.lua",
+        "or r.fields ~= '' and flows.nested(r) ",
+        "",
+        "what stands for an inner flow is never delivered",
+        _NESTED,
+    ),
+    Mutant(
+        "closed-flow-holds-for-ever",
+        "zkrq/protocol/flows.py",
+        "if ended.is_closed and not _HOLDS & set(ended.kinds.decode()):",
+        "if ended.is_closed:",
+        "a primary that knows of the close alone opens what it holds",
+        _SCENARIOS,
+    ),
     Mutant(
         "flow-ends-beside-a-dead-letter",
         LUA + "flow.lua",
@@ -183,7 +216,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "leg-of-an-earlier-flow-ends-that-of-the-next",
         LUA + "flow_open.lua",
-        "if is_leg and stage ~= 'U' and r.pushed_at ~= tonumber(life) then return {'OK', 0, 0, {}} end",
+        "if is_leg and stage ~= 'U' and r.pushed_at ~= tonumber(life) then return {'OK', 0, 0, 0, {}} end",
         "",
         "a leg ends only by the outcome of its own flow",
         _SCRIPTS,

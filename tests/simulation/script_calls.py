@@ -267,6 +267,12 @@ class Load:
     def _held_for(self) -> bytes:
         return self._of_flows.choice([b"T", b"F", b"A"]) + self._flow()
 
+    def draw_letter(self) -> Word:
+        return self._of_flows.choice(["N", "I"])
+
+    def draw_outer(self) -> Word:
+        return self._of_flows.choice([b"", b"f", b"ff"])
+
     def draw_flow(self) -> Word:
         return self._flow()
 
@@ -362,10 +368,9 @@ class Load:
                     fields = {MEMBER: flow, HELD: waiting_for([named(QUEUES[0], "i01"), named(QUEUES[1], "i02")])}
                     return with_fields(fresh(priority, pushed_at_ms, key=key), fields)
                 if self._script == "push_decided" and self._has_flow and self._of_flows.random() < 0.5:
-                    return with_fields(
-                        fresh(priority, pushed_at_ms, key=key),
-                        {HELD: self._of_flows.choice([b"T", b"F", b"A"]) + self._flow()},
-                    )
+                    held_for = self._of_flows.choice([b"T", b"F", b"A", b"I"]) + self._flow()
+                    fields = {MEMBER: self._flow()} if held_for.startswith(b"I") else {}
+                    return with_fields(fresh(priority, pushed_at_ms, key=key), {**fields, HELD: held_for})
                 delay_ms, group = self.draw_delay_ms(), self.draw_group()
                 record = fresh(priority, pushed_at_ms, delay_ms=delay_ms, key=key, ttl_ms=ttl_ms, group=group)
             else:

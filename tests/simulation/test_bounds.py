@@ -148,6 +148,7 @@ class Large(OneServer):
                 ("member", {MEMBER: MANY.encode()}),
                 ("held", {HELD: held_for(OVER.encode(), Opens.THEN)}),
                 ("waiting", {MEMBER: MANY.encode(), HELD: waiting_for(["flowing/member000000"])}),
+                ("nested", {MEMBER: MANY.encode(), HELD: held_for(OVER.encode(), Opens.NESTED)}),
             ):
                 record = with_fields(fresh(0, self.now_ms()), fields)
                 puts = [calls.Put(f"{name}{n:06}", record, join([b"payload"])) for n in range(start, start + BATCH)]
@@ -346,7 +347,7 @@ CALLS: dict[str, dict[str, Callable[[Large], object]]] = {
         "of members": asking(calls.OpenHeld("flowing", MANY, "cancelled")),
     },
     "flow_named": {"": asking(calls.NamedStates("flowing", [f"member{n:06}" for n in range(BATCH)]))},
-    "flow_waiting": {"": asking(calls.WaitingPage("flowing", MANY))},
+    "flow_waiting": {kind: asking(calls.WaitingPage("flowing", MANY, kind)) for kind in "NI"},
     "flow_release": {"": asking(calls.Release("flowing", MANY, [f"waiting{n:06}" for n in range(BATCH)]))},
     "flow_page": {kinds: asking(calls.FlowPage("flowing", calls.START, BATCH, kinds)) for kinds in ("PVW", "E")},
     "flow_results": {flow: asking(calls.FlowResults("flowing", flow)) for flow in (MANY, OVER)},

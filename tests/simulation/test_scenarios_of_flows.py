@@ -55,7 +55,7 @@ class Maker:
         result: Any = None
         try:
             while True:
-                queue, operation = tending.send(result)
+                queue, operation, _ = tending.send(result)
                 result = await self.run(operation, queue)
         except StopIteration as stop:
             return stop.value
@@ -164,6 +164,28 @@ async def test_what_follows_is_opened_by_whoever_looks_after_the_client_that_end
     stage.kill(stage.primary)
     assert (await other.end()).outcome == DONE
     assert (await other.end()).outcome == DONE
+    await far.ack("then")
+    await far.expect_none()
+
+
+@scenario()
+async def test_what_follows_is_opened_though_servers_know_of_the_close_alone(stage: Stage) -> None:
+    """The primary opened it in a call that had no answer, told of the close when it was asked again, and died."""
+    near, far = await stage.enter("near"), await stage.enter("far")
+    maker, primary = Maker(near), stage.primary
+    await maker.steer("begin")
+    await maker.follow("then")
+    await maker.steer("seal")
+    seen = await maker.run(OPERATIONS.steer(maker.queue, maker.flow, "look"))
+    assert await maker.steer("end", stamp=seen.stamp) is Step.ENDED
+    stage.cut(near, *stage.followers)
+    near.begin(maker.run(OPERATIONS.open_held(maker.queue, maker.flow)))
+    await asyncio.sleep(HANGS / 2)
+    stage.drop(near)
+    told = await Maker(far).run(OPERATIONS.steer(maker.queue, maker.flow, "look"))
+    assert told.is_closed
+    stage.kill(primary)
+    assert (await Maker(far).end()).outcome == DONE
     await far.ack("then")
     await far.expect_none()
 

@@ -54,7 +54,9 @@ class FlowStatus(NamedTuple):
 
     ``left``: members that are queued, scheduled or claimed; ``dead``: dead letters; ``missed``: those that were removed
     otherwise than by an ack.  ``done``: members that were acked, as one server has counted them.  ``ids``: under these
-    names, the ids of the first hundred of each.  ``queues``: the queue of each of these, by its id.
+    names, the ids of the first hundred of each.  ``queues``: the queue of each of these, by its id.  ``nested``: those
+    of them that stand for inner flows, and the name of each of these flows, whose home is that queue.  ``outer``: the
+    flow of which this one is a member, as ``queue/name``, empty: none.
     """
 
     queue: str
@@ -66,6 +68,8 @@ class FlowStatus(NamedTuple):
     done: int = 0
     ids: Mapping[str, tuple[str, ...]] = MappingProxyType({})
     queues: Mapping[str, str] = MappingProxyType({})
+    nested: Mapping[str, str] = MappingProxyType({})
+    outer: str = ""
 
 
 class FlowName(NamedTuple):

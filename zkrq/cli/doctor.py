@@ -13,7 +13,7 @@ from zkrq.cli.command import Command, Incomplete, Line, Lines, count, look_at, s
 from zkrq.client.connecting import read_given
 from zkrq.client.examining.reading import read_facts
 from zkrq.client.examining.rules import Finding, Gravity, examine
-from zkrq.operations.flows import held_up
+from zkrq.operations.flows import failed_inner, held_up
 from zkrq.process.exits import Exit
 
 if TYPE_CHECKING:
@@ -49,8 +49,10 @@ async def _held_up(args: Namespace) -> list[Finding]:
             async for status in cluster.flows("running"):
                 if why := held_up(status):
                     what = f"nothing of this flow is queued or claimed any more, and it is held up by {why}"
-                    step = f"`zkrq flows redrive {status.queue} {status.name}`, or `zkrq flows finish` or `cancel`"
                     name = f"{status.queue}/{status.name}"
+                    step = f"`zkrq flows redrive {status.queue} {status.name}`, or `zkrq flows finish` or `cancel`"
+                    if status.dead == failed_inner(status):
+                        step = f"`zkrq flows finish {status.queue} {status.name}`, or `zkrq flows cancel`"
                     found.append(Finding(Gravity.WARNING, "flow-held-up", (name,), what, step))
     return found
 

@@ -21,10 +21,15 @@ if TYPE_CHECKING:
 def _line(status: FlowStatus) -> Line:
     figures = ", ".join(f"{getattr(status, name):,} {name}" for name in ("done", *CAUSES))
     why = held_up(status)
+    outer = f"; in {status.outer}" if status.outer else ""
     return Line(
-        f"{status.queue}  {status.name}  {status.state}; {figures}{f'; held up by {why}' if why else ''}",
+        f"{status.queue}  {status.name}  {status.state}; {figures}{outer}{f'; held up by {why}' if why else ''}",
         FLOW.tell(status),
     )
+
+
+def _member(status: FlowStatus, id: str) -> str:
+    return f"flow {status.nested[id]}" if id in status.nested else id
 
 
 def _flow(cluster: Cluster, args: Namespace) -> Flow:
@@ -46,9 +51,8 @@ async def _show(args: Namespace) -> Lines:
         status = await _flow(cluster, args).status()
     ids: dict[str, Any] = {name: status.ids.get(name, ()) for name in CAUSES}
     line = _line(status)
-    yield line._replace(
-        text="\n".join([line.text, *(f"  {name}: {id} of {status.queues[id]}" for name in CAUSES for id in ids[name])])
-    )
+    members = (f"  {name}: {_member(status, id)} of {status.queues[id]}" for name in CAUSES for id in ids[name])
+    yield line._replace(text="\n".join([line.text, *members]))
 
 
 async def _seal(args: Namespace) -> Lines:

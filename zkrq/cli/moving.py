@@ -49,14 +49,15 @@ async def move_letters(source: Queue[bytes], target: Queue[bytes], **conditions:
     """Move the dead letters that meet the conditions (see ``Queue.find``); yield what was done with each page of them.
 
     Payload, headers, key, group, priority and what was saved are kept; a copy is ready immediately, and starts with no
-    attempts.  A letter stays if another item in the other queue has its key.  If this fails or is cancelled, a letter
+    attempts.  A letter stays if another item in the other queue has its key, and so does one that stands for an inner
+    flow.  If this fails or is cancelled, a letter
     is in its queue, in the other one, or in both; moving again moves the rest, and removes those that are in both.
     Raises what ``push`` and ``discard`` do.
     """
     after: str | None = None
     while True:
         page = await source.find_page(**conditions, state="dead", limit=AT_ONCE, after=after)
-        letters = list({letter.id: letter for letter in page.items}.values())
+        letters = list({letter.id: letter for letter in page.items if letter.nested is None}.values())
         outcomes = await asyncio.gather(
             *(_copy(source.name, letter, target) for letter in letters), return_exceptions=True
         )
@@ -140,6 +141,8 @@ async def _export(args: Namespace) -> Lines:
         with progress("exported", hidden=sys.stdout.isatty()) as show:
             by = args.given.keys() - {"state"}
             async for item in queue.find(**args.given) if by else queue.scan(args.state):
+                if item.nested is not None:  # a flow is not exported, and so is what stands for it
+                    continue
                 value = exported(item)
                 yield Line(json.dumps(value), value)
                 claimed, written = claimed + (item.state == "claimed"), written + 1

@@ -73,7 +73,9 @@ def status_of(flow: FlowName, found: Figures) -> FlowStatus:
     }
     state = state_of(found.stage, found.outcome)
     queues = {item.id.decode(): queue for queue, item in found.items}
-    return FlowStatus(flow.queue, flow.name, state, found.living, found.died, found.missed, found.done, ids, queues)
+    nested = {item.id.decode(): FlowName.of(item.inner).name for _, item in found.items if item.inner}
+    counts = found.living, found.died, found.missed, found.done
+    return FlowStatus(flow.queue, flow.name, state, *counts, ids, queues, nested, found.outer)
 
 
 class Rest(NamedTuple):
@@ -141,8 +143,8 @@ class Ends:
         self._waits = defaultdict[FlowName, set[asyncio.Event]](set)
         """What to set when a flow ends, for callers that wait."""
 
-    async def drive(self, flow: FlowName, steps: Tending[T]) -> T:
-        """Run an operation over the queues of a flow, each part at the home of its queue.
+    async def drive(self, steps: Tending[T]) -> T:
+        """Run an operation over the queues of flows, each part at the home of its queue.
 
         Raises ``Unavailable``: nothing of its last part happened; ``OutcomeUnknown``.  Then the next look goes on.
         """
@@ -152,8 +154,8 @@ class Ends:
                 at = steps.send(result)
                 shard = await self._shards.home(at.queue)
                 result = await shard.replicas.run(at.operation)
-                if isinstance(result, SteerReply) and at.queue == flow.queue:
-                    self._note_end(flow, result)
+                if at.flow and isinstance(result, SteerReply):
+                    self._note_end(FlowName.of(at.flow.encode()), result)
         except StopIteration as end:
             return end.value
         finally:
@@ -168,7 +170,7 @@ class Ends:
 
     async def read(self, flow: FlowName) -> FlowStatus:
         """Read what is known of a flow, without a decision.  Raises ``Unavailable``."""
-        return status_of(flow, await self.drive(flow, OPERATIONS.read_flow(flow.key)))
+        return status_of(flow, await self.drive(OPERATIONS.read_flow(flow.key)))
 
     # -- looking -------------------------------------------------------------------------------------------------------
 
@@ -183,9 +185,11 @@ class Ends:
         return await self._looks.do(asked, partial(self._look, *asked), f"ending {flow}", anew=anew)
 
     async def _look(self, flow: FlowName, queue: str, stop: bool) -> Look:
-        found = await self.drive(flow, OPERATIONS.tend_flow(queue, flow.key, stop=stop))
+        found = await self.drive(OPERATIONS.tend_flow(queue, flow.key, stop=stop))
         if found.stage in (Stage.UNKNOWN, Stage.ENDED):
             self._forget(flow)
+            if found.outer:  # it may have waited for this one
+                self.look_soon(FlowName.of(found.outer.encode()))
         else:
             await self._note_left(flow, found)
         return found
@@ -299,4 +303,5 @@ class Ends:
 def look_of(reply: SteerReply) -> Look:
     """Return what a decision says of a flow."""
     legs = [leg.decode() for leg in reply.legs]
-    return Look(Stage(reply.now.decode()), reply.outcome, frozenset(reply.kinds.decode()), legs)
+    kinds = frozenset(reply.kinds.decode())
+    return Look(Stage(reply.now.decode()), reply.outcome, kinds, legs, outer=reply.outer.decode())

@@ -39,6 +39,7 @@ from zkrq.operations.push import PUSH, PUSH_MEMBER, ManyOptions, MemberOptions, 
 from zkrq.producing.options import Options, of_member, out_of_order, read_options
 from zkrq.protocol import calls, flows
 from zkrq.protocol.flow_names import named
+from zkrq.protocol.flow_nested import NESTED_MAX, read_all_nested, read_around, read_nested
 from zkrq.protocol.flows import Look, Stage
 from zkrq.protocol.levels import Feature
 from zkrq.protocol.operations import OPERATIONS
@@ -107,22 +108,72 @@ class Flows:
 
     # -- deciding ------------------------------------------------------------------------------------------------------
 
-    async def begin(self, flow: FlowName, policy: Policy, maker: object) -> None:
-        """Begin a flow; see ``Flow.begin``."""
+    async def begin(self, flow: FlowName, policy: Policy, maker: object, outer: FlowName | None = None) -> None:
+        """Begin a flow, as a member of an outer one, None: of none; see ``Flow.begin``."""
         parts = self._parts(flow, None)
         self._shards.placement.check(Feature.FLOWS)
+        if outer is not None:
+            await self._check_outer(flow, parts, outer)
         await parts.declared()
         await self._register.enter(flow.queue)
         letters = flows.Policy.FAILS_FAST * policy.fail_fast + flows.Policy.IGNORES_MISSED * policy.ignore_missed
+        key = "" if outer is None else outer.key
         look = await self._ends.steer(
-            flow, "begin", keep_ms=policy.keep_ms, policy=letters, deadline_ms=policy.deadline_ms
+            flow, "begin", keep_ms=policy.keep_ms, policy=letters, deadline_ms=policy.deadline_ms, outer=key
         )
         if not look.stage.takes_members:
             raise _ended(flow, look)
+        if outer is not None:
+            if look.outer != outer.key:
+                raise NotInFlow(f"{flow} runs already, and not in {outer}: give it another name; nothing was written")
+            await self._stand_in(flow, parts, outer)
         is_open = look.stage is Stage.OPEN
         parts.pusher.note_stage(flow.key.encode(), is_open=is_open)
         if is_open:
             self._keep_open(flow, maker)
+
+    def home_in(self, flow: FlowName, queue: Any) -> str:
+        """Return the name of a queue, None: of the home of a flow.  Raises as ``Queue.push`` before it writes."""
+        return self._parts(flow, queue).name
+
+    async def _check_outer(self, flow: FlowName, parts: QueueParts[Any], outer: FlowName) -> None:
+        """Raise unless a flow may be begun as a member of another one, of which its home is made a leg."""
+        if parts.pusher.is_ordered:
+            raise _nothing_held(parts.name)
+        around = await self._ends.drive(read_around(OPERATIONS, outer.key))
+        if not (stage := Stage(around.stage)).takes_members:
+            raise _ended(outer, Look(stage, around.outcome, frozenset()))
+        if flow.key in around.flows:
+            raise NotInFlow(f"{flow} cannot be in {outer}: that is the same, or is in it itself; nothing was written")
+        if len(around.flows) >= NESTED_MAX:
+            raise NotInFlow(
+                f"{outer} is in {len(around.flows) - 1} others: no more than {NESTED_MAX} flows can be in one another; "
+                "nothing was written"
+            )
+        if flow.queue != outer.queue and (outer, flow.queue) not in self._joined:
+            await self._join(outer, flow.queue)
+
+    async def _stand_in(self, flow: FlowName, parts: QueueParts[Any], outer: FlowName) -> None:
+        """Push what stands for a flow in the outer one, before its members; if that is refused, cancel the flow."""
+        id, options = outer.id_of(flow.name), Options(flow=outer.key.encode(), inner=flow.key.encode())
+        push = partial(parts.pusher.push, None, id, options, b"")
+        try:
+            if flow.queue == outer.queue:
+                receipt = await push()
+            else:
+                receipt = await self._into_leg(outer, flow.queue, push)
+                await self._note_pushed(outer, parts, [id])
+            if receipt.new is not True:  # of this flow, unless the name is another member's
+                home = await self._shards.home(flow.queue)
+                if flow.key not in await home.replicas.run(read_nested(OPERATIONS, flow.queue, outer.key)):
+                    look = await self._ends.steer(flow, "look")
+                    has_ended = receipt.done or not look.stage.takes_members
+                    raise _taken(flow, outer, has_ended=has_ended)
+        except (FlowEnded, ConfigError) as error:
+            await self._ends.steer(flow, "cancel")
+            if isinstance(error, ContradictsOrder):
+                raise _nothing_held(parts.name) from error
+            raise
 
     def _keep_open(self, flow: FlowName, maker: object) -> None:
         self._open[flow] = ref(maker)
@@ -184,12 +235,23 @@ class Flows:
             return True
 
     async def redrive(self, flow: FlowName) -> int:
-        """Redrive the dead letters of a flow; see ``Flow.redrive``."""
+        """Redrive the dead letters of a flow, and of its inner flows; see ``Flow.redrive``."""
         self._parts(flow, None)
+        count, known, left = 0, {flow.key}, [flow.key]
+        while left:
+            key = left.pop()
+            count += await self._redrive(key)
+            inners = [inner for inner in await self._ends.drive(read_all_nested(OPERATIONS, key)) if inner not in known]
+            known.update(inners)
+            left += inners
+        return count
+
+    async def _redrive(self, key: str) -> int:
         count, seen = 0, set[tuple[str, str]]()
         for _ in range(REDRIVE_ROUNDS):
-            found = await self._ends.drive(flow, OPERATIONS.read_flow(flow.key))
-            dead = {(queue, item.id.decode()) for queue, item in found.items if item.kind == b"D"} - seen
+            found = await self._ends.drive(OPERATIONS.read_flow(key))
+            letters = [(queue, item) for queue, item in found.items if item.kind == b"D" and not item.inner]
+            dead = {(queue, item.id.decode()) for queue, item in letters} - seen
             if not dead:
                 break
             seen |= dead
@@ -295,7 +357,7 @@ class Flows:
         _check_held(options)
         given = _read(options, self._usual(flow))
         ids = {flow.id_of(name): name for name in names}
-        found = await self._ends.drive(flow, OPERATIONS.await_named(flow.key, list(ids)))
+        found = await self._ends.drive(OPERATIONS.await_named(flow.key, list(ids)))
         if not found.look.stage.takes_members:
             raise _ended(flow, found.look)
         if missing := [name for id, name in ids.items() if id not in found.queues]:
@@ -373,7 +435,7 @@ class Flows:
 
     async def _join_once(self, flow: FlowName, queue: str) -> None:
         await self._register.enter(queue)
-        look = await self._ends.drive(flow, OPERATIONS.join_leg(queue, flow.key))
+        look = await self._ends.drive(OPERATIONS.join_leg(queue, flow.key))
         if not look.stage.takes_members:
             raise _ended(flow, look)
         if queue not in look.legs:
@@ -515,6 +577,13 @@ def _ended(flow: FlowName, look: Look) -> FlowEnded:
     if not state.has_ended:
         return FlowEnded(f"{flow} is {state.value}: nothing comes into it any more; begin another one")
     return FlowEnded(f"{flow} has ended ({state.value}): begin another one", outcome=state.value)
+
+
+def _taken(flow: FlowName, outer: FlowName, *, has_ended: bool) -> ZkrqError:
+    """Return the error for an inner flow whose name another member of the outer one has, or had."""
+    if has_ended:
+        return FlowEnded(f"{outer} had a member {flow.name!r} before, which has ended: begin another one")
+    return NotInFlow(f"{outer} has another member {flow.name!r}: give the inner flow another name")
 
 
 def _nothing_held(queue: str) -> NotInFlow:

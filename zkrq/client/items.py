@@ -16,7 +16,7 @@ from zkrq.base.saved import Saved
 from zkrq.protocol.calls import Copied, EndedRow, item_id, read_notes, read_saved
 from zkrq.protocol.failures import FailureNote, last_reason, read_failures
 from zkrq.protocol.payloads import split, split_saved
-from zkrq.protocol.records import NEVER_US, ItemRecord, State, unpack
+from zkrq.protocol.records import NEVER_US, ItemRecord, State, nested_in, unpack
 
 if TYPE_CHECKING:
     from zkrq.base.codecs import Codec
@@ -61,6 +61,8 @@ class Item(Generic[T]):
     by name; each None if it cannot be decoded.  ``saved_bytes``: all of that as servers keep it, None: nothing.
     ``task``: the name of the task that it was pushed for, None: none.
     ``last_failures``: its last five failures, the latest first, also of before it was redriven.
+    ``nested``: the inner flow for which it stands, as ``queue/name``: such a dead letter has no content, and a redrive
+    leaves it; None: it is an item like others.
     """
 
     id: str
@@ -88,6 +90,7 @@ class Item(Generic[T]):
     saved_bytes: bytes | None = None
     task: str | None = None
     last_failures: Sequence[Failure] = ()
+    nested: str | None = None
 
 
 EndState = Literal["done", "dead", "cancelled", "expired"]
@@ -147,6 +150,7 @@ def items_of(copied: Copied, codecs: Codecs[T], positions: Sequence[int] | None 
         return
     if bundle.states == State.PAUSED.value:
         return
+    nested = nested_in(bundle) or None
     notes, states, since = read_notes(copied.notes), read_saved(copied.notes), float(copied.since)
     for position in range(len(bundle.states)) if positions is None else positions:
         payload = payloads[position] if position < len(payloads) else None
@@ -159,7 +163,9 @@ def items_of(copied: Copied, codecs: Codecs[T], positions: Sequence[int] | None 
             id = copied.id.decode() if bundle.is_alone else item_id(copied.id.decode(), position)
             claimed_us = bundle.claimed_us(position) if record.state is State.CLAIMED else None
             item = _item(id, record, notes.get(position, b""), states.get(position), since, payload, codecs)
-            yield item if claimed_us is None else replace(item, held_for=max(0.0, -(claimed_us + since) / 1_000_000))
+            if claimed_us is not None:
+                item = replace(item, held_for=max(0.0, -(claimed_us + since) / 1_000_000))
+            yield replace(item, nested=nested) if nested else item
 
 
 def _item(

@@ -15,7 +15,7 @@ from __future__ import annotations
 from contextlib import nullcontext, suppress
 from typing import TYPE_CHECKING, Any, Protocol, Self, Unpack
 
-from zkrq.base.checks import check_duration
+from zkrq.base.checks import check_duration, check_name
 from zkrq.base.errors import (
     ConfigError,
     FlowEnded,
@@ -26,6 +26,7 @@ from zkrq.base.errors import (
     ZkrqError,
     leaves_of,
 )
+from zkrq.base.flows import KEEP, MEMBER_NAME_MAX, Policy, name_of_flow
 from zkrq.base.retry import judge
 from zkrq.protocol.records import Opens
 
@@ -35,7 +36,7 @@ if TYPE_CHECKING:
 
     from zkrq.base.checks import Duration
     from zkrq.base.errors import Receipt, Receipts
-    from zkrq.base.flows import FlowName, FlowStatus, Policy
+    from zkrq.base.flows import FlowName, FlowStatus
     from zkrq.base.results import Result
     from zkrq.operations.push import ManyOptions, MemberOptions, PushOptions
 
@@ -52,7 +53,11 @@ class Target(Protocol):
 class FlowWork(Protocol):
     """The interface that a flow needs from its client.  Calls raise as those of ``Flow`` do."""
 
-    async def begin(self, flow: FlowName, policy: Policy, maker: object) -> None: ...
+    async def begin(self, flow: FlowName, policy: Policy, maker: object, outer: FlowName | None = None) -> None: ...
+
+    def home_in(self, flow: FlowName, queue: Any) -> str:
+        """Return the name of a queue, None: of the home of a flow."""
+        ...
 
     def push(self, flow: FlowName, item: Any, queue: Any, named: MemberOptions) -> Awaitable[Receipt]: ...
 
@@ -100,13 +105,17 @@ class Flow:
     that says so.
     """
 
-    __slots__ = ("__weakref__", "_is_over", "_name", "_policy", "_work")
+    __slots__ = ("__weakref__", "_is_over", "_name", "_outer", "_policy", "_work")
 
-    def __init__(self, work: FlowWork, name: FlowName, policy: Policy | None = None) -> None:
-        """``policy``: of one that has to be begun; None: it was, as its members say."""
+    def __init__(
+        self, work: FlowWork, name: FlowName, policy: Policy | None = None, outer: FlowName | None = None
+    ) -> None:
+        """``policy``: of one that has to be begun; None: it was, as its members say.  ``outer``: the flow of which it
+        becomes a member."""
         self._work = work
         self._name = name
         self._policy = policy
+        self._outer = outer
         self._is_over = False
         """Whether it was ended through this object, so that leaving its block has nothing to seal."""
 
@@ -125,6 +134,37 @@ class Flow:
 
     # -- making --------------------------------------------------------------------------------------------------------
 
+    def flow(
+        self,
+        name: str | None = None,
+        *,
+        queue: Target | None = None,
+        keep: Duration = KEEP,
+        fail_fast: bool = False,
+        ignore_missed: bool = False,
+        deadline: Duration | None = None,
+    ) -> Flow:
+        """Return an inner flow, which becomes a member of this one when it is begun: this one ends after it.
+
+        ``queue``: its home, None: that of this flow.  ``name``: as of ``Queue.flow``, but at most 63 characters: it is
+        the name of a member here, too, so others may wait for it by ``after``, and no other member may have it.  The
+        other options are those of ``Queue.flow``.
+
+        Once the inner flow is done it counts as one member that was acked.  If it fails it is a dead letter here, with
+        a reason that names it, and for good: a redrive leaves it.  If it is cancelled it counts as a member that was
+        removed.  An inner flow that waits for a redrive holds this one up.  If this one fails its inner flows fail,
+        too, and if it is cancelled they are cancelled; ``finish`` leaves them alone.
+
+        ``begin`` of it raises as ``begin`` and ``push``; ``ConfigError`` for a flow that runs already and is no member
+        of this one, for a name that another member has, if there were more than 8 flows in one another, and for a queue
+        that keeps the order of its groups.  A maker that dies before the seal leaves an inner flow that fails after an
+        hour; begun again under its name it goes on.
+        """
+        self._check_begun()
+        named = name_of_flow(self._work.home_in(self._name, queue), name)
+        check_name("the inner flow's name", named.name, most=MEMBER_NAME_MAX)
+        return Flow(self._work, named, Policy(keep, fail_fast, ignore_missed, deadline), self._name)
+
     async def begin(self) -> Self:
         """Begin it; one of this name that runs goes on, with the policy with which it was begun.
 
@@ -132,7 +172,7 @@ class Flow:
         flows; ``Unavailable``: nothing happened; ``OutcomeUnknown``: it may have begun, begin it again.
         """
         if self._policy is not None:
-            await self._work.begin(self._name, self._policy, self)
+            await self._work.begin(self._name, self._policy, self, self._outer)
             self._policy = None
         return self
 
@@ -256,7 +296,7 @@ class Flow:
     # -- ending and looking --------------------------------------------------------------------------------------------
 
     async def cancel(self, *, stop: bool = False) -> None:
-        """Cancel it: queued members are removed, and all that is held for it.
+        """Cancel it: queued members are removed, and all that is held for it; its inner flows are cancelled.
 
         ``stop``: claimed members as well, whose handlers are stopped.  One that has ended stays as it is.
         Raises ``FlowEnded`` if it has ended otherwise, or is unknown; as ``begin`` otherwise: cancel it again.
@@ -265,12 +305,14 @@ class Flow:
         self._is_over = True
 
     async def finish(self) -> None:
-        """End it as done now, whatever is left of its members; what follows is handed out.  Raises as ``cancel``."""
+        """End it as done now, whatever is left of its members; what follows is handed out.  Members that are
+        left, and inner flows, go on.  Raises as ``cancel``."""
         await self._work.finish(self._name)
         self._is_over = True
 
     async def redrive(self) -> int:
-        """Queue its dead letters again, in all of its queues; return how many, as ``Queue.redrive`` does.
+        """Queue its dead letters again, in all of its queues, and those of its inner flows that have not ended; return
+        how many, as ``Queue.redrive`` does.  What stands for an inner flow that has failed stays dead.
 
         Those of a flow that has ended are delivered as well, and change nothing of its outcome.
         """

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from zkrq.base.checks import MAX_CURSOR, check_name
+from zkrq.base.checks import MAX_CURSOR, check_name, check_text
 from zkrq.base.flows import AFTER_MAX, FLOW_NAME_MAX, KEEP, KEEP_LEAST, KEEP_MOST, FlowState
 from zkrq.operations.kinds import ByName, Choice, Count, Flag, Many, Seconds, Text
 from zkrq.operations.operation import Failure, Field, Operation, Parameter, Record, Section
@@ -27,6 +27,13 @@ def _check_flow(name: str, flow: str) -> str:
     return check_name("the flow's name", flow, most=FLOW_NAME_MAX)
 
 
+def _check_outer(name: str, outer: str) -> str:
+    queue, _, flow = check_text(name, outer).partition("/")
+    check_name(f"the queue in {name}", queue)
+    check_name(f"the flow in {name}", flow, most=FLOW_NAME_MAX)
+    return outer
+
+
 FLOW_PLACE = Parameter(
     "flow",
     Text(FLOW_NAME_MAX, checked=_check_flow, pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.:\-]*$"),
@@ -41,9 +48,18 @@ def held_up(status: Any) -> str | None:
     """Say why nothing but an operator ends a flow: nothing of it lives.  None: it goes on by itself."""
     if status.state != FlowState.RUNNING or status.left or not (status.dead or status.missed):
         return None
-    dead = f"{status.dead:,} dead letter{'s' if status.dead > 1 else ''}"
-    missed = f"{status.missed:,} member{'s' if status.missed > 1 else ''} removed otherwise than by an ack"
-    return " and ".join([*([dead] if status.dead else ()), *([missed] if status.missed else ())])
+    inner = failed_inner(status)
+    counts = {
+        "dead letter{}": status.dead - inner,
+        "inner flow{} that failed": inner,
+        "member{} removed otherwise than by an ack": status.missed,
+    }
+    return " and ".join(f"{n:,} {what.format('s' if n > 1 else '')}" for what, n in counts.items() if n)
+
+
+def failed_inner(status: Any) -> int:
+    """Count the dead letters that stand for inner flows, among those that are named: no redrive goes on with them."""
+    return sum(id in status.nested for id in status.ids.get("dead", ()))
 
 
 FLOW = Record(
@@ -63,6 +79,18 @@ FLOW = Record(
             "Ids of the first hundred of `left`, `dead` and `missed`; none in a list, of one that has ended.",
         ),
         Field("queues", ByName(Text()), "The queue of each of these, by its id."),
+        Field(
+            "nested",
+            ByName(Text()),
+            "Those of them that stand for inner flows: the name of each of these flows, whose home is that queue.",
+        ),
+        Field(
+            "outer",
+            Text(),
+            "The flow of which it is a member, as `queue/name`; null: none.",
+            nullable=True,
+            source=lambda status: status.outer or None,
+        ),
         Field(
             "held_up",
             Text(),
@@ -133,6 +161,13 @@ BEGIN_FLOW = Operation(
             default=False,
         ),
         Parameter("deadline", Seconds(positive=True), "Seconds after which it fails.", "none"),
+        Parameter(
+            "outer",
+            Text(checked=_check_outer),
+            "The flow of which it becomes a member, as `queue/name`: that one ends after it.",
+            "none",
+            example="orders/order-7",
+        ),
     ),
     result=FLOW,
     failures=(ENDED,),

@@ -87,6 +87,12 @@ ITEM = Record(
             source=lambda item: {name: shown(value) for name, value in item.steps.items()},
         ),
         Field("last_failures", Many(FAILURE), "Its last five failures, the latest first."),
+        Field(
+            "nested",
+            Text(),
+            "The inner flow for which this dead letter stands, as `queue/name`; null: it is an item like others.",
+            nullable=True,
+        ),
     ),
 )
 

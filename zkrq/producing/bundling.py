@@ -210,7 +210,7 @@ def _together(bundle: str, made_ms: int, payloads: Sequence[bytes], options: Opt
 
 
 def _alone(id: str, made_ms: int, payload: bytes, options: Options) -> Put:
-    priority, delay_ms, key, ttl_ms, _, group, _, ordered, flow, _, at_latest_ms, _, _ = options
+    priority, delay_ms, key, ttl_ms, _, group, _, ordered, flow, _, at_latest_ms, _, _, _ = options
     due_ms = 0 if delay_ms and options.is_held else delay_ms  # that of what is held begins when it is opened
     record = fresh(priority, made_ms, delay_ms=due_ms, key=key, ttl_ms=ttl_ms, group=group)
     if at_latest_ms:

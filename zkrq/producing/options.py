@@ -24,7 +24,8 @@ class Options(NamedTuple):
     other items with its key; ``ordered``: into a group that keeps the order.  ``flow``: as records name it, the flow of
     which the item is a member, or for whose end it is held, when that ``opens`` it; empty: none.
     ``at_latest_ms`` 0: no end.  ``after``: for which members of its flow a member waits (``flow_names.named``).
-    ``task``: empty: none."""
+    ``task``: empty: none.  ``inner``: the flow for which it stands, as records name it; empty: it is an item like
+    others."""
 
     priority: int = 0
     delay_ms: int = 0
@@ -39,6 +40,7 @@ class Options(NamedTuple):
     at_latest_ms: int = 0
     after: tuple[str, ...] = ()
     task: str = ""
+    inner: bytes = b""
 
     @property
     def is_plain(self) -> bool:
@@ -48,7 +50,7 @@ class Options(NamedTuple):
     @property
     def is_held(self) -> bool:
         """Whether the item waits for something that others decide."""
-        return self.opens is not None or bool(self.after)
+        return self.opens is not None or bool(self.after or self.inner)
 
     @property
     def stored_headers(self) -> Headers:
@@ -63,6 +65,8 @@ class Options(NamedTuple):
         delay = {DELAY: b"%d" % self.delay_ms} if self.delay_ms and self.is_held else _NO_FIELDS
         if self.opens:
             return {HELD: held_for(self.flow, self.opens), **delay}
+        if self.inner:
+            return {MEMBER: self.flow, HELD: held_for(self.inner, Opens.NESTED)}
         return {MEMBER: self.flow, HELD: waiting_for(self.after), **delay} if self.after else {MEMBER: self.flow}
 
     def among(self, groups: Groups) -> Options:

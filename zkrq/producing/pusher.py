@@ -141,9 +141,9 @@ class Pusher(Generic[T]):
             batcher = self._plain if id is None else self._homed
         return call, batcher.add(call, PUT_BYTES + len(payload))
 
-    async def push(self, item: T, id: str | None, options: Options) -> Receipt:
-        """Push one item; see ``Queue.push``."""
-        call, pushed = self.begin(item, id, options)
+    async def push(self, item: T, id: str | None, options: Options, encoded: bytes | None = None) -> Receipt:
+        """Push one item; see ``Queue.push``.  ``encoded``: as of ``begin``."""
+        call, pushed = self.begin(item, id, options, encoded)
         try:
             return await pushed
         except OutcomeUnknown as error:

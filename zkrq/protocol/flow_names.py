@@ -39,10 +39,14 @@ Waiting = Mapping[str, Sequence[str]]
 
 
 class At(NamedTuple):
-    """Have an operation run on the shard that is the home of this queue; its result is sent back."""
+    """Have an operation run on the shard that is the home of this queue; its result is sent back.
+
+    ``flow``: the flow that it may end, which is at home there; empty: none.
+    """
 
     queue: str
     operation: Operation[Any]
+    flow: str = ""
 
 
 Tending = Generator[At, Any, T]
@@ -69,10 +73,11 @@ class Core(Protocol):
     def is_settled(self, view: View, /) -> bool: ...
 
 
-def read_waiting(core: Core, queue: str, flow: str) -> Operation[Waiting]:
-    """Return which members of a flow wait in a queue, as its primary knows.  Raises ``NothingDone``."""
+def read_waiting(core: Core, queue: str, flow: str, kind: str = "N") -> Operation[Waiting]:
+    """Return which members of a flow wait in a queue, as its primary knows.  ``kind``: as of ``WaitingPage``.  Raises
+    ``NothingDone``."""
     found: dict[str, Sequence[str]] = {}
-    call = WaitingPage(queue, flow)
+    call = WaitingPage(queue, flow, kind)
     while True:
         pages: list[WaitingRows] = []
 

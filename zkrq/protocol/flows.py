@@ -33,12 +33,14 @@ opened.  Rules, each with what happens without it:
 * **Opening moves the state of what is held**, so two clients that end a flow open one item.
 
 Members may wait for others by name, see ``flow_names.py``; a flow of which some wait does not end, unless it fails.
+Flows may be members of others, see ``flow_nested.py``.
 """
 
 from __future__ import annotations
 
 import enum
 from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, NamedTuple, TypedDict, TypeVar, Unpack
 
 from zkrq.protocol.calls import (
@@ -54,6 +56,7 @@ from zkrq.protocol.calls import (
 )
 from zkrq.protocol.deciding import Decided, Deciding
 from zkrq.protocol.flow_names import UNKNOWN, UNSETTLED, At, Tending, ask_named, home_of, release_named
+from zkrq.protocol.flow_nested import end_nested
 from zkrq.protocol.replies import Status
 from zkrq.protocol.steps import Answers, Ask, CheckTime, Operation
 
@@ -114,6 +117,10 @@ class Kind(enum.StrEnum):
     RUNS = "P"  # the flow itself
     OVER = "E"  # the same, of one that is closed
     WITH_RESULT = "R"  # a member that was acked with a result
+    NESTED = "I"  # a member that stands for an inner flow, and lives
+
+
+_HOLDS = {Kind.WAITING, Kind.HELD, Kind.HELD_FOR_FAILURE}
 
 
 class Policy(enum.StrEnum):
@@ -143,12 +150,13 @@ class Terms(TypedDict, total=False):
     leg: str
     life: int
     remaining: str
+    outer: str
 
 
 class Look(NamedTuple):
     """What was found of a flow.  ``kinds``: letters of what is left of it, on any server that was asked.  ``legs``:
     further queues that have members.  ``life``: when it has begun, 0: it is unknown.  ``released``: members
-    that were let go by this look (``flow_names.py``)."""
+    that were let go by this look (``flow_names.py``).  ``outer``: the flow of which it is a member, empty: none."""
 
     stage: Stage
     outcome: bytes
@@ -156,6 +164,7 @@ class Look(NamedTuple):
     legs: Sequence[str] = ()
     life: int = 0
     released: int = 0
+    outer: str = ""
 
 
 class Asked(NamedTuple):
@@ -183,8 +192,16 @@ class Awaited(NamedTuple):
     queues: Mapping[str, str]
 
 
+class Opened(NamedTuple):
+    """``items``: how many were opened or removed.  ``has_nested``: whether inner flows have to be ended."""
+
+    items: int
+    has_nested: bool
+
+
 class Figures(NamedTuple):
-    """What people are told of a flow.  ``items``: some of what is left, each with its queue."""
+    """What people are told of a flow.  ``items``: some of what is left, each with its queue.  ``outer``: the flow of
+    which it is a member, empty: none."""
 
     stage: Stage
     outcome: bytes
@@ -193,6 +210,7 @@ class Figures(NamedTuple):
     died: int
     missed: int
     items: Sequence[tuple[str, Left]]
+    outer: str
 
 
 class Flowing(Deciding):
@@ -207,6 +225,10 @@ class Flowing(Deciding):
         """
         decided = yield from self.decide(Steer(queue, flow, verb, **terms))
         return decided.reply
+
+    def steer_home(self, flow: str, verb: str, **terms: Unpack[Terms]) -> At:
+        """Have its home decide about a flow; see ``steer``."""
+        return At(home_of(flow), self.steer(home_of(flow), flow, verb, **terms), flow)
 
     def ask_servers(self, queue: str, flow: str) -> Operation[Asked]:
         """Ask every server in sync of a queue what is left of a flow there.
@@ -236,9 +258,9 @@ class Flowing(Deciding):
 
     def open_held(
         self, queue: str, flow: str, *, outcome: str = "", life: int = 0, stop: bool = False
-    ) -> Operation[int]:
+    ) -> Operation[Opened]:
         """Open what is held for a flow that has ended, or remove it; remove queued members of one that is failing, or
-        was cancelled.  Return how many items that were.
+        was cancelled.
 
         ``outcome``: of the flow, if the queue is a leg of it, and its ``life``.  ``stop``: whether claimed
         members are removed, too, of a flow that was cancelled.
@@ -250,7 +272,7 @@ class Flowing(Deciding):
             decided = yield from self.decide(OpenHeld(queue, flow, outcome, life, stop))
             count += decided.reply.opened
             if not decided.reply.more:
-                return count
+                return Opened(count, decided.reply.nested)
 
     def read_members(self, queue: str, flow: str) -> Operation[MembersReply]:
         """Return what the primary of a queue knows of a flow.  Raises ``NothingDone``."""
@@ -279,8 +301,8 @@ class Flowing(Deciding):
 
         Return what home says: nothing may be pushed unless its stage takes members, and the queue is among its legs.
         """
-        home, leg = home_of(flow), Policy.IS_LEG.value
-        seen: SteerReply = yield At(home, self.steer(home, flow, "look"))
+        leg = Policy.IS_LEG.value
+        seen: SteerReply = yield self.steer_home(flow, "look")
         look = _look(seen)
         if not look.stage.takes_members:
             return look
@@ -292,7 +314,7 @@ class Flowing(Deciding):
             if life == look.life:
                 break
             yield At(queue, self.open_held(queue, flow, outcome=CANCELLED.decode(), life=life))
-        told = _look((yield At(home, self.steer(home, flow, "join", leg=queue, life=look.life))))
+        told = _look((yield self.steer_home(flow, "join", leg=queue, life=look.life)))
         if told.stage.takes_members and told.life == look.life == life:
             return told
         outcome = (told.outcome or CANCELLED) if told.life == look.life else CANCELLED
@@ -300,17 +322,18 @@ class Flowing(Deciding):
             yield At(queue, self.open_held(queue, flow, outcome=outcome.decode(), life=look.life))
         return told._replace(legs=())
 
-    def tend_flow(self, queue: str, flow: str, *, stop: bool = False) -> Tending[Look]:
+    def tend_flow(self, queue: str, flow: str, *, stop: bool = False, above: Sequence[str] = ()) -> Tending[Look]:
         """End a flow if that is due, and open what is held for it in all of its queues; return what was found.
 
         ``queue``: where the flow was found; home need not name it as a leg, if the client that began it has died.
-        ``stop``: whether claimed members are removed, too, of a flow that was cancelled.
+        ``stop``: whether claimed members are removed, too, of a flow that was cancelled.  ``above``: flows because of
+        which this one is ended, the outermost first.
         """
         home = home_of(flow)
         found: SteerReply | None = None
         if queue != home:
             found = yield At(queue, self.steer(queue, flow, "look"))  # before home, which begins before its legs
-        look = yield from self.end_flow(flow, stop=stop)
+        look = yield from self.end_flow(flow, stop=stop, above=above)
         if found and found.now.decode() != Stage.UNKNOWN and queue not in look.legs:
             is_its_own = found.life == look.life
             if not is_its_own or look.stage is Stage.ENDED:
@@ -320,26 +343,26 @@ class Flowing(Deciding):
             yield At(home, self.open_held(home, flow, outcome=CANCELLED.decode(), life=look.life, stop=stop))
         return look
 
-    def end_flow(self, flow: str, *, stop: bool = False) -> Tending[Look]:
-        """End a flow if all its members have ended; return what was found."""
-        home, kinds = home_of(flow), frozenset[str]()
+    def end_flow(self, flow: str, *, stop: bool = False, above: Sequence[str] = ()) -> Tending[Look]:
+        """End a flow if all its members have ended; return what was found.  The others: as of ``tend_flow``."""
+        kinds = frozenset[str]()
         look = Look(Stage.UNKNOWN, b"", kinds)
         for _ in range(ROUNDS):
-            seen: SteerReply = yield At(home, self.steer(home, flow, "look"))
+            seen: SteerReply = yield self.steer_home(flow, "look")
             look = _look(seen)
             if look.stage is Stage.ENDED:
-                yield from self.open_all(flow, seen, stop=stop)
+                yield from self.open_all(flow, seen, stop=stop, above=above)
                 return look
             fails_fast = Policy.FAILS_FAST.encode() in seen.policy
             waits = Policy.WAITS.encode() in seen.policy
             if look.stage is Stage.UNKNOWN or (look.stage is Stage.OPEN and not (fails_fast or waits)):
                 return look
-            found, has_moved = yield from self.ask_legs(flow, look)
+            found, has_moved = yield from self.ask_legs(flow, look, above=above)
             kinds = frozenset[str]().union(look.kinds - {Kind.WAITING}, *(each.kinds for each in found))
             look = look._replace(kinds=kinds)
             has_failed = any(each.has_failed(seen.policy) for each in found)
             if look.stage is not Stage.FAILING and fails_fast and has_failed:
-                yield At(home, self.steer(home, flow, "fail"))
+                yield self.steer_home(flow, "fail")
                 continue
             is_over = not (has_moved or any(each.differing for each in found) or Kind.LIVING in kinds)
             if Kind.WAITING in kinds and look.stage.takes_members:
@@ -347,7 +370,7 @@ class Flowing(Deciding):
                 if released := (yield from release_named(self, flow, look.legs, ignores_missed=ignores_missed)):
                     return look._replace(released=released)
                 if has_failed and is_over and look.stage is Stage.SEALED and Kind.HELD_FOR_FAILURE in kinds:
-                    yield At(home, self.steer(home, flow, "fail"))
+                    yield self.steer_home(flow, "fail")
                     continue
             is_stuck = look.stage is Stage.SEALED and has_failed and Kind.HELD_FOR_FAILURE not in kinds
             if has_moved or any(each.differing for each in found):
@@ -355,15 +378,15 @@ class Flowing(Deciding):
             if kinds & {Kind.LIVING, Kind.WAITING} or look.stage is Stage.OPEN or is_stuck:
                 return look
             remaining = f"{''.join(sorted(kinds))},{_sums(found)}"
-            ended: SteerReply = yield At(home, self.steer(home, flow, "end", stamp=seen.stamp, remaining=remaining))
+            ended: SteerReply = yield self.steer_home(flow, "end", stamp=seen.stamp, remaining=remaining)
             if ended.now.decode() == Stage.ENDED:
-                yield from self.open_all(flow, ended, stop=stop)
-                return Look(Stage.ENDED, ended.outcome, kinds, look.legs, look.life)
+                yield from self.open_all(flow, ended, stop=stop, above=above)
+                return look._replace(stage=Stage.ENDED, outcome=ended.outcome)
         return look
 
-    def ask_legs(self, flow: str, look: Look) -> Tending[tuple[Sequence[Asked], bool]]:
+    def ask_legs(self, flow: str, look: Look, *, above: Sequence[str] = ()) -> Tending[tuple[Sequence[Asked], bool]]:
         """Ask all queues of a flow what is left of it there; return that, and whether members have come to life in a
-        leg meanwhile."""
+        leg meanwhile.  ``above``: as of ``tend_flow``."""
         home = home_of(flow)
         verb = {Stage.SEALED: "seal", Stage.FAILING: "fail"}.get(look.stage, "look")
         stamps: dict[str, int] = {}
@@ -372,7 +395,9 @@ class Flowing(Deciding):
             stamps[leg] = told.stamp
         if look.stage is Stage.FAILING:
             for queue in (home, *look.legs):
-                yield At(queue, self.open_held(queue, flow))
+                opened: Opened = yield At(queue, self.open_held(queue, flow))
+                if opened.has_nested:
+                    yield from end_nested(self, flow, queue, "fail", above=above)
         found: list[Asked] = []
         for queue in (home, *look.legs):
             asked: Asked = yield At(queue, self.ask_servers(queue, flow))
@@ -385,24 +410,30 @@ class Flowing(Deciding):
             has_moved = has_moved or told.stamp != stamps[leg]
         return found, has_moved
 
-    def open_all(self, flow: str, ended: SteerReply, *, stop: bool = False) -> Tending[None]:
-        """Open what all queues of a flow hold that has ended."""
-        if ended.is_closed:
+    def open_all(self, flow: str, ended: SteerReply, *, stop: bool = False, above: Sequence[str] = ()) -> Tending[None]:
+        """Open what all queues of a flow hold that has ended.  ``stop``, ``above``: as of ``tend_flow``."""
+        # Its primary may have opened the last items in a call that had no answer, and told others of the close alone.
+        if ended.is_closed and not _HOLDS & set(ended.kinds.decode()):
             return
-        home, outcome = home_of(flow), ended.outcome.decode()
         legs = [leg.decode() for leg in ended.legs]
-        for leg in legs:
-            yield At(leg, self.open_held(leg, flow, outcome=outcome, life=ended.life, stop=stop))
-        yield At(home, self.open_held(home, flow, stop=stop))
-        if legs:
-            yield At(home, self.steer(home, flow, "close"))
+        has_nested = False
+        for queue in (*legs, home_of(flow)):
+            outcome, life = (ended.outcome.decode(), ended.life) if queue in legs else ("", 0)
+            open_held = partial(self.open_held, queue, flow, outcome=outcome, life=life, stop=stop)
+            opened: Opened = yield At(queue, open_held())
+            if opened.has_nested:
+                yield from end_nested(self, flow, queue, "cancel", stop=stop, above=above)
+                opened = yield At(queue, open_held())
+                has_nested = has_nested or opened.has_nested
+        if legs and not has_nested:
+            yield self.steer_home(flow, "close")
 
     def await_named(self, flow: str, ids: Sequence[str]) -> Tending[Awaited]:
         """Have the queues of members, which are known by their ids, say when one of them has ended, because others are
         about to wait for them; return where they are.  Nothing is done unless all of them are there, and the flow
         takes members."""
         home = home_of(flow)
-        seen: SteerReply = yield At(home, self.steer(home, flow, "look"))
+        seen: SteerReply = yield self.steer_home(flow, "look")
         look, found = _look(seen), dict[str, str]()
         if not look.stage.takes_members:
             return Awaited(look, found)
@@ -426,13 +457,13 @@ class Flowing(Deciding):
         counted: Iterable[MembersReply] = [first] if stage is Stage.ENDED else found.values()
         done, living, died, missed = (sum(each) for each in zip(*(reply[3:7] for reply in counted), strict=True))
         items = [(queue, item) for queue, reply in found.items() for item in reply.items]
-        return Figures(stage, first.outcome, done, living, died, missed, items)
+        return Figures(stage, first.outcome, done, living, died, missed, items, first.outer.decode())
 
 
 def _look(reply: SteerReply) -> Look:
     stage, legs = Stage(reply.now.decode()), [leg.decode() for leg in reply.legs]
     life = 0 if stage is Stage.UNKNOWN else reply.life
-    return Look(stage, reply.outcome, frozenset(reply.kinds.decode()), legs, life)
+    return Look(stage, reply.outcome, frozenset(reply.kinds.decode()), legs, life, outer=reply.outer.decode())
 
 
 def _asked(replies: Sequence[MembersReply], kinds: Iterable[str]) -> Asked:

@@ -254,9 +254,9 @@ NEVER_US = 2.0**51
 REQUEUED, REFUSED = "R", "F"
 """Stored states of an item that is queued at a moment of its own, and of one that was never accepted."""
 
-MEMBER, HELD, DELAY, LEGS = "F", "W", "Y", "L"
+MEMBER, HELD, DELAY, LEGS, OUTER = "F", "W", "Y", "L", "O"
 """Kinds of fields: the flow of which the items are members, the flow for whose end an item is held, and in how many
-milliseconds from then it is due."""
+milliseconds from then it is due; of a flow itself its legs, once it is closed, and the flow of which it is a member."""
 
 
 class Opens(enum.StrEnum):
@@ -265,6 +265,7 @@ class Opens(enum.StrEnum):
     THEN = "T"
     FAILURE = "F"
     ALWAYS = "A"
+    NESTED = "I"  # never: it stands for that flow in another one, and ends with it
 
 
 WAITING = "N"
@@ -274,6 +275,12 @@ WAITING = "N"
 def held_for(flow: bytes, opens: Opens) -> bytes:
     """Return the field of an item that is held for a flow."""
     return opens.encode() + flow
+
+
+def nested_in(bundle: Bundle) -> str:
+    """Return the inner flow for which an item stands, empty: it is one like others."""
+    field = bundle.fields.get(HELD, b"").decode(errors="replace")
+    return field[1:] if field.startswith(Opens.NESTED) else ""
 
 
 def waiting_for(names: Sequence[str]) -> bytes:

@@ -12,7 +12,7 @@ from starlette.responses import RedirectResponse
 from zkrq.base.errors import ConfigError, ZkrqError
 from zkrq.client.cursors import BadCursor
 from zkrq.consuming.flow import Flow
-from zkrq.operations.flows import LISTED, held_up
+from zkrq.operations.flows import LISTED, failed_inner, held_up
 from zkrq.serve.actions import read_fields
 from zkrq.serve.contents import get_item
 from zkrq.serve.flows import flow_in, page_of
@@ -67,11 +67,13 @@ class Part(NamedTuple):
 
 
 class Shown(NamedTuple):
-    """A flow as a page shows it; ``why``: what holds it up, None: nothing."""
+    """A flow as a page shows it; ``why``: what holds it up, None: nothing.  ``may_redrive``: whether there may be dead
+    letters, in it or in its inner flows, that can be queued again."""
 
     status: FlowStatus
     parts: tuple[Part, ...]
     why: str | None
+    may_redrive: bool
 
 
 def show(status: FlowStatus) -> Shown:
@@ -83,7 +85,8 @@ def show(status: FlowStatus) -> Shown:
         if count:
             parts.append(Part(name, count, at, 100 * count / whole))
             at += parts[-1].width
-    return Shown(status, tuple(parts), held_up(status))
+    has_inner = any(id in status.nested for id in status.ids.get("left", ()))
+    return Shown(status, tuple(parts), held_up(status), has_inner or status.dead > failed_inner(status))
 
 
 def question(verb: str, status: FlowStatus) -> str | None:

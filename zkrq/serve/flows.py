@@ -72,7 +72,10 @@ class FlowApi:
 
     async def begin_flow(self, queue: str, flow: str, body: Body | None) -> Response:
         given = {**BEGIN_FLOW.defaults, **(body.given() if body else {})}
-        return await self._tell(await self._queues[queue].flow(flow, **given).begin())
+        home, outer = self._queues[queue], given.pop("outer", None)
+        if outer is None:
+            return await self._tell(await home.flow(flow, **given).begin())
+        return await self._tell(await self._flow(*outer.split("/")).flow(flow, queue=home, **given).begin())
 
     async def push_member(self, queue: str, flow: str, body: Payload) -> Response:
         options: dict[str, Any] = dict(body.given())

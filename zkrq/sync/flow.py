@@ -13,8 +13,9 @@ from collections.abc import Awaitable, Callable, Iterable
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Protocol, Self, TypeVar, Unpack
 
-from zkrq.consuming import flow
-from zkrq.sync.blocking import blocking, iterating, itself
+from zkrq.base.flows import name_of_flow
+from zkrq.consuming import flow as flows
+from zkrq.sync.blocking import blocking, iterating, itself, with_arguments_of
 
 if TYPE_CHECKING:
     from zkrq.base.errors import Receipt, Receipts
@@ -49,12 +50,12 @@ class Within:
 class Flow:
     """Items that belong together, and what comes after them: ``zkrq.Flow`` for threads, with the same meanings."""
 
-    def __init__(self, portal: Opening, name: FlowName, make: Callable[[Cluster], flow.Flow]) -> None:
+    def __init__(self, portal: Opening, name: FlowName, make: Callable[[Cluster], flows.Flow]) -> None:
         """Made by ``Queue.flow``, or found as ``Claim.flow``.  ``make``: returns it in an open cluster."""
         self._portal = portal
         self._name = name
         self._make = make
-        self._made: tuple[Cluster, flow.Flow] | None = None
+        self._made: tuple[Cluster, flows.Flow] | None = None
         """What was made in the present cluster: a forked process has another one, and begins the flow again."""
 
     @property
@@ -70,18 +71,29 @@ class Flow:
     def __repr__(self) -> str:
         return f"<Flow {self.name!r} of queue {self.queue!r} for threads>"
 
-    def _call(self, act: Callable[[flow.Flow], Awaitable[R]]) -> R:
+    def _call(self, act: Callable[[flows.Flow], Awaitable[R]]) -> R:
         opened = self._portal.open()
         return opened.call(lambda: act(self._inside(opened.cluster)))
 
-    def _inside(self, cluster: Cluster) -> flow.Flow:
+    def _inside(self, cluster: Cluster) -> flows.Flow:
         if self._made is None or self._made[0] is not cluster:
             self._made = cluster, self._make(cluster)
         return self._made[1]
 
+    @with_arguments_of(flows.Flow.flow)
+    def flow(self, name: str | None = None, *, queue: Target | None = None, **options: Any) -> Flow:
+        """Return an inner flow, which becomes a member of this one; see ``zkrq.Flow.flow``.  Raises ``ConfigError``."""
+        named = name_of_flow(self.queue if queue is None else queue.name, name)
+        find = getattr(queue, "_find", None)
+
+        def make(cluster: Cluster) -> flows.Flow:
+            return self._inside(cluster).flow(named.name, queue=find(cluster) if find else queue, **options)
+
+        return Flow(self._portal, named, make)
+
     def begin(self) -> Self:
         """Begin it; see ``zkrq.Flow.begin``."""
-        self._call(flow.Flow.begin)
+        self._call(flows.Flow.begin)
         return self
 
     def push(
@@ -119,19 +131,19 @@ class Flow:
         """Put an item into a queue that is handed out once the flow is done or has failed; see ``zkrq.Flow.always``."""
         return self._in(queue, lambda inside, target: inside.always(item, queue=target, **options))
 
-    def _in(self, queue: Target | None, act: Callable[[flow.Flow, Any], Awaitable[R]]) -> R:
+    def _in(self, queue: Target | None, act: Callable[[flows.Flow, Any], Awaitable[R]]) -> R:
         """Do something with a flow and a queue, as they are inside the cluster."""
         opened, find = self._portal.open(), getattr(queue, "_find", None)
         return opened.call(lambda: act(self._inside(opened.cluster), find(opened.cluster) if find else queue))
 
-    seal = blocking(flow.Flow.seal)
-    cancel = blocking(flow.Flow.cancel)
-    finish = blocking(flow.Flow.finish)
-    redrive = blocking(flow.Flow.redrive)
-    status = blocking(flow.Flow.status)
-    result = blocking(flow.Flow.result)
-    result_of = blocking(flow.Flow.result_of)
-    results = iterating(flow.Flow.results, itself, "Result[Any]")
+    seal = blocking(flows.Flow.seal)
+    cancel = blocking(flows.Flow.cancel)
+    finish = blocking(flows.Flow.finish)
+    redrive = blocking(flows.Flow.redrive)
+    status = blocking(flows.Flow.status)
+    result = blocking(flows.Flow.result)
+    result_of = blocking(flows.Flow.result_of)
+    results = iterating(flows.Flow.results, itself, "Result[Any]")
 
     def __enter__(self) -> Self:
         """Begin it."""

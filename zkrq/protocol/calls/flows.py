@@ -15,8 +15,8 @@ class SteerReply(NamedTuple):
     ``stamp``: how often members have come to life, and legs were joined.  ``outcome``: of a flow that has ended, else
     empty.  ``kinds``: letters of what is left of it here (``flows.Kind``).  ``policy``: letters (``flows.Policy``).
     ``is_closed``: whether it has ended and nothing is left to open.  ``life``: when it has begun at home.
-    ``keep_ms``: for how many milliseconds the outcome is kept, of one that is not closed.  ``legs``: further queues in
-    which it has members, as long as it is not closed.
+    ``keep_ms``: for how many milliseconds the outcome is kept, of one that is not closed.  ``outer``: the flow of which
+    it is a member, empty: none.  ``legs``: further queues in which it has members, as long as it is not closed.
     """
 
     before: bytes
@@ -28,6 +28,7 @@ class SteerReply(NamedTuple):
     is_closed: bool
     life: int
     keep_ms: int
+    outer: bytes
     legs: Sequence[bytes]
     records: Records
 
@@ -40,7 +41,7 @@ class Steer(Trimming[SteerReply]):
     which the outcome of a flow that begins is kept; ``policy``, ``deadline_ms``: of one that begins, 0: it has none.
     ``leg``: the queue that ``join`` names.  ``life``: of the flow, for ``join``, and where a leg begins; 0: of any.
     ``remaining``: letters of what is left in the legs, for ``end``, and, after commas, how many members were acked, are
-    dead and were removed otherwise.
+    dead and were removed otherwise.  ``outer``: of a flow that begins, the flow of which it is a member; empty: none.
     """
 
     script: ClassVar[str] = "flow"
@@ -55,6 +56,7 @@ class Steer(Trimming[SteerReply]):
     leg: str = ""
     life: int = 0
     remaining: str = ""
+    outer: str = ""
     trim: bool = False
 
     @property
@@ -63,16 +65,18 @@ class Steer(Trimming[SteerReply]):
 
 
 class Left(NamedTuple):
-    """An item that is left of a flow: a letter (``flows.Kind``), and its id."""
+    """An item that is left of a flow: a letter (``flows.Kind``), its id, and the inner flow for which it stands, empty:
+    it is an item like others."""
 
     kind: bytes
     id: bytes
+    inner: bytes = b""
 
 
 class MembersReply(NamedTuple):
-    """``stage``, ``outcome``, ``legs``, ``kinds``: as ``SteerReply`` has them.  ``done``: members that were acked, as
-    far as the server knows.  ``living``, ``died``, ``missed``: numbers of items, estimated where they are many; of a
-    flow that has ended those of its end.  ``items``: some of each kind."""
+    """``stage``, ``outcome``, ``legs``, ``kinds``, ``outer``: as ``SteerReply`` has them.  ``done``: members that were
+    acked, as far as the server knows.  ``living``, ``died``, ``missed``: numbers of items, estimated where they are
+    many; of a flow that has ended those of its end.  ``items``: some of each kind."""
 
     stage: bytes
     outcome: bytes
@@ -81,6 +85,7 @@ class MembersReply(NamedTuple):
     living: int
     died: int
     missed: int
+    outer: bytes
     legs: Sequence[bytes]
     items: Sequence[Left]
 
@@ -95,10 +100,12 @@ class FlowMembers(Call[MembersReply]):
 
 
 class OpenReply(NamedTuple):
-    """``opened``: number of items that this call has opened or removed.  ``more``: whether others are held."""
+    """``opened``: number of items that this call has opened or removed.  ``more``: whether others are held.
+    ``nested``: whether inner flows have to be ended."""
 
     opened: int
     more: bool
+    nested: bool
     records: Records
 
 
@@ -121,8 +128,8 @@ class OpenHeld(Trimming[OpenReply]):
 
 
 class WaitingRow(NamedTuple):
-    """A member that waits for others.  ``names``: their queues and bundles, with a slash between, separated by
-    spaces."""
+    """A member that waits for others.  ``names``: their queues and bundles, with a slash between, separated by spaces;
+    or the inner flow for which it stands."""
 
     id: bytes
     names: bytes
@@ -137,11 +144,13 @@ class WaitingRows(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class WaitingPage(Paging[WaitingRows]):
-    """List a page of the members of a flow that wait for others."""
+    """List a page of the members of a flow that wait for others, or stand for inner flows that have not ended:
+    ``letter`` (``flows.Kind``)."""
 
     script: ClassVar[str] = "flow_waiting"
     queue: str
     flow: str
+    letter: str
     cursor: bytes = START
 
 

@@ -3,8 +3,9 @@
 -- members names them, behind all groups, by a byte that no group begins with: that byte, kind, flow, zero byte, bundle.
 -- All of it follows from the records, so each server has it; readers check the record of what they find.
 -- kind: L an item is queued or claimed; D one is a dead letter; M one was removed otherwise; R one was acked with a result; N a
--- member waits for others, by name, instead of L; W one is held; V the same, for a failure. P, without a bundle: there is something
--- to do about the flow itself; E the same: there is not, and its outcome is kept.
+-- member waits for others, by name, instead of L; W one is held; V the same, for a failure; I one stands for an inner flow, which is
+-- held for that flow, and here a member beside. P, without a bundle: there is something to do about the flow itself; E the same:
+-- there is not, and its outcome is kept.
 -- The record of a flow is in state P until it has ended and all that was held is opened. Its text: stage, stamp, for how many
 -- milliseconds its outcome is kept, letters of its policy (f a dead letter fails it, m what is missed is as good as acked, d it
 -- has a deadline, l this is a leg, of a flow of another queue, w members here are waited for, at home: in any queue), outcome and
@@ -19,6 +20,8 @@ do
   local MEMBER, HELD = 'F', 'W' -- kinds of fields in a record
   local DELAY = 'Y' -- digits: milliseconds after its opening until an item that was held is due
   local LEGS = 'L' -- the same of a flow that is closed: what its text has said of its legs
+  flows.OUTER = 'O' -- the same of a flow that is nested: the flow of which it is a member
+  flows.NESTED = 'I' -- for what an item is held that stands for an inner flow, and the kind of that
   local OUTCOME = '=' -- before the outcome in a row
   local DONE = 'flow ' -- before the name of a flow, in lead
   local PAGE, FEW = 100, 5 -- entries looked at in one command; the same where one that counts is enough
@@ -26,7 +29,7 @@ do
   local LEFT, HOLDING = {'L', 'D', 'M', 'N', 'W', 'V'}, {'W', 'V'} -- kinds
   local DROPPED = {'M', 'R'} -- kinds of tombstones
   local LIVING, ENDING, COMING = {L = '[QRC]', D = 'D'}, {L = true, D = true, M = true}, {'L', 'N'}
-  local HELD_AS = {T = 'W', A = 'W', F = 'V', N = 'N'} -- kinds, by the letter of what is held
+  local HELD_AS = {T = 'W', A = 'W', F = 'V', N = 'N', [flows.NESTED] = 'W'} -- kinds, by the letter of what is held
   local KEEP_MAX_MS = 2 ^ 32 - 1 -- what an entry of a record has room for
 
   function flows.id(name)
@@ -46,13 +49,20 @@ do
   end
 
   -- Return the flow for which an item was held, and when it is opened (T the flow is done, F failed, A either of them, N the
-  -- members have been acked for which it waits, as a member); nil without one.  Return also the names of these members.
+  -- members have been acked for which it waits, as a member; I never: it stands for that flow in another one, and ends with it);
+  -- nil without one.  Return also the names of these members.
   function flows.held_for(r)
     local held = r.fields ~= '' and tails.field(r, HELD)
     if not held then return nil end
     local opens = string.sub(held, 1, 1)
     if opens == 'N' then return flows.of(r), opens, string.sub(held, 2) end
     return string.sub(held, 2), opens
+  end
+
+  -- Return the inner flow for which a member stands, also once that has ended; nil: it is an item like others.
+  function flows.nested(r)
+    local inner, opens = flows.held_for(r)
+    return opens == flows.NESTED and inner or nil
   end
 
   -- Tell whether an item waits for the end of its flow: it is queued for a moment that never comes.
@@ -134,12 +144,13 @@ do
     local acked, missed = gone_of(r)
     if name then
       for kind, states in pairs(LIVING) do
-        if not is_held and string.find(r.states, states) then as[kind .. name] = true end
+        if (not is_held or opens == flows.NESTED) and string.find(r.states, states) then as[kind .. name] = true end
       end
       if missed then as['M' .. name] = true end
       if r.own ~= '' and has_result(r) then as['R' .. name] = true end
     end
     if is_held then as[HELD_AS[opens] .. held_for] = true end
+    if is_held and name and opens == flows.NESTED then as[flows.NESTED .. name] = true end
     return as, acked
   end
 
@@ -155,7 +166,7 @@ do
       if not is[named] then append(leaving, members, entry(named, '', r.bundle)) end
     end
     local name, held_for = flows.of(r), flows.held_for(r)
-    for kind, of in pairs(b.is_lost and {L = name, D = name, M = name, R = name, N = name, V = held_for, W = held_for} or {}) do
+    for kind, of in pairs(b.is_lost and {L = name, D = name, M = name, R = name, N = name, I = name, V = held_for, W = held_for} or {}) do
       if not is[kind .. of] then append(leaving, members, entry(kind, of, r.bundle)) end
     end
     if name and flows.is_named(r.bundle, name) and not string.find(r.states, ALIVE) then
@@ -293,9 +304,15 @@ do
     return legs
   end
 
-  -- A flow that begins has none; an earlier one of its name may have had some.
-  function flows.forget_legs(flow)
+  -- A flow that begins has none, and this outer flow, '' without one; an earlier one of its name may have had others.
+  function flows.begin_fields(flow, outer)
     tails.set_field(flow, LEGS, '')
+    tails.set_field(flow, flows.OUTER, outer)
+  end
+
+  -- Return the flow of which a flow is a member, '' without one.
+  function flows.outer(flow)
+    return flow and flow.fields ~= '' and tails.field(flow, flows.OUTER) or ''
   end
 
   -- Return the outcome of a flow that has ended, and, for people, how many members were acked, dead and missed then.
@@ -389,14 +406,15 @@ do
   end
 
   -- Return how many items there are of a kind, L, N, D or M, and append the kinds and ids of the first ones to a list, at most as
-  -- many.
+  -- many, each with the inner flow for which it stands, '' for none.
   function flows.count(kind, name, most, ids)
     local count, looked_at = 0, 0
     each_named(kind, name, function(r)
       looked_at = looked_at + 1
       local function add(from, to)
         for position = from, math.min(to, from + most - count - 1) do
-          ids[#ids + 1], ids[#ids + 2] = kind, id_of(r.bundle, r, position)
+          local n = #ids
+          ids[n + 1], ids[n + 2], ids[n + 3] = kind, id_of(r.bundle, r, position), flows.nested(r) or ''
         end
         count = count + to - from + 1
       end
@@ -469,9 +487,32 @@ do
     each_named('L', name, visit)
   end
 
-  -- The same with members that wait for others.  from: the bundle behind which they begin; nil: with the first one.
+  -- The same with members that wait for others.  after: the bundle behind which they begin; nil: with the first one.
   function flows.each_waiting(name, visit, after)
     each_named('N', name, visit, PAGE, after)
+  end
+
+  -- The same with members that stand for inner flows which have not ended.
+  function flows.each_nested(name, visit, after)
+    each_named(flows.NESTED, name, visit, PAGE, after)
+  end
+
+  function flows.has_nested(name)
+    return has(flows.NESTED, name)
+  end
+
+  -- End what stands for a flow as that has ended: acked, a dead letter, or removed.
+  function flows.end_nested(r, outcome)
+    local OWNER = 'flow ' -- before the name of the flow, where others have the consumer that has acked
+    local inner = flows.nested(r)
+    if outcome == 'done' then
+      remove(r, 1, 1, add_row(r, OWNER .. inner, 1, 1, now_us + 1000))
+    elseif outcome == 'failed' then
+      local queue, name = string.match(inner, '^([^/]*)/?(.*)$')
+      bury(r, 1, 1, string.format("flow '%s' of queue '%s' has failed", name, queue), 0)
+    else
+      remove(r, 1, 1, 0)
+    end
   end
 
   -- Return at most as many flows that are named under kinds without a bundle, or for which something is held (V, W), each once of

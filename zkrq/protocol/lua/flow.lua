@@ -10,13 +10,13 @@
 -- life: when the flow has begun at home, by its server's clock in milliseconds: so a leg of an earlier flow of this name is told
 -- from one of this; 0: whatever it is, and for home, which says it.
 -- keep_ms: for how long the outcome of a flow that begins is kept.  policy, deadline_ms: see _flows.lua; 0: it has none.
--- leg: the queue that home names.  remaining: letters of what is left in other legs, for end, and how many members were acked, are dead
+-- outer: of a flow that begins, the flow of which it is a member; empty: none.  leg: the queue that home names.  remaining: letters of what is left in other legs, for end, and how many members were acked, are dead
 -- and were removed otherwise, after commas.
 -- before, now: U unknown, O open, S sealed, F failing, E ended.  outcome: of one that has ended.  kinds: what is left of it here.
 -- is_closed: 1 if it has ended, and nothing is left to open.
 -- KEYS: server queues records payloads ready scheduled members groups claimed holdings dead recent tombstones keys expiring notes lead
--- ARGV: epoch generation queue put_window_ms trim flow verb stamp keep_ms policy deadline_ms leg life remaining
--- reply: OK before now stamp outcome kinds policy is_closed life keep_ms [leg; queues] [id record notes since; of the record]
+-- ARGV: epoch generation queue put_window_ms trim flow verb stamp keep_ms policy deadline_ms leg life remaining outer
+-- reply: OK before now stamp outcome kinds policy is_closed life keep_ms outer [leg; queues] [id record notes since; of the record]
 -- reply: NOTINSYNC generation
 -- reply: STALE epoch
 
@@ -32,7 +32,7 @@ local function begin(r, _, given)
   set(r, 1, 1, string.byte('P'), 0)
   r.rows, r.row_owners = '', {} -- of an earlier flow of this name
   r.pushed_at = given.life > 0 and given.life or now_ms
-  flows.forget_legs(r)
+  flows.begin_fields(r, given.outer)
   local policy, deadline_ms = given.policy, tonumber(given.deadline_ms)
   if deadline_ms > 0 then policy, r.due = policy .. 'd', now_us + 1000 * deadline_ms end
   if not string.find(policy, 'l', 1, true) then set_own(r, 1, now_us + 1000 * OPEN_MS, 0) end
@@ -93,8 +93,10 @@ local function finish_by_itself(r, says, given)
   end
 end
 
+-- One that was cancelled has cancelled its inner flows before.
 local function close(r, _, given)
-  if r.states == 'P' and not string.find(given.kinds, '[NWV]') then flows.close(r) end
+  local is_open = r.states ~= 'P' or string.find(given.kinds, '[NWV]') or flows.outcome(r) == 'cancelled' and flows.has_nested(given.flow)
+  if not is_open then flows.close(r) end
 end
 
 -- By stage: what each verb does, and which ones are nothing but a look.
@@ -119,9 +121,9 @@ VERBS.E = {
   end,
 }
 
-local function operation(queue, put_window_ms, trim, flow, verb, stamp, keep_ms, policy, deadline_ms, leg, life, remaining)
+local function operation(queue, put_window_ms, trim, flow, verb, stamp, keep_ms, policy, deadline_ms, leg, life, remaining, outer)
   local known, before = flows.stage_of(flow)
-  local given = {id = flows.id(flow), kinds = flows.kinds(flow), stamp = tonumber(stamp), keep_ms = keep_ms, policy = policy,
+  local given = {flow = flow, outer = outer, id = flows.id(flow), kinds = flows.kinds(flow), stamp = tonumber(stamp), keep_ms = keep_ms, policy = policy,
     deadline_ms = deadline_ms, leg = leg, life = tonumber(life), remaining = remaining}
   local says = known and known.states == 'P' and flows.read(known) or nil
   local is_late = (before == 'O' or before == 'S') and flows.is_late(known, says)
@@ -136,5 +138,5 @@ local function operation(queue, put_window_ms, trim, flow, verb, stamp, keep_ms,
   commit()
   if trim == '1' and removals > 0 then trim_tombstones(tonumber(put_window_ms), 2 * removals) end
   return {'OK', before, now, now ~= 'E' and says.stamp or 0, outcome, given.kinds, says.policy, now == 'E' and not is_running and 1 or 0,
-    r and r.pushed_at or 0, says.keep_ms, legs, decisions()}
+    r and r.pushed_at or 0, says.keep_ms, flows.outer(r), legs, decisions()}
 end

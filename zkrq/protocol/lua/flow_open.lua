@@ -5,10 +5,12 @@
 -- outcome: of the flow, if this is a leg, which has ended then; empty: as home says here.  life: as in flow.lua; a leg of another
 -- flow of this name stays as it is.
 -- stop: 1 to remove claimed members, too, of a flow that was cancelled.
--- opened: number of items of this call.  more: 1 if others may be held.  A flow without legs, and a leg, is closed with the last one.
+-- What stands for this flow in its outer one ends as it does.  What stands for inner flows, of one that is failing or was cancelled,
+-- stays until these have ended; a flow that was cancelled is not closed before.
+-- opened: number of items of this call.  more: 1 if others may be held.  nested: 1 if inner flows have to be ended.  A flow without legs, and a leg, is closed with the last one.
 -- KEYS: server records payloads ready scheduled members groups claimed holdings dead recent tombstones keys expiring notes lead waiting
 -- ARGV: epoch generation put_window_ms trim flow outcome life stop
--- reply: OK opened more [id record notes since; of each item, and of the flow]
+-- reply: OK opened more nested [id record notes since; of each item, and of the flow]
 -- reply: NOTINSYNC generation
 -- reply: STALE epoch
 local function operation(put_window_ms, trim, flow, outcome, life, stop)
@@ -16,7 +18,7 @@ local function operation(put_window_ms, trim, flow, outcome, life, stop)
   local OPENS = {done = '[TA]', failed = '[FA]'} -- by outcome: letters of what is queued (flows.held_for)
   local r, stage = flows.stage_of(flow)
   local is_leg = outcome ~= ''
-  if is_leg and stage ~= 'U' and r.pushed_at ~= tonumber(life) then return {'OK', 0, 0, {}} end
+  if is_leg and stage ~= 'U' and r.pushed_at ~= tonumber(life) then return {'OK', 0, 0, 0, {}} end
   local says = r and r.states == 'P' and flows.read(r)
   if stage == 'E' then
     outcome = flows.outcome(r)
@@ -24,7 +26,7 @@ local function operation(put_window_ms, trim, flow, outcome, life, stop)
     says.stage, says.outcome = 'E', outcome
     flows.say(r, says)
   elseif not is_leg and stage ~= 'F' then
-    return {'OK', 0, 0, {}}
+    return {'OK', 0, 0, 0, {}}
   end
   if r and not r.decided then tell_as_is(r) end
 
@@ -42,6 +44,7 @@ local function operation(put_window_ms, trim, flow, outcome, life, stop)
   local opened, bundles = 0, 0
   local function drop_all(member)
     local dropped = 0
+    if flows.is_held(member) and flows.nested(member) then return false end
     each_run(member, 1, member.size, function(...) dropped = dropped + drop(member, ...) end)
     opened, bundles = opened + dropped, bundles + (dropped > 0 and 1 or 0)
     return bundles >= HELD_MAX
@@ -51,7 +54,9 @@ local function operation(put_window_ms, trim, flow, outcome, life, stop)
   local held, woken = outcome ~= '' and flows.held(flow, HELD_MAX) or {}, 0
   for _, each in ipairs(held) do
     local _, opens = flows.held_for(each)
-    if OPENS[outcome] and string.find(opens, OPENS[outcome]) then
+    if opens == 'I' then
+      flows.end_nested(each, outcome)
+    elseif OPENS[outcome] and string.find(opens, OPENS[outcome]) then
       flows.open_held(each)
       woken = woken + 1
     else
@@ -60,9 +65,10 @@ local function operation(put_window_ms, trim, flow, outcome, life, stop)
     end
   end
   local has_more = bundles >= HELD_MAX or #held >= HELD_MAX
-  if says and outcome ~= '' and not has_more and (is_leg or says.legs == '') then flows.close(r) end
+  local has_nested = (outcome == '' or outcome == 'cancelled') and flows.has_nested(flow)
+  if says and outcome ~= '' and not has_more and not has_nested and (is_leg or says.legs == '') then flows.close(r) end
   commit()
   if woken > 0 then wake(woken) end
   if trim == '1' and removals > 0 then trim_tombstones(tonumber(put_window_ms), 2 * removals) end
-  return {'OK', opened + #held, has_more and 1 or 0, decisions()}
+  return {'OK', opened + #held, has_more and 1 or 0, has_nested and 1 or 0, decisions()}
 end

@@ -1,6 +1,6 @@
 #!lua flags=allow-oom
 -- purpose: queue dead letters again, ready immediately, with no attempts: the named ones, or the count that died first.
--- A letter whose key is in use again stays dead.
+-- A letter whose key is in use again stays dead, and so does one that stands for an inner flow, which has failed for good.
 -- KEYS: server records payloads ready scheduled members groups claimed holdings dead recent tombstones keys expiring notes lead waiting
 -- skip: how many of those that died first to skip.  call: id of this call (_calls.lua).  The items name it, so that a
 -- repetition reports them again.
@@ -27,7 +27,7 @@ local function operation(skip, count, call)
     local state, row = string.byte(r.states, position), string.byte(r.named, position) - NONE
     if state == DEAD then
       -- Items that a repetition finds dead stay dead: their key was in use, or they have died again since.
-      if executed_before or has_key(r) and is_taken(tails.read(r.tail)) then return false end
+      if executed_before or r.fields ~= '' and flows.nested(r) or has_key(r) and is_taken(tails.read(r.tail)) then return false end
       touch(r)
       r.attempts = string.sub(r.attempts, 1, 2 * position - 2) .. '\0\0' .. string.sub(r.attempts, 2 * position + 1)
       set_own(r, position, now_us, 0)
