@@ -83,6 +83,15 @@ async def test_by_reason_in_any_case(queue: zkrq.Queue[Any]) -> None:
     assert await ids_of(queue, error="connection", state="dead") == []
 
 
+async def test_by_the_task(queue: zkrq.Queue[Any]) -> None:
+    for id, task in (("a", "welcome"), ("b", "digest"), ("c", None)):
+        await queue.push(id, id=id, task=task, delay=60)
+    assert await ids_of(queue, task="welcome") == ["a"]
+    assert await ids_of(queue, task="welcome", state="dead") == []
+    assert await queue.advance(task="digest") == 1
+    assert await ids_of(queue, task="digest", state="ready") == ["b"]
+
+
 async def test_by_the_beginning_of_the_id(queue: zkrq.Queue[Any]) -> None:
     for id in ("order-1", "order-2", "refund-1"):
         await queue.push(id, id=id)
@@ -159,6 +168,7 @@ async def test_what_is_not_a_search_is_refused(queue: zkrq.Queue[Any]) -> None:
         ({"text": ""}, "text is empty"),
         ({"id_prefix": ""}, "id_prefix is empty: must be a text that the id begins with"),
         ({"text": 7}, "text must be a str"),
+        ({"task": "a b"}, "task is 'a b'"),
         ({"since": "today"}, "since must be a datetime"),
         ({"until": datetime(2030, 1, 1)}, "until is the naive datetime"),  # noqa: DTZ001
         ({"error": "x", "state": "lost"}, "state is 'lost'"),

@@ -120,13 +120,14 @@ async def test_bytes_are_shown_in_hexadecimal(stage: Stage) -> None:
 async def test_items_are_found_by_id_key_and_text(stage: Stage) -> None:
     queue = stage.cluster.queue("sought")
     await queue.push({"name": "Ann"}, id="order-1", key="mail:ann")
-    await queue.push({"name": "Bob"}, id="order-2", delay=60)
+    await queue.push({"name": "Bob"}, id="order-2", delay=60, task="welcome")
     await stage.bury("sought-dead", {"name": "Eve"}, "no route to host")
     for query, found in (
         ("text=order-2", "Scheduled, with this id or key: order-2 0 items found."),
         ("text=mail:ann", "Ready, with this id or key: order-1"),
         ("text=BOB", "Items 1 to 1, which are all."),
         ("text=bob&state=ready", "0 items found."),
+        ("task=welcome", "Items 1 to 1, which are all."),
         ("id_prefix=order-", "Items 1 to 2, which are all."),
         ("until=2001-01-01T00:00:00", "0 items found."),
         ("since=2001-01-01T00:00&key=mail:ann", "order-1 key mail:ann ready"),

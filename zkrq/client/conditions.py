@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, NamedTuple, TypedDict, cast
 
-from zkrq.base.checks import check_group, check_id, check_moment, check_text
+from zkrq.base.checks import check_group, check_id, check_moment, check_task, check_text
 from zkrq.base.errors import ConfigError
 from zkrq.base.meant import unknown_option
 from zkrq.client.cursors import Source
@@ -33,6 +33,7 @@ class ByContent(TypedDict, total=False):
     text: str | None
     since: datetime | None
     until: datetime | None
+    task: str | None
 
 
 class Where(ByContent, total=False):
@@ -53,6 +54,7 @@ class Conditions(NamedTuple):
     text: str | None = None
     since: datetime | None = None
     until: datetime | None = None
+    task: str | None = None
 
     @property
     def sources(self) -> Sequence[Source]:
@@ -78,6 +80,7 @@ class Conditions(NamedTuple):
             self.state in (None, item.state)
             and self.key in (None, item.key)
             and self.group in (None, item.group)
+            and self.task in (None, item.task)
             and (self.header is None or item.headers.get(self.header[0]) == self.header[1])
             and (self.error is None or self.error.casefold() in (item.reason or "").casefold())
             and (self.id_prefix is None or item.id.startswith(self.id_prefix))
@@ -124,6 +127,8 @@ def check_conditions(conditions: Conditions) -> Conditions:
         check_id("key", conditions.key)
     if conditions.group is not None:
         check_group("group", conditions.group)
+    if conditions.task is not None:
+        check_task("task", conditions.task)
     if conditions.header is not None:
         pair = isinstance(conditions.header, tuple | list) and len(conditions.header) == 2  # pyright: ignore[reportUnnecessaryIsInstance]
         if not pair:

@@ -95,7 +95,7 @@ class Finding(Inspection[T]):
         """Iterate over the items that meet all given conditions, in no particular order, page by page.
 
         ``key``: the item's key.  ``header``: name and value of one of its headers.  ``error``: a text in the reason of
-        its last failure, in upper or lower case.  ``group``: the item's group.  ``id_prefix``: how its id begins.
+        its last failure, in upper or lower case.  ``group``, ``task``: its own.  ``id_prefix``: how its id begins.
         ``text``: a text that its payload contains, in upper or lower case, as the codec has encoded it (JSON by
         default; nothing is found in what is encrypted).  ``since``, ``until``: moments between which a dead letter has
         died, and any other item was pushed, by its producer's clock; the second one does not belong to it.  ``state``:

@@ -8,7 +8,7 @@ from zkrq.base.saved import shown
 from zkrq.operations.claims import OF_ITEM, WAIT_MAX
 from zkrq.operations.kinds import Choice, Content, Count, Flag, Header, Many, Moment, Number, Seconds, Text, Value
 from zkrq.operations.operation import Excludes, Failure, Field, Operation, Parameter, Record
-from zkrq.operations.push import GROUP, KEY
+from zkrq.operations.push import GROUP, KEY, TASK
 from zkrq.operations.states import STATE
 
 FOUND_MAX = 500
@@ -168,6 +168,7 @@ FIND = Operation(
             "Only dead letters that died before this moment, and other items that were pushed before it.",
             example="2030-01-31T09:00:00+01:00",
         ),
+        Parameter("task", TASK, "Only items of this task.", example="welcome"),
         Parameter("limit", Count(1, FOUND_MAX), "At most this many items.", "100", default=100, example=100),
         Parameter(
             "after", Text(MAX_CURSOR, pattern="^[A-Za-z0-9_-]+$"), "`next` of the reply before.", "from the beginning"
