@@ -82,18 +82,19 @@ async def test_claims_of_loops_count_too_and_those_handed_back_do_not_end(
 
 
 async def test_tasks_are_told_apart_as_far_as_there_is_room(queue: zkrq.Queue[Any], pass_time: PassTime) -> None:
-    await queue.push_many(range(TASKS_MAX + 5))
-    claims = await queue.pop_many(TASKS_MAX + 5, timeout=0)
-    for number, claim in enumerate(claims):
-        claim._lease.grant.note_task(claim._lease.position, f"task {number % 30:02}")  # pyright: ignore[reportPrivateUsage]
+    count = TASKS_MAX + 5
+    for number in range(count):
+        await queue.push(number, task=f"task-{number:02}")
+    await queue.push("of none")
+    claims = await queue.pop_many(count + 1, timeout=0)
     assert await queue.ack_many(claims) == []
-    await reported(queue, (TASKS_MAX + 5, TASKS_MAX + 5, 0, 0), pass_time)
+    await reported(queue, (count + 1, count + 1, 0, 0), pass_time)
     tasks: dict[str, int] = {}
     for each in await queue.figures(HALF_HOUR):
         for task, of in each.tasks.items():
             tasks[task] = tasks.get(task, 0) + of.done
-    assert sum(tasks.values()) == TASKS_MAX + 5
-    assert tasks["task 00"] == 1
+    assert sum(tasks.values()) == count + 1
+    assert tasks["task-00"] == 1
     assert tasks[OTHERS] >= 5
 
 

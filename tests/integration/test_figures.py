@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import html
+import re
+
 import pytest
 
 from tests.harness import over_zookeeper, take
@@ -9,6 +12,7 @@ from tests.integration.api_stage import Stage
 from tests.integration.shell import Shell
 from zkrq import local
 from zkrq.client.queue import parts_of
+from zkrq.consuming.claims import lease_of
 from zkrq.operations.figures import WORK_FIGURES, Period
 
 pytestmark = pytest.mark.anyio
@@ -62,6 +66,42 @@ async def test_figures_over_http(stage: Stage) -> None:
     hours = (await stage.http.client.get(path, params={"since": 86_400, "step": 3600})).json()["figures"]
     assert len(hours) in (24, 25)
     assert (await stage.http.client.get(path, params={"since": 86_400 * 36})).status_code == 400
+
+
+async def page(stage: Stage, path: str) -> str:
+    """The text of a page, without its marks."""
+    told = (await stage.http.client.get(path)).text
+    return " ".join(html.unescape(re.sub(r"<[^>]*>", " ", told)).split())
+
+
+async def test_figures_on_the_page(stage: Stage) -> None:
+    """Curves and a table, without scripts; a task that is asked for; a period that is none is the usual one."""
+    queue = stage.cluster.queue("drawn")
+    await queue.push_many(range(4))
+    claims = [await take(queue) for _ in range(4)]
+    for claim in claims:
+        lease = lease_of(claim)
+        lease.grant.note_task(lease.position, "mail <b>")
+    for claim in claims[1:]:
+        await claim.ack()
+    await claims[0].bury("bad")
+    for leases in parts_of(queue).leases:
+        await leases.figuring.aclose()
+    text = await page(stage, "/queues/drawn?tab=figures")
+    assert re.search(
+        r"Done a second, failed dashed .* As a table \d\d:\d\d UTC: [\d.]+ done, [\d.]+ failed a second", text
+    )
+    assert re.search(r"task done failed dead half waited at most 95 % half took at most 95 % all 3 1 1 .* s ", text)
+    told = (await stage.http.client.get("/queues/drawn?tab=figures&period=never&task=mail+%3Cb%3E")).text
+    assert "Only task mail &lt;b&gt;." in told
+    assert 'href="/queues/drawn?tab=figures&amp;period=1+h"' in told
+    assert (
+        'id="period-1" href="/queues/drawn?tab=figures&amp;period=1+h&amp;task=mail+%3Cb%3E" aria-current="page"'
+        in told
+    )
+    for period in ("6+h", "24+h", "30+d"):
+        assert "Deliveries that failed" in await page(stage, f"/queues/drawn?tab=figures&period={period}")
+    assert "Too little in this time for a curve." in await page(stage, "/queues/drawn?tab=figures&task=none")
 
 
 @pytest.mark.parametrize(

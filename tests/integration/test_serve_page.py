@@ -178,6 +178,7 @@ async def test_it_fits_a_phone_and_has_names_and_contrast(
         (f"/queues/{long}?tab=dead", "#letters"),
         (f"/queues/{long}?tab=claimed", "#items table"),
         (f"/queues/{long}?tab=settings", "#settings"),
+        (f"/queues/{long}?tab=figures&period=6+h", "#work-done"),
         (f"/queues/{long}/item?id={letter * 128}", "#history"),
         (f"/queues/{long}/find?id_prefix=&state=claimed", "#found"),
         ("/flows", ".flow"),

@@ -34,8 +34,8 @@ SEARCHES_MAX = 5
 STATES: Mapping[str, ItemState] = {state: state for state in get_args(ItemState)}
 """The states of items by name, in the order of the page."""
 
-Tab = Literal["ready", "scheduled", "claimed", "dead", "done", "groups", "settings"]
-"""What the page of a queue shows: items of a state, those that have ended last, groups, or settings."""
+Tab = Literal["ready", "scheduled", "claimed", "dead", "done", "groups", "figures", "settings"]
+"""What the page of a queue shows: items of a state, those that have ended last, groups, figures, or settings."""
 
 TABS: Mapping[str, Tab] = {tab: tab for tab in get_args(Tab)}
 """The tabs by name, in the order of the page."""

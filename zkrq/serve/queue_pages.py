@@ -27,6 +27,7 @@ from zkrq.serve.contents import (
     read_state,
 )
 from zkrq.serve.failing import ITEMS_MOST, Letters, ids_of_group, read_letters
+from zkrq.serve.figures import PERIODS, USUAL, Reading, show_work
 from zkrq.serve.letters import BY_REASON, GROUPS_SHOWN, columns, group, value_of
 from zkrq.serve.problems import kind_of, page_status
 from zkrq.serve.shown import NO_FIGURES, Shown, show_queue
@@ -52,7 +53,8 @@ class Wish(NamedTuple):
     """What somebody wants to see of a queue: a tab, and at most how many items; of dead letters, which ones.
 
     ``by``: the property by which dead letters are grouped; ``group``: the group that is shown, None: all.  ``error``,
-    ``after``: which dead letters are read; see ``failing``.
+    ``after``: which dead letters are read; see ``failing``.  ``period``, ``task``: of which time and which task
+    figures are shown, None: of all tasks.
     """
 
     state: Tab = "ready"
@@ -61,6 +63,8 @@ class Wish(NamedTuple):
     group: str | None = None
     error: str = ""
     after: str = ""
+    period: str = USUAL
+    task: str | None = None
 
     @property
     def is_live(self) -> bool:
@@ -87,6 +91,9 @@ class Wish(NamedTuple):
         if new.state == "dead":
             usual = {"by": BY_REASON, "group": None, "error": "", "after": ""}
             fields |= {name: value for name, unset in usual.items() if (value := getattr(new, name)) != unset}
+        if new.state == "figures":
+            fields["period"] = new.period
+            fields |= {} if new.task is None else {"task": new.task}
         return urlencode(fields)
 
 
@@ -95,7 +102,9 @@ def read_wish(query: Mapping[str, str]) -> Wish:
     by = query.get("by") or BY_REASON
     state, most = read_state(query.get("tab", "")), read_count(query.get("count", ""))
     error, after = query.get("error", "").strip()[:ERROR_MAX], query.get("after", "")
-    return Wish(state, most, by, query.get("group"), error, after)
+    period = query.get("period", USUAL)
+    wish = Wish(state, most, by, query.get("group"), error, after)
+    return wish._replace(period=period if period in PERIODS else USUAL, task=query.get("task"))
 
 
 class QueuePages:
@@ -107,6 +116,7 @@ class QueuePages:
         self._queues = queues
         self._watching = watching
         self._showing = showing
+        self._figures = Reading()
 
     def add_to(self, router: APIRouter) -> None:
         """Add the pages, with their paths."""
@@ -150,6 +160,8 @@ class QueuePages:
             "items": (),
             "ended": (),
             "largest": None,
+            "work": None,
+            "periods": PERIODS,
         }
         try:
             async with asyncio.timeout(CONTENTS_SECONDS):
@@ -165,6 +177,9 @@ class QueuePages:
                     values["largest"], values["items"] = await asyncio.gather(
                         queue.groups(), self.claimed(queue.name, ITEMS_MOST)
                     )
+                elif wish.state == "figures":
+                    period = PERIODS[wish.period]
+                    values["work"] = show_work(await self._figures.read(queue, period), period, wish.task)
                 elif wish.state == "claimed":
                     values["items"] = await self.claimed(queue.name, wish.most)
                 else:

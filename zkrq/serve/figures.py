@@ -1,0 +1,132 @@
+"""What the page of a queue shows of the work on its items in the last hours and days, as curves and as a table."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from zkrq.client.figures import Spread
+from zkrq.serve.curves import Curve, draw
+
+if TYPE_CHECKING:
+    from zkrq.client.figures import Figures
+    from zkrq.client.queue import Queue
+
+FRESH_SECONDS = 10.0
+"""Seconds for which figures that were read serve all open pages: processes report as often."""
+
+READ_MAX = 50
+"""Queues and periods of which figures are kept for that time."""
+
+
+class Period(NamedTuple):
+    """A time to look back on: its name, its seconds, and those of each point of the curves."""
+
+    name: str
+    since: int
+    step: int
+
+
+PERIODS: Mapping[str, Period] = {
+    each.name: each
+    for each in (
+        Period("1 h", 3600, 60),
+        Period("6 h", 6 * 3600, 300),
+        Period("24 h", 86_400, 1200),
+        Period("30 d", 30 * 86_400, 6 * 3600),
+    )
+}
+"""The periods by name, the first one is usual."""
+
+USUAL = next(iter(PERIODS))
+
+
+class Total(NamedTuple):
+    """A task, or all of them, over a whole period."""
+
+    name: str
+    done: int
+    failed: int
+    dead: int
+    waits: Spread
+    durations: Spread
+
+
+class Work(NamedTuple):
+    """What handlers did in a period.  ``task``: of which task the curves are, None: of all."""
+
+    period: Period
+    task: str | None
+    done: Curve | None
+    waits: Curve | None
+    durations: Curve | None
+    failures: Curve | None
+    totals: Sequence[Total]
+
+
+class Reading:
+    """Read figures for pages: once for all that show the same."""
+
+    def __init__(self) -> None:
+        self._read: dict[tuple[str, str], tuple[float, list[Figures]]] = {}
+
+    async def read(self, queue: Queue[Any], period: Period) -> list[Figures]:
+        """Return the figures of a queue, at most ``FRESH_SECONDS`` old.  Raises ``ConfigError``, ``Unavailable``."""
+        now, key = asyncio.get_running_loop().time(), (queue.name, period.name)
+        known = self._read.get(key)
+        if known and now - known[0] < FRESH_SECONDS:
+            return known[1]
+        found = await queue.figures(period.since, period.step)
+        self._read.pop(key, None)
+        while len(self._read) >= READ_MAX:
+            del self._read[next(iter(self._read))]
+        self._read[key] = now, found
+        return found
+
+
+def show_work(found: Sequence[Figures], period: Period, task: str | None) -> Work:
+    """Draw figures of a period; ``task``: only those of this task, None: all."""
+    names = sorted({name for each in found for name in each.tasks})
+    of = [each for one in found if (each := one if task is None else one.tasks.get(task))]
+    totals = [_total("", found)]
+    totals += [_total(name, [one for each in found if (one := each.tasks.get(name))]) for name in names]
+    return Work(
+        period,
+        task,
+        _curve(found if task is None else of, lambda each: (each.done / each.seconds, each.failed / each.seconds)),
+        _curve(of, lambda each: _quantiles(each.waits)),
+        _curve(of, lambda each: _quantiles(each.durations)),
+        _curve(of, lambda each: None if each.failure_rate is None else (100 * each.failure_rate,)),
+        totals if found else [],
+    )
+
+
+def _total(name: str, some: Sequence[Figures]) -> Total:
+    return Total(
+        name,
+        sum(each.done for each in some),
+        sum(each.failed for each in some),
+        sum(each.dead for each in some),
+        _sum(each.waits for each in some),
+        _sum(each.durations for each in some),
+    )
+
+
+def _sum(spreads: Any) -> Spread:
+    return Spread(tuple(map(sum, zip(*(each.counts for each in (Spread(), *spreads)), strict=True))))
+
+
+def _quantiles(spread: Spread) -> tuple[float, float] | None:
+    p50, p95 = spread.p50, spread.p95
+    return None if p50 is None or p95 is None else (p50, p95)
+
+
+def _curve(some: Sequence[Figures], values: Callable[[Figures], Sequence[float] | None]) -> Curve | None:
+    """Draw the values of those that have some, each in the middle of its time."""
+    told = [(each.at + timedelta(seconds=each.seconds / 2), has) for each in some if (has := values(each)) is not None]
+    if not told:
+        return None
+    lines = list(zip(*(has for _, has in told), strict=True))
+    return draw([at.timestamp() for at, _ in told], *lines, ends=told[-1][0])
