@@ -54,6 +54,7 @@ async def _nothing(item: object) -> None:
 
 
 @leads_out_of("base/checks.py", "give it a time zone", "give push_many([item]), or push(item)")
+@leads_out_of("base/checks.py", "give task='welcome' in its place")
 @leads_out_of("base/ids.py", "To repeat a push, give its whole id; or put something before yours")
 @leads_out_of("operations/push.py", "use {name} alone, or {other} with a delay")
 @leads_out_of("producing/options.py", "push without it, or into another queue")
@@ -65,6 +66,9 @@ async def test_pushes(cluster: zkrq.testing.TestCluster) -> None:
     with refused("give push_many([item]), or push(item)"):
         await jobs.push_many({"to": "ann"})
     await jobs.push_many([{"to": "ann"}])
+    with refused("give task='welcome' in its place"):
+        await jobs.push("x", headers={"zkrq-task": "welcome"})
+    await jobs.push("x", task="welcome")
     first = (await jobs.push({"to": "ann"})).id
     with refused("give its whole id; or put something before yours"):
         await jobs.push("x", id=first[:-3] + "!")
@@ -214,6 +218,8 @@ async def test_schedules_and_topics(cluster: zkrq.testing.TestCluster) -> None:
 @leads_out_of(
     "working/worker.py", "the worker is running: add queues before", "give batch, too", "the worker has no queue"
 )
+@leads_out_of("working/worker.py", "gives each handler one item: leave batch out")
+@leads_out_of("working/handlers.py", "give a handler for each task")
 async def test_workers(cluster: zkrq.testing.TestCluster) -> None:
     jobs = cluster.queue("jobs")
     worker: Any = zkrq.Worker()
@@ -222,6 +228,12 @@ async def test_workers(cluster: zkrq.testing.TestCluster) -> None:
     with refused("within is for handlers of batches: give batch, too"):
         worker.add(jobs, _nothing, within=1)
     worker.add(jobs, _nothing, batch=5, within=1)
+    by_task: Any = zkrq.Worker()
+    with refused("the mapping of handlers is empty: give a handler for each task"):
+        by_task.add(jobs, {})
+    with refused("a mapping of handlers gives each handler one item: leave batch out"):
+        by_task.add(jobs, {"welcome": _nothing}, batch=5)
+    by_task.add(jobs, {"welcome": _nothing})
     async with worker:
         await jobs.push("x")
         await settled(lambda: is_empty(jobs))

@@ -629,7 +629,7 @@ def _refusing(
         if report := getattr(queue, "_tell_unknown_task", None):
             report(task, tuple(handlers))
         else:
-            log.warning("items of task %r have no handler here, and go back", task)
+            log.warning("no handler here for items of task %r: others may have one", task)
 
     return Refusing([*handlers], after, tell)
 
