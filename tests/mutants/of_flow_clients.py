@@ -44,9 +44,25 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "leader-looks-at-nothing",
         "zkrq/client/flow_looks.py",
-        "for row in page.rows if row.is_due)",
-        "for row in page.rows if not row.is_due)",
+        "for row in page.rows if row.is_due}",
+        "for row in page.rows if not row.is_due}",
         "the leader ends what is due",
+        _LOOKS,
+    ),
+    Mutant(
+        "stuck-flow-is-left-alone",
+        "zkrq/client/flow_looks.py",
+        "            if kinds == before:",
+        '            if kinds != b"":',
+        "the leader looks at a flow that waits for a redrive when it has changed",
+        _LOOKS,
+    ),
+    Mutant(
+        "look-is-joined-to-an-older-one",
+        "zkrq/client/flow_ends.py",
+        "            await self.look(flow, queue=queue, anew=True)",
+        "            await self.look(flow, queue=queue)",
+        "a look that an ack asks for begins after that ack",
         _LOOKS,
     ),
     Mutant(

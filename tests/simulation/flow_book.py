@@ -135,6 +135,8 @@ class FlowBook:
             self.violation(f"handed out though its flow has refused it: {what}")
         if waiting := [each.label for each in part.after if not self._has_ended(flow, each)]:
             self.violation(f"early: {what}, which waits for {waiting}")
+        if behind := [each.label for each in flow.parts.values() if part in each.after and each.given_at < since]:
+            self.violation(f"a member after one that waited for it: {what}, after {behind}")
         if part.is_after:
             self._check_after(flow, part, what)
         elif since > min(flow.first_after, flow.ended_at) and self._may_not_come(flow, part):

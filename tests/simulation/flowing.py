@@ -46,7 +46,7 @@ STEP = "step"
 
 OPERATIONS = (
     "status", "status", "result", "result", "redrive", "redrive", "again", "cancel", "remove", "finish",
-    "results", "member", "member",
+    "results", "member", "member", "advance", "discard",
 )  # fmt: skip
 """What operators do."""
 
@@ -361,6 +361,11 @@ class FlowMaker:
                     await self.read_results(known, queue.flow(known.name) if queue.name == HOME else None)
                 case "member":
                     await self.ask_for(known)
+                case "advance":
+                    ids = sorted(id for part in known.parts.values() for id in part.ids)
+                    await self.client.do("advance", queue.advance(ids), 3 * CALL_LIMIT)
+                case "discard":
+                    await self.client.do("discard", queue.discard(), 3 * CALL_LIMIT)
                 case verb:
                     if chance.random() < 0.3:
                         await self.end_flow(known, verb, stop=chance.random() < 0.3)

@@ -23,7 +23,7 @@ from zkrq.consuming import leases
 from zkrq.coordination.coordinator import Versioned
 from zkrq.producing.placement import Placement
 from zkrq.protocol import attempts, flow_names, witness
-from zkrq.protocol.calls import Apply, Call, PushPlain, Records, SteerReply
+from zkrq.protocol.calls import Apply, Call, NamedStates, PushPlain, Records, SteerReply
 from zkrq.protocol.flow_names import Tending
 from zkrq.protocol.flows import Flowing, Look
 from zkrq.protocol.levels import AtLevel
@@ -452,6 +452,32 @@ def who_waits_is_let_go_before_the_ack() -> AbstractContextManager[object]:
     return patch.object(flow_names, "ask_named", ask)
 
 
+def who_waits_is_let_go_when_the_primary_knows() -> AbstractContextManager[object]:
+    """A member is held until every server has the acks for which it waits."""
+
+    def ask(core: Flowing, queue: str, ids: Sequence[str]) -> Operation[Mapping[str, frozenset[bytes]]]:
+        call, states = NamedStates(queue, ids), list[bytes]()
+
+        def attempt(view: View) -> Operation[Answers]:
+            primary = view.primary(queue)
+            answers: Answers = yield Ask(view.epoch, {primary: view.members[primary]}, call)
+            states[:] = [
+                state for each in answers.values() if each.status is Status.OK for state in call.read(each.body)
+            ]
+            return answers
+
+        yield from core.tell(queue, attempt)
+        return {id: frozenset({state}) for id, state in zip(ids, states, strict=True)}
+
+    return patch.object(flow_names, "ask_named", ask)
+
+
+def advance_moves_what_is_held() -> AbstractContextManager[object]:
+    """What is held for a flow is ready when that ends, whatever an operator hurries."""
+    held = "if flows.is_held(r) or places.due_of_adopted(r, position) or has_expired(r) then return false end"
+    return _rewritten({held: "if places.due_of_adopted(r, position) or has_expired(r) then return false end"})
+
+
 def results_of_members_have_a_time_of_their_own() -> AbstractContextManager[object]:
     """They are kept for as long as their flow runs, and its outcome is kept."""
     return _rewritten(
@@ -530,6 +556,8 @@ VARIANTS: Mapping[str, Variant] = {
         Variant(acks_tell_nobody_that_a_flow_is_due, "none", flows=True),
         Variant(what_is_held_is_left_to_the_leader, "none", flows=True),
         Variant(who_waits_is_let_go_before_the_ack, "none", flows=True),
+        Variant(who_waits_is_let_go_when_the_primary_knows, flows=True),
+        Variant(advance_moves_what_is_held, "none", flows=True),
         Variant(results_of_members_have_a_time_of_their_own, "none", flows=True),
     )
 }
