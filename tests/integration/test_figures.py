@@ -39,7 +39,7 @@ async def test_figures_on_the_command_line(shell: Shell, servers: local.Servers)
         "done",
         "failed",
         "dead",
-        "wait",
+        "waited",
         "p50",
         "p95",
         "took",

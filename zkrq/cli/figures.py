@@ -12,8 +12,8 @@ from zkrq.operations.figures import FIGURES_OF_WORK, WORK_FIGURES
 if TYPE_CHECKING:
     from zkrq.client.figures import Figures, Spread
 
-_HEADS = ("begun", "done", "failed", "dead", "wait p50", "p95", "took p50", "p95")
-_WIDTHS = (9, 9, 9, 9, 10, 9, 10, 9)
+_HEADS = ("begun", "done", "failed", "dead", "waited p50", "p95", "took p50", "p95")
+_WIDTHS = (9, 9, 9, 9, 12, 9, 12, 9)
 
 
 async def _figures(args: Namespace) -> Lines:
