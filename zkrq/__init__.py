@@ -92,7 +92,7 @@ if TYPE_CHECKING:
     from zkrq.client.groups import Group, LargestGroups
     from zkrq.client.health import Health, ServerHealth
     from zkrq.client.inspection import Sizes, Statistics
-    from zkrq.client.items import EndedItem, Failure, FoundPage, Item, ItemState
+    from zkrq.client.items import Edited, EndedItem, Failure, FoundPage, Item, ItemState
     from zkrq.client.moments import moment_id, next_moments
     from zkrq.client.queue import Queue
     from zkrq.client.quieting import Quieted
@@ -151,6 +151,7 @@ __all__ = [
     "DeclaredDead",
     "Deliveries",
     "Duration",
+    "Edited",
     "EndedItem",
     "Ending",
     "Event",
@@ -296,6 +297,7 @@ if not TYPE_CHECKING:
         "DeclaredDead": "base.events",
         "Deliveries": "consuming.deliveries",
         "Duration": "base.checks",
+        "Edited": "client.items",
         "EndedItem": "client.items",
         "Failure": "client.items",
         "Ending": "working.outcomes",

@@ -339,6 +339,13 @@ async def resume(stage: Stage) -> None:
     assert not (await stage.queue.statistics()).paused
 
 
+async def edit(stage: Stage) -> None:
+    ids = await bury(stage.queue, 12)
+    assert all(await stage.each([partial(stage.queue.edit, id, f"edited {id}", by="ann") for id in ids]))
+    claims = await stage.take(12)
+    assert {claim.id: claim.item for claim in claims} == {id: f"edited {id}" for id in ids}
+
+
 async def redrive(stage: Stage) -> None:
     await bury(stage.queue, 400)
     assert await stage.amid(stage.queue.redrive(rate=4000)) == 400

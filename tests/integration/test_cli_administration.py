@@ -382,6 +382,22 @@ async def test_dead_letters(shell: Shell, servers: local.Servers) -> None:
     assert (await shell.value("stats"))[0]["queues"]["jobs"]["ready"] == 1
 
 
+async def test_a_dead_letter_is_edited(shell: Shell, servers: local.Servers) -> None:
+    async with over_zookeeper(servers, shell.environment["ZKRQ_NAMESPACE"]) as cluster:
+        queue = cluster.queue("mails")
+        (id,) = await bury(queue, 1)
+        assert await shell.value("dead", "edit", "mails", id, '{"to": "ann"}', "--by", "bob") == [
+            {"id": id, "redriven": True}
+        ]
+        (item,) = await shell.value("get", "mails", id)
+        assert (item["item"], item["state"], item["edited"]["by"]) == ({"to": "ann"}, "ready", "bob")
+        code, out, _ = await shell.run("dead", "edit", "mails", id, "1")
+        assert (code, out) == (0, f"{id}  not queued: it is no dead letter, or another item has its key\n")
+        code, _, err = await shell.run("dead", "edit", "mails", "nobody", "1")
+        assert (code, err) == (2, "zkrq dead: queue 'mails' has no item 'nobody'\n")
+        assert (await shell.run("dead", "edit", "mails", id, "{"))[0] == 2
+
+
 async def test_finding(shell: Shell, servers: local.Servers) -> None:
     async with over_zookeeper(servers, shell.environment["ZKRQ_NAMESPACE"]) as cluster:
         queue = cluster.queue("jobs")

@@ -26,6 +26,7 @@ from tests.integration.scenes import (
     dead_letter_caps,
     delete,
     discard,
+    edit,
     every,
     extend,
     find,
@@ -68,7 +69,7 @@ pytestmark = pytest.mark.anyio
 SCENES: Sequence[Scene] = (
     *(push, push_with_an_id, push_with_a_key, push_with_a_time_to_live, push_into_a_limited_queue, push_many, every),
     *(pop, ack, ack_many, nack, retry, release, bury_them, extend, work, dead_letter_caps),
-    *(cancel, cancel_many, clear, delete, pause, paused_before, resume, redrive, redrive_some, discard),
+    *(cancel, cancel_many, clear, delete, pause, paused_before, resume, redrive, redrive_some, discard, edit),
     *(cancel_all_found, redrive_all_found),
     *(look, size, peek, scan, find, find_page, find_key_and_letters, statistics, consumers),
 )

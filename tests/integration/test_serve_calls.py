@@ -65,6 +65,7 @@ async def test_every_reply_has_exactly_the_fields_of_the_table(http: Serving) ->
     first = await ask(http, "push", {"item": 1, "group": "a"}, **queue)
     await ask(http, "push_many", {"items": [{"item": n} for n in range(5)]}, **queue)
     claims = (await ask(http, "claim", {"count": 5}, **queue))["claims"]
+    buried_id = claims[3]["id"]
     acked, nacked, released, buried, many = ({"claim": each["claim"]} for each in claims)
     for name in ("progress", "save", "extend"):
         await ask(http, name, **acked)
@@ -78,6 +79,7 @@ async def test_every_reply_has_exactly_the_fields_of_the_table(http: Serving) ->
     for name in ("get", "result"):
         await ask(http, name, id=first["id"] if name == "result" else claims[1]["id"], **queue)
     await ask(http, "advance", {"ids": [first["id"]]}, **queue)
+    await ask(http, "edit", {"item": 7, "by": "ann"}, id=buried_id, **queue)
     for name in ("dead_letters", "history", "redrive", "pause", "resume"):
         await ask(http, name, **queue)
     await ask(http, "cancel", id=claims[1]["id"], **queue)

@@ -256,6 +256,35 @@ async def test_one_letter_is_retried_without_a_question(stage: Stage) -> None:
     assert "1 dead letter of single queued again." in await page(stage, reply.headers["location"])
 
 
+async def test_a_letter_is_edited_and_sent_again(stage: Stage) -> None:
+    queue = stage.cluster.queue("edited")
+    await queue.push({"sum": 1}, id="a/b")
+    await (await take(queue)).bury("no such sum")
+    assert "Edit and send again" in await page(stage, "/queues/edited/item?id=a%2Fb")
+    form = await page(stage, "/queues/edited/edit?id=a%2Fb")
+    assert '{ "sum": 1 }' in form
+    post = partial(stage.http.client.post, "/queues/edited/edit")
+    reply = await post(data={"id": "a/b", "item": '{"sum": '})
+    assert reply.status_code == 400
+    assert "this is not JSON" in reply.text
+    reply = await post(data={"id": "a/b", "item": '{\r\n  "sum": 1.10\r\n}'})
+    assert reply.status_code == 303
+    text = await page(stage, reply.headers["location"])
+    assert "The item is queued again, with its new content." in text
+    assert re.search(r"Edited [\d:]+ UTC by the page\.", text)
+    item = await queue.get("a/b")
+    assert item
+    assert (item.payload, item.state) == (b'{"sum":1.10}', "ready")
+    reply = await post(data={"id": "a/b", "item": "1"})
+    assert "The item is not queued" in await page(stage, reply.headers["location"])
+    await page(stage, "/queues/edited/edit?id=a%2Fb", 404)  # it is no dead letter now
+    await page(stage, "/queues/edited/edit?id=%20", 404)
+    raw = stage.cluster.queue("edited-bytes", codec=RAW)
+    await raw.push(b"\xff", id="bytes")
+    await (await take(raw)).bury("no text")
+    assert "Only JSON" in await page(stage, "/queues/edited-bytes/edit?id=bytes", 400)
+
+
 async def test_an_item_is_cancelled_after_a_question(stage: Stage) -> None:
     queue = stage.cluster.queue("cancelled")
     post = partial(stage.http.client.post, "/queues/cancelled/cancel")

@@ -10,7 +10,7 @@ import pytest
 
 import zkrq
 import zkrq.testing
-from tests.harness import HANG, settled, until
+from tests.harness import HANG, settled, take, until
 from tests.integration.api_stage import Stage
 from tests.serving import refused, serving
 from zkrq.client.cursors import Cursor
@@ -353,6 +353,22 @@ async def test_a_queue_is_paused_and_resumed(stage: Stage) -> None:
     for verb, paused in (("pause", True), ("resume", False)):
         assert (await stage.http.post(f"/queues/{stage.name}/{verb}")).json() == {"paused": paused}
         assert (await stage.http.client.get(f"/v1/queues/{stage.name}")).json()["paused"] == paused
+
+
+async def test_a_dead_letter_is_edited(stage: Stage) -> None:
+    path = f"/queues/{stage.name}/dead/a/b"
+    assert (await stage.http.client.put(f"/v1{path}", json={"item": 2})).status_code == 404
+    queue = stage.cluster.queue(stage.name)
+    await queue.push(1, id="a/b")
+    await (await take(queue)).bury("bad")
+    reply = await stage.http.client.put(f"/v1{path}", json={"item": {"n": 2}})
+    assert reply.json() == {"redriven": True}
+    item = await queue.get("a/b")
+    assert item
+    assert item.edited
+    assert (item.item, item.state, item.edited.by) == ({"n": 2}, "ready", "HTTP")
+    assert (await stage.http.client.put(f"/v1{path}", json={"item": 3})).json() == {"redriven": False}
+    assert (await stage.http.client.put(f"/v1{path}", json={})).status_code == 400
 
 
 async def test_what_waits_is_advanced(stage: Stage) -> None:

@@ -62,6 +62,7 @@ CALLS: dict[str, AnyCall] = {
         calls.Read("q", ["id"]),
         calls.Redrive("q", 0, 0, "", ["id"]),
         calls.Advance("q", "", ["id"]),
+        calls.Edit("q", b"edit", ["id"]),
         calls.RepairFlows("q"),
         calls.RepairLines("q"),
         calls.Retire("q", "ann"),

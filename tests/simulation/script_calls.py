@@ -43,7 +43,7 @@ CHANNELS = ("c1", "c2", "c3")
 FIRST_US = 1_750_000_000_000_000
 WINDOW_MS = 300_000
 
-OF_ITEMS = {"push_decided", "cancel", "redrive", "advance", "adopt", "admit"}
+OF_ITEMS = {"push_decided", "cancel", "redrive", "advance", "edit", "adopt", "admit"}
 """Scripts that take ids of items; others take those of bundles."""
 
 STATES = "QQRCCDXF"
@@ -119,6 +119,9 @@ class Load:
 
     def draw_kept(self) -> Word:
         return self.rng.choice((b"", b"what another server keeps"))
+
+    def draw_edit(self) -> Word:
+        return self.rng.choice((b"", bytes(9) + b"content"))
 
     def draw_name(self) -> Word:
         return "redis-1"

@@ -14,6 +14,7 @@ import pytest
 from tests.lua.connection import Argument, ScriptFailed
 from tests.lua.entries import Claimed, Decided, Put, Settlement
 from tests.lua.one_server import OneServer
+from zkrq.base.saved import EDIT_BYTES
 from zkrq.client.finding import SEARCH_PAGE
 from zkrq.protocol import calls
 from zkrq.protocol.payloads import join
@@ -391,6 +392,11 @@ CALLS: dict[str, dict[str, Callable[[Large], object]]] = {
         "": lambda s: s.advance(*named("later")),
         "of bundles": lambda s: s.advance(*bundled("later")),
         "in vain": lambda s: s.advance(*named("ready")),
+    },
+    "edit": {
+        "": asking(calls.Edit("q", bytes(9) + b"x" * EDIT_BYTES, named("dead")[:1])),
+        "of bundles": asking(calls.Edit("q", bytes(9) + b"x" * EDIT_BYTES, bundled("dead")[:1])),
+        "in vain": asking(calls.Edit("q", b"", named("ready")[:1])),
     },
     "repair_flows": {
         "": asking(calls.RepairFlows("flowing")),

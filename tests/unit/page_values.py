@@ -11,7 +11,7 @@ from zkrq.client.consumers import Consumer
 from zkrq.client.groups import Group, LargestGroups
 from zkrq.client.health import Health, ServerHealth
 from zkrq.client.inspection import Sizes, Statistics
-from zkrq.client.items import EndedItem, Failure, Item
+from zkrq.client.items import Edited, EndedItem, Failure, Item
 from zkrq.client.shards import ShardStatus
 from zkrq.protocol.levels import UNNAMED
 from zkrq.protocol.view import Life, ServerId, View
@@ -83,6 +83,7 @@ HOSTILE: Item[bytes] = Item(
     died_at=NOON,
     expires_in=9.0,
     headers={"<i>": "<b>"},
+    edited=Edited(NOON, "<img>"),
     last_failures=(
         Failure(NOON, "<host>", 2.0, "<img src=x>", "<x>"),
         Failure(None, None, None, None, None),
@@ -190,6 +191,7 @@ def values_of(template: str, health: Health, *, read_only: bool, full: bool) -> 
         "consumer": Consumer("<i>worker</i>", {"emails": 1}),
         "question": "<img>?",
         "verb": "Remove" if template == "begin_job.html" else "discard",
+        "written": "<b>",
         "back": "/?<img>",
         "preview": 10,
         "running": ["<i> is being added"] if full else [],

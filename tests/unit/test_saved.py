@@ -9,19 +9,29 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from zkrq.base.errors import CodecError, PayloadTooLarge
-from zkrq.base.saved import SAVED_BYTES, Saved, decode, shown
+from zkrq.base.saved import SAVED_BYTES, Edit, Saved, decode, edit_in, shown
 
 values = st.binary(max_size=300)
 names = st.text(min_size=1, max_size=30)
 
 
-@given(st.builds(Saved, st.none() | values, st.dictionaries(names, values, max_size=5)))
+edits = st.builds(Edit, st.integers(-(2**63), 2**63 - 1), st.text(max_size=25), values)
+
+
+@given(st.builds(Saved, st.none() | values, st.dictionaries(names, values, max_size=5), st.none() | edits))
 def test_round_trip(saved: Saved) -> None:
     assert decode(saved.encode()) == saved
+    assert edit_in(saved.encode()) == saved.edit
 
 
-@given(st.binary(max_size=60) | st.binary(max_size=60).map(lambda text: b"\x01" + text))
+@given(
+    st.binary(max_size=60)
+    | st.binary(max_size=60).flatmap(
+        lambda text: st.sampled_from([b"\x01", b"\x02", b"\x03"]).map(lambda form: form + text)
+    )
+)
 def test_anything_else_is_an_error_of_the_codec(text: bytes) -> None:
+    edit_in(text)
     with contextlib.suppress(CodecError):
         assert decode(text).encode()
 

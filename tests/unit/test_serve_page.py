@@ -49,7 +49,7 @@ LIVE = ("live_overview.html", "live_queue.html", "live_item.html", "live_consume
 
 RENDERED = (
     *LIVE,
-    *("live.html", "consumer.html", "find_all.html", "live_jobs.html", "begin_job.html"),
+    *("live.html", "consumer.html", "find_all.html", "live_jobs.html", "begin_job.html", "edit.html"),
     *("failures.html", "confirm_failed.html", "change_server.html", "level.html"),
 )
 

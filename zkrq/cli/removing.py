@@ -12,9 +12,11 @@ from zkrq.base.errors import ConfigError, ZkrqError
 from zkrq.cli.asking import YES, confirm
 from zkrq.cli.command import Command, Incomplete, Line, Lines, count, open_cluster
 from zkrq.cli.conditions import EVERY, FLAGS, conditions
-from zkrq.cli.flags import QUEUE, Flag
+from zkrq.cli.flags import QUEUE, Flag, Takes
+from zkrq.cli.forms import CODEC, form_of, raw_queue
 from zkrq.cli.progress import follow, progress
 from zkrq.client.bulk import DEEDS, Bulk
+from zkrq.operations.items import EDIT
 
 if TYPE_CHECKING:
     from zkrq.client.queue import Queue
@@ -138,6 +140,17 @@ async def _dead_redrive(args: Namespace) -> Lines:
     yield Line(f"{said} queued again", {"redriven": revived})
 
 
+async def _dead_edit(args: Namespace) -> Lines:
+    item = form_of(args.codec).read(args.item.encode(errors="surrogateescape"), "ITEM")
+    async with open_cluster(args) as cluster:
+        queue = raw_queue(cluster, args.queue)
+        redriven = await queue.edit(args.id, item, by=args.given.get("by"))
+        if not redriven and await queue.get(args.id) is None:
+            raise ConfigError(f"queue {args.queue!r} has no item {args.id!r}")
+    told = "edited, and queued again" if redriven else "not queued: it is no dead letter, or another item has its key"
+    yield Line(f"{args.id}  {told}", {"id": args.id, "redriven": redriven})
+
+
 async def _dead_discard(args: Namespace) -> Lines:
     _check_either(args)
     async with open_cluster(args) as cluster:
@@ -189,6 +202,14 @@ COMMANDS = (
         (Flag("rate", "at most this many per second", float, None, "N", absent="no limit"), YES),
         {"id?...": _IDS},
         takes=conditions(*EVERY),
+    ),
+    Command(
+        "dead edit",
+        "give a dead letter another content, and queue it again",
+        _dead_edit,
+        (CODEC,),
+        {"item": "the item as JSON (with --codec raw: as it is)"},
+        takes=Takes(EDIT),
     ),
     Command("dead discard", "remove dead letters", _dead_discard, (YES,), {"id?...": _IDS}, takes=conditions(*EVERY)),
 )

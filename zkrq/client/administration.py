@@ -10,9 +10,11 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar, Unpack
 
 from zkrq.base import clock
-from zkrq.base.checks import check_feature, check_group, check_id, check_rate
-from zkrq.base.errors import Changes, ConfigError, OutcomeUnknown
+from zkrq.base.checks import check_feature, check_group, check_id, check_rate, check_text
+from zkrq.base.codecs import call_codec, codec_of_item
+from zkrq.base.errors import Changes, ConfigError, OutcomeUnknown, PayloadTooLarge
 from zkrq.base.limits import DeadLetters, ResultTtl, Size
+from zkrq.base.saved import EDIT_BYTES, Edit
 from zkrq.client.conditions import BESIDE_STATE, ByContent, Conditions, read_conditions
 from zkrq.client.declaring import GOES_ON, Pause, read_shared
 from zkrq.client.finding import Finding
@@ -335,6 +337,36 @@ class Administration(Finding[T]):
             decided = await replicas.decide(calls.Cancel(self.name, State.DEAD.value, count, call, some))
             changes.made += decided.reply.states.count(State.DEAD.value.encode())
             changes.made += _done(decided, State.DEAD.value + call, State.GONE.value)
+
+    async def edit(self, id: str, item: T, *, by: str | None = None) -> bool:
+        """Give a dead letter another content, and queue it again under its id, with no attempts.
+
+        Returns whether it is queued; False: there is no such dead letter, or it has its new content and stays dead,
+        because another item has its key.  Its headers, key, group and what handlers have saved of it stay.  ``by``: who
+        changes it, of which 100 bytes are kept with the item; None: how this client describes itself.  The content has
+        at most 16 KiB, and what is saved of the item so much less room.
+
+        Every server has the content before the letter is queued.  If the call fails in between, the letter stays dead,
+        with either content: call it again.  Raises ``CodecError``, ``PayloadTooLarge``, ``ConfigError`` (the namespace
+        is at level 1), ``Unavailable``: nothing happened; ``OutcomeUnknown``: it may be changed, or queued, too.
+        """
+        check_id("id", id)
+        self._parts.check_open()
+        encode = codec_of_item(self._codecs.items, id).encode
+        content = call_codec(encode, item, f"item {id} cannot be encoded")
+        by = self._parts.context.identity.description if by is None else check_text("by", by)
+        edit = Edit(clock.now_ms(), by, content).encode()
+        with Changes() as changes:
+            changes.made = await self._in_turn([id], partial(self._edit, edit=edit))
+            return changes.made > 0 and await self.redrive([id]) > 0
+
+    async def _edit(self, replicas: Replicas, ids: Sequence[str] | None, changes: Changes, *, edit: bytes) -> None:
+        check_feature(Feature.EDITS, replicas.level)
+        states = (await replicas.decide(calls.Edit(self.name, edit, ids or ()))).reply.states
+        if b"L" in states:
+            said = "the content is too long together with what is saved of the item; nothing was changed"
+            raise PayloadTooLarge(len(edit), EDIT_BYTES, said)
+        changes.made += states.count(b"E")
 
     async def redrive(
         self, ids: Sequence[str] | None = None, *, rate: float | None = None, group: str | None = None

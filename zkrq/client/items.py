@@ -45,6 +45,14 @@ class Failure:
 
 
 @dataclass(frozen=True, slots=True)
+class Edited:
+    """The last change of an item's content: when, and by whom, as the caller of ``Queue.edit`` has said it."""
+
+    at: datetime
+    by: str
+
+
+@dataclass(frozen=True, slots=True)
 class Item(Generic[T]):
     """One item of a queue as it was when it was read.
 
@@ -63,6 +71,7 @@ class Item(Generic[T]):
     ``last_failures``: its last five failures, the latest first, also of before it was redriven.
     ``nested``: the inner flow for which it stands, as ``queue/name``: such a dead letter has no content, and a redrive
     leaves it; None: it is an item like others.
+    ``edited``: when its content was changed since its push, and by whom; None: it was not.
     """
 
     id: str
@@ -91,6 +100,7 @@ class Item(Generic[T]):
     task: str | None = None
     last_failures: Sequence[Failure] = ()
     nested: str | None = None
+    edited: Edited | None = None
 
 
 EndState = Literal["done", "dead", "cancelled", "expired"]
@@ -172,8 +182,11 @@ def _item(
     id: str, record: ItemRecord, note: bytes, state_bytes: bytes | None, since: float, payload: bytes, codecs: Codecs[T]
 ) -> Item[T]:
     content, headers, begun = _split(payload)
-    saved_bytes = begun if state_bytes is None else state_bytes
+    saved_bytes = saved.joined(state_bytes, begun)
     known = Saved() if saved_bytes is None else _saved(saved_bytes)
+    if edit := saved.edit_in(saved_bytes or b""):
+        content, known = edit.content, known._replace(edit=None)
+        saved_bytes = known.encode() if known != Saved() else None
     saved_codec = codec_of_item(codecs.saved, id)
     moment_us = record.deadline_us if record.state is State.CLAIMED else record.due_us
     left = (moment_us + since) / 1_000_000
@@ -204,6 +217,7 @@ def _item(
         saved_bytes=saved_bytes,
         task=task_of(headers),
         last_failures=failures,
+        edited=Edited(clock.at_ms(edit.at_ms), edit.by) if edit else None,
     )
 
 

@@ -12,6 +12,7 @@ from zkrq.base.errors import ClaimLost, ZkrqError
 from zkrq.base.flows import FlowName
 from zkrq.base.limits import check_result
 from zkrq.base.retry import Again, Failed
+from zkrq.base.saved import edit_in, joined
 from zkrq.base.tasks import wait_ended
 from zkrq.consuming.core import lease as life
 from zkrq.consuming.core.lease import EXTENDED, HOLDING, LOSSES, LeaseState
@@ -56,6 +57,12 @@ class Verb(enum.StrEnum):
 
 FAILURES = (Verb.NACK, Verb.BURY)
 """Verbs by which a failure is reported."""
+
+
+def edited_in(notes: bytes) -> Mapping[int, bytes]:
+    """Return the contents that items have instead of those that were pushed, by position."""
+    edits = {at: edit_in(text) for at, text in read_saved(notes).items()}
+    return {at: edit.content for at, edit in edits.items() if edit}
 
 
 class Lost:
@@ -252,7 +259,7 @@ class Grant:
     def saved_at(self, position: int) -> bytes | None:
         """Return what was saved of an item when it was claimed, None: nothing."""
         saved = read_saved(getattr(self, "notes", b"")).get(position)
-        return getattr(self, "_begun", {}).get(position) if saved is None else saved
+        return joined(saved, getattr(self, "_begun", {}).get(position))
 
     def note_begun(self, position: int, saved: bytes) -> None:
         """Note what was saved of an item before it was pushed: its payload has it."""

@@ -30,7 +30,7 @@ from zkrq.consuming.claims import Claim, UndecodedClaim, lease_of
 from zkrq.consuming.core import supply as life
 from zkrq.consuming.core.dispatch import ClaimReport, Stock
 from zkrq.consuming.core.supply import IS_DUE, JOINED, LATE_SECONDS, WAITING, Action, Order, SupplyState
-from zkrq.consuming.lease import Grant
+from zkrq.consuming.lease import Grant, edited_in
 from zkrq.consuming.requests import Answered, Request
 from zkrq.protocol import calls
 from zkrq.protocol.payloads import NO_HEADERS, split, split_saved
@@ -423,6 +423,7 @@ class Supplier(Generic[T]):
                 grant = grants[id] = Grant(self._leases, id.decode(), packed, owner, token)
                 if packed[0] == FIELDS_FORMAT:
                     grant.notes = decided.records.notes_of(id)
+            edits = edited_in(grant.notes) if grant.packed[0] == FIELDS_FORMAT and grant.notes else None
             deadline_at = started + self._seconds_left(grant, first - 1, decided.reply.clock)
             lost = superseded.get(id, ())
             size += len(part)
@@ -440,6 +441,8 @@ class Supplier(Generic[T]):
                             grant.note_begun(position, saved)
                         if headers and (task := task_of(headers)):
                             grant.note_task(position, task)
+                    if edits and position in edits:
+                        content = edits[position]
                     if not decodes:
                         claims.append(UndecodedClaim(content, codec, grant, position, deadline_at, headers))
                         continue

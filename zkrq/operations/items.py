@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from zkrq.base.checks import MAX_CURSOR, MAX_ID, check_id
 from zkrq.base.errors import REASON_MAX
-from zkrq.base.saved import shown
+from zkrq.base.saved import EDITOR_MAX, shown
 from zkrq.operations.claims import OF_ITEM, WAIT_MAX
 from zkrq.operations.kinds import Choice, Content, Count, Flag, Header, Many, Moment, Number, Seconds, Text, Value
 from zkrq.operations.operation import Excludes, Failure, Field, Operation, Parameter, Record
@@ -37,6 +37,12 @@ WORK_PROGRESS = Record(
         Field("text", Text(), "What the handler said."),
         Field("age", Seconds(), "Seconds since the report."),
     ),
+)
+
+EDITED = Record(
+    "Edited",
+    "The change of an item's content.",
+    (Field("at", Moment(), "When it was changed."), Field("by", Text(), "Who has changed it.")),
 )
 
 FAILURE = Record(
@@ -86,6 +92,7 @@ ITEM = Record(
             "Values of its steps that are done, by their names; each null if it cannot be read.",
             source=lambda item: {name: shown(value) for name, value in item.steps.items()},
         ),
+        Field("edited", EDITED, "The last change of its content; null: it is as it was pushed.", nullable=True),
         Field("last_failures", Many(FAILURE), "Its last five failures, the latest first."),
         Field(
             "nested",
@@ -293,6 +300,35 @@ ADVANCE = Operation(
     "POST",
     "/queues/{queue}/advance",
     command="advance",
+    subject="manage",
+)
+
+EDIT = Operation(
+    "edit",
+    "Give a dead letter another content, and queue it again under its id, with no attempts.",
+    (
+        ID,
+        Parameter(
+            "by", Text(EDITOR_MAX), "Who changes it, which is kept with the item.", "how the client describes itself"
+        ),
+    ),
+    result=Record(
+        "EditDone",
+        "The item is queued with its new content.",
+        (
+            Field(
+                "redriven",
+                Flag(),
+                "False: it is no dead letter now, or it is changed and stays one, because another item has its key.",
+            ),
+        ),
+    ),
+    method="PUT",
+    path="/queues/{queue}/dead/{id}",
+    more="Its headers, key and group stay, and so does what handlers have saved of it. It needs level 2.",
+    failures=(UNKNOWN,),
+    has_item=True,
+    command="dead edit",
     subject="manage",
 )
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from zkrq.operations.claims import ACK, ACK_MANY, BURY, CLAIM, CLAIM_PLACE, EXTEND, NACK, PROGRESS, RELEASE, SAVE
 from zkrq.operations.figures import FIGURES_OF_WORK
 from zkrq.operations.flows import FLOW_PLACE, FLOWS
-from zkrq.operations.items import ADVANCE, CANCEL, DEAD_LETTERS, FIND, GET, HISTORY, REDRIVE, RESULT
+from zkrq.operations.items import ADVANCE, CANCEL, DEAD_LETTERS, EDIT, FIND, GET, HISTORY, REDRIVE, RESULT
 from zkrq.operations.push import PUSH, PUSH_MANY
 from zkrq.operations.queues import (
     CONSUMERS,
@@ -58,6 +58,7 @@ OPERATIONS: Mapping[str, Operation] = {
         GET,
         CANCEL,
         DEAD_LETTERS,
+        EDIT,
         REDRIVE,
         ADVANCE,
         *SCHEDULES.values(),

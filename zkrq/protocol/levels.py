@@ -66,6 +66,7 @@ class Feature(AtLevel):
     SAVES = ("saved states", SECOND_LEVEL)
     FLOWS = ("flows", SECOND_LEVEL)
     TASKS = ("a schedule that pushes for a task", SECOND_LEVEL)
+    EDITS = ("edited items", SECOND_LEVEL)
     FAILURES = ("the last failures of items", SECOND_LEVEL)
     PAUSES = ("pauses that end by themselves", SECOND_LEVEL)
     FIGURES = ("figures", SECOND_LEVEL)

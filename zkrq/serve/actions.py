@@ -71,6 +71,8 @@ OUTCOMES: Mapping[str, str] = {
     "cancelled": "{items} of {queue} removed; processes that worked on any are told to stop.",
     "retry": "{items} ready now.",
     "remove": "{items} removed.",
+    "edited": "The item is queued again, with its new content.",
+    "unedited": "The item is not queued: it is no dead letter, or another item has its key.",
     "missing": "No item has that id: it was never pushed, or it is done.",
 }
 """What the page says after an action, by a code that an address may have."""

@@ -44,6 +44,9 @@ T = TypeVar("T")
 WAITING_MAX = 500
 """Requests that wait for items, or for results, at one time."""
 
+BY_HTTP = "HTTP"
+"""Who has edited an item, unless the caller says it."""
+
 STOPPING = "this server is stopping: ask another one, or retry later"
 
 
@@ -282,6 +285,13 @@ class Api:
     async def dead_letters(self, queue: str, count: int) -> Response:
         letters = await self._queues[queue].dead_letters(count)
         return Response(f'{{"items": [{", ".join(map(stored, letters))}]}}', media_type="application/json")
+
+    async def edit(self, queue: str, id: str, body: Payload) -> Response:
+        wanted = {"by": BY_HTTP, **body.given()}
+        redriven = await self._queues[queue].edit(id, body.payload(), **wanted)
+        if not redriven and await self._queues[queue].get(id) is None:
+            raise NoSuchItem
+        return JSONResponse({"redriven": redriven})
 
     async def redrive(self, queue: str, body: Body | None) -> Response:
         wanted = body.given() if body else {}

@@ -6,6 +6,8 @@ import json
 import re
 from typing import NamedTuple
 
+from zkrq.base.errors import ConfigError
+
 LINE_SHOWN = 160
 """Characters of a payload in a list of items."""
 
@@ -35,6 +37,18 @@ def write(payload: bytes, form: str = "") -> Written:
             found, text = "json", pretty
         return Written(found, text[:PAYLOAD_SHOWN], len(text) > PAYLOAD_SHOWN)
     return Written("hex", _hex(payload[:HEX_SHOWN]), len(payload) > HEX_SHOWN)
+
+
+def compact(text: str) -> str:
+    """Return a text that is JSON without the space between its parts; numbers and escapes stay as they are.
+
+    Raises ``ConfigError`` for any other text.
+    """
+    try:
+        json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise ConfigError(f"this is not JSON: {error}; nothing was changed") from error
+    return "".join(_PART.findall(text))
 
 
 def begin(payload: bytes) -> str:

@@ -11,9 +11,10 @@ from starlette.responses import HTMLResponse, RedirectResponse
 
 from zkrq.base.checks import check_name
 from zkrq.base.errors import ConfigError, ZkrqError
+from zkrq.base.saved import EDIT_BYTES
 from zkrq.client.changing import differing, write_settings
 from zkrq.serve import settings_form
-from zkrq.serve.actions import ACTIONS, Form, Outcome, pause_for, question, read_form, read_outcome, tell
+from zkrq.serve.actions import ACTIONS, Form, Outcome, pause_for, question, read_fields, read_form, read_outcome, tell
 from zkrq.serve.audit import say
 from zkrq.serve.contents import (
     CONTENTS_SECONDS,
@@ -29,7 +30,9 @@ from zkrq.serve.contents import (
 from zkrq.serve.failing import ITEMS_MOST, Letters, ids_of_group, read_letters
 from zkrq.serve.figures import PERIODS, USUAL, Reading, show_work
 from zkrq.serve.letters import BY_REASON, GROUPS_SHOWN, columns, group, value_of
+from zkrq.serve.payloads import compact, write
 from zkrq.serve.problems import kind_of, page_status
+from zkrq.serve.rights import CALLER
 from zkrq.serve.shown import NO_FIGURES, Shown, show_queue
 
 if TYPE_CHECKING:
@@ -44,6 +47,9 @@ if TYPE_CHECKING:
 
 ERROR_MAX = 200
 """Characters of a text that is looked for in reasons."""
+
+EDIT_FIELDS_MAX = 10
+"""Fields of the form of an edited item; one with more changes nothing."""
 
 PREVIEW = 10
 """Ids that are named when it is asked whether to change many items."""
@@ -125,6 +131,8 @@ class QueuePages:
         router.add_route("/queues/{queue}/item", self.item)
         router.add_route("/queues/{queue}/item/live", self.live_item)
         router.add_route("/queues/{queue}/settings", self.change_settings, ["POST"])
+        router.add_route("/queues/{queue}/edit", self.editing)
+        router.add_route("/queues/{queue}/edit", self.edit, ["POST"])
         router.add_route("/queues/{queue}/{verb}", self.act, ["POST"])
 
     # -- a queue -----------------------------------------------------------------------------------------------------
@@ -312,6 +320,41 @@ class QueuePages:
         say(f"from {str(change.read) or 'the defaults'} to {str(change.wanted) or 'the defaults'}")
         return RedirectResponse(f"{back}&{Outcome('settings').query}", 303)
 
+    async def editing(self, request: Request) -> Response:
+        """Show the content of a dead letter as a form."""
+        look, id = await self._watching.look(), request.query_params.get("id", "")
+        if (queue := await self.existing(request, look)) is None:
+            return self._showing.message(404, "Not found", NO_QUEUE)
+        try:
+            item = await get_item(queue, id)
+        except ZkrqError as error:
+            return self._showing.message(kind_of(error).status, "Not found out", str(error), f"/queues/{queue.name}")
+        if item is None or item.state != "dead" or item.nested:
+            return self._showing.message(404, "Not found", "No dead letter has that id.", f"/queues/{queue.name}")
+        written = write(item.payload)
+        if written.form != "json" or written.cut or len(item.payload) > EDIT_BYTES:
+            text = f"Only JSON of at most {EDIT_BYTES:,} bytes can be edited here."
+            return self._showing.message(400, "Not to be edited", text, _item_address(queue.name, id))
+        return self._showing.reply("edit.html", queue=queue.name, id=id, written=written.text)
+
+    async def edit(self, request: Request) -> Response:
+        """Give a dead letter another content, and queue it again."""
+        if (queue := self.named(request)) is None:
+            return self._showing.message(404, "Not found", NO_QUEUE)
+        fields = read_fields(await request.body(), EDIT_FIELDS_MAX) or {}
+        id, text = (fields.get(name, [""])[0] for name in ("id", "item"))
+        back, who = _item_address(queue.name, id), CALLER.get().name
+        try:
+            by = f"{who}, on the page" if who else "the page"
+            outcome = Outcome("edited" if await queue.edit(id, compact(text).encode(), by=by) else "unedited")
+        except ZkrqError as error:
+            status = 400 if isinstance(error, ConfigError) else kind_of(error).status
+            again = f"/queues/{queue.name}/edit?{urlencode({'id': id})}"
+            return self._showing.message(status, "Not sent", str(error), again)
+        self._watching.soon()
+        say(tell(queue.name, outcome))
+        return RedirectResponse(f"{back}&{outcome.query}", 303)
+
     async def _with_ids(self, queue: Queue[bytes], form: Form) -> Form:
         """Find the items of a form that names a group.  Raises ``Busy``, ``Unavailable``."""
         if form.ids is not None or form.group is None:
@@ -375,6 +418,10 @@ async def _ask(queue: Queue[bytes], verb: str, form: Form) -> str | None:
     return question(verb, count, form.ids, form.group)
 
 
+def _item_address(queue: str, id: str) -> str:
+    return f"/queues/{queue}/item?{urlencode({'id': id})}"
+
+
 def _address(queue: str, verb: str, form: Form) -> str:
     """Return the address of the page from which a form was sent."""
     if verb in ("pause", "resume"):
@@ -382,7 +429,7 @@ def _address(queue: str, verb: str, form: Form) -> str:
     if verb == "cancel" and form.ids and len(form.ids) > 1:
         return f"/queues/{queue}"
     if form.ids and len(form.ids) == 1 and form.group is None and not form.by:
-        return f"/queues/{queue}/item?{urlencode({'id': form.ids[0]})}"
+        return _item_address(queue, form.ids[0])
     return f"/queues/{queue}?{Wish('dead', by=form.by or BY_REASON, error=form.error).query()}"
 
 

@@ -174,6 +174,7 @@ class Queue(Generic[T]):
     discard = blocking(queue.Queue[T].discard)
     redrive = blocking(queue.Queue[T].redrive)
     advance = blocking(queue.Queue[T].advance)
+    edit = blocking(queue.Queue[T].edit)
 
 
 class ResultReceipt(Receipt, Generic[R]):

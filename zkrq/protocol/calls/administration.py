@@ -70,6 +70,23 @@ class Advance(Decision[AdvanceReply]):
     items: Sequence[str] = ()
 
 
+class EditReply(NamedTuple):
+    """``states``: of each item ``E`` edited, ``L`` too long, empty: it is no dead letter."""
+
+    states: Sequence[bytes]
+    records: Records
+
+
+@dataclass(frozen=True, slots=True)
+class Edit(Decision[EditReply]):
+    """Give dead letters another content, which they are redriven with; ``edit``: ``saved.Edit``, packed."""
+
+    script: ClassVar[str] = "edit"
+    queue: str
+    edit: bytes
+    items: Sequence[str] = ()
+
+
 class ClearReply(NamedTuple):
     """``removed``: number of items.  ``before_ms``: items pushed later stay.  ``cursor`` is empty at the end."""
 

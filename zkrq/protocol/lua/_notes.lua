@@ -68,6 +68,25 @@ do
     end
   end
 
+  -- Put a content before what is saved of an item, in the place of an earlier one (zkrq/base/saved.py).  False: both are too long.
+  function beside.edit(r, position, edit)
+    local ENTRIES, EDITED, ONLY_EDITED = 1, 2, 3 -- how a state begins
+    beside.recall_saved(r, position, position)
+    local state = r.saved and beside.state(r.saved[position]) or ''
+    local form, entries = string.byte(state), ''
+    if form == ENTRIES then
+      form, entries = EDITED, string.sub(state, 2)
+    elseif (form == EDITED or form == ONLY_EDITED) and #state >= 3 then
+      entries = string.sub(state, 4 + (struct.unpack('>H', state, 2)))
+    else
+      form = ONLY_EDITED
+    end
+    if 3 + #edit + #entries > STATE_MAX then return false end
+    tails.set_save(r, position, tails.save_of(r, position) or 0)
+    beside.save(r, position, struct.pack('>BH', form, #edit) .. edit .. entries)
+    return true
+  end
+
   -- Tell whether a text is of a later save than the one that is here.
   function beside.is_later(r, position, text)
     if #text < VERSION_BYTES then return false end
