@@ -78,7 +78,7 @@ LINES = (
         "queues set jobs --concurrency 5 && queues set jobs --concurrency none",
     ),
     Refused("cli/moving.py", "is the same queue: zkrq dead redrive", "move dead jobs jobs", "dead redrive jobs"),
-    Refused("cli/copies.py", "is not a line of `zkrq export`", "import jobs", "import jobs", "{}\n"),
+    Refused("client/copies.py", "is not a line of `zkrq export`", "import jobs", "import jobs", "{}\n"),
     Refused(
         "client/conditions.py",
         "needs one of {}; for all items",

@@ -16,8 +16,8 @@ from tests.harness import HANG, take
 from zkrq.base import clock
 from zkrq.base.ids import id_of_copy
 from zkrq.cli import moving
-from zkrq.cli.copies import exported, id_of_moved, imported
 from zkrq.cli.moving import move_letters, push_copies
+from zkrq.client.copies import exported, id_of_moved, imported
 
 pytestmark = pytest.mark.anyio
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import html
+import json
 import re
 from collections.abc import AsyncGenerator
 from typing import Any
@@ -97,6 +98,23 @@ async def test_letters_and_waiting_items_have_jobs_too(stage: Stage) -> None:
     assert "Run now 4 items" in await begin(client, "deeds", "advance", {"state": "scheduled"})
     await ended(client, "4 ready.")
     assert await queue.size() == (7, 0, 0, 0)
+
+
+async def test_all_that_was_found_is_exported(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    queue, client = stage.cluster.queue("exported"), stage.http.client
+    await queue.push_many(range(700), headers=SPRING)
+    await queue.push({"to": "ann"}, id="ann", delay=3600)
+    for query, count in (("header=campaign%3Dspring", 700), ("state=scheduled", 1), ("text=ANN", 1), ("", 701)):
+        reply = await client.get(f"/queues/exported/export?{query}")
+        assert reply.headers["content-disposition"] == 'attachment; filename="exported.jsonl"'
+        lines = [json.loads(line) for line in reply.text.splitlines()]
+        assert len(lines) == count, query
+        assert [line["item"] for line in lines if line["id"] == "ann"] in ([], [{"to": "ann"}])
+    assert 'href="/queues/exported/export?text=ann"' in (await client.get("/queues/exported/find?text=ann")).text
+    assert (await client.get("/queues/exported/export?header=x")).status_code == 400
+    assert (await client.get("/queues/unheard-of/export")).status_code == 404
+    monkeypatch.setattr("zkrq.serve.contents.SEARCHES_MAX", 0)
+    assert (await client.get("/queues/exported/export")).status_code == 503
 
 
 async def test_what_cannot_be_begun_is_told(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:

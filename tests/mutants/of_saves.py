@@ -123,7 +123,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "export-drops-what-was-saved",
-        "zkrq/cli/copies.py",
+        "zkrq/client/copies.py",
         "    if item.saved_bytes is not None:\n",
         "    if False:\n",
         "a line of export has what was saved of the item",

@@ -18,12 +18,12 @@ from zkrq.base.errors import ConfigError, QueueFull, Receipt, ZkrqError
 from zkrq.base.limits import QueueSettings
 from zkrq.cli.command import Command, Incomplete, Line, Lines, count, open_cluster
 from zkrq.cli.conditions import EVERY, conditions
-from zkrq.cli.copies import Copy, exported, exported_settings, id_of_moved, imported, imported_settings, in_sequence
 from zkrq.cli.flags import QUEUE, Flag
 from zkrq.cli.forms import raw_queue
 from zkrq.cli.progress import progress
 from zkrq.cli.stdin import stdin_lines
 from zkrq.client.changing import differing, write_settings
+from zkrq.client.copies import Copy, exported, exported_settings, id_of_moved, imported, imported_settings, in_sequence
 from zkrq.client.queue import push_encoded
 
 if TYPE_CHECKING:

@@ -86,11 +86,15 @@ class Searches:
     def __init__(self) -> None:
         self._running = 0
 
+    def check_room(self) -> None:
+        """Raise ``Busy`` while there are ``SEARCHES_MAX``."""
+        if self._running >= SEARCHES_MAX:
+            raise Busy(f"{SEARCHES_MAX} searches are made already")
+
     @contextmanager
     def one_more(self) -> Generator[None]:
         """Make one search.  Raises ``Busy`` while there are ``SEARCHES_MAX``."""
-        if self._running >= SEARCHES_MAX:
-            raise Busy(f"{SEARCHES_MAX} searches are made already")
+        self.check_room()
         self._running += 1
         try:
             yield

@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping
+import json
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
+from contextlib import aclosing
 from typing import TYPE_CHECKING, Any
+
+from starlette.responses import StreamingResponse
 
 from zkrq.base.errors import ZkrqError
 from zkrq.client.bulk import DEEDS
+from zkrq.client.copies import exported
 from zkrq.serve.contents import CONTENTS_SECONDS, NO_QUEUE
 from zkrq.serve.problems import page_status
 from zkrq.serve.searching import FIELDS, Found, Search, find, read_search, texts_in
@@ -45,8 +50,9 @@ class SearchPage:
         self._existing = existing
 
     def add_to(self, router: APIRouter) -> None:
-        """Add the page, with its path."""
+        """Add the page and its export, with their paths."""
         router.add_route("/queues/{queue}/find", self.find)
+        router.add_route("/queues/{queue}/export", self.export)
 
     async def find(self, request: Request) -> Response:
         """Show a page of the items that meet the conditions of the address."""
@@ -71,6 +77,27 @@ class SearchPage:
             "deeds": _deeds(search),
         }
         return self._showing.reply("find.html", status, **values)
+
+    async def export(self, request: Request) -> Response:
+        """Send all items that meet the conditions of the address as lines of JSON, as ``zkrq export`` writes them."""
+        if (queue := await self._existing(request, await self._watching.look())) is None:
+            return self._showing.message(404, "Not found", NO_QUEUE)
+        try:
+            search = read_search(request.query_params)
+            self._searches.check_room()
+        except ZkrqError as error:
+            return self._showing.message(page_status(error), "Not exported", str(error), f"/queues/{queue.name}/find")
+        headers = {"Content-Disposition": f'attachment; filename="{queue.name}.jsonl"'}
+        return StreamingResponse(self._lines(queue, search), media_type="application/jsonl", headers=headers)
+
+    async def _lines(self, queue: Queue[bytes], search: Search) -> AsyncGenerator[str]:
+        """Write the lines of an export; an error of the servers ends it without its end, which the browser says."""
+        by = search.where.keys() - {"state"}
+        items = queue.find(**search.where) if by else queue.scan(search.where.get("state"))
+        with self._searches.one_more():
+            async with aclosing(items):
+                async for item in items:
+                    yield f"{json.dumps(exported(item))}\n"
 
     async def _find(self, queue: Queue[bytes], search: Search, after: str) -> Found:
         """Read a page of a search.  Raises ``Busy``, ``ConfigError``, ``Unavailable``, ``TimeoutError``."""
