@@ -232,7 +232,7 @@ class Administrator:
 
     async def _pause(self, queue: Queue[Any]) -> None:
         """Every other pause would end by itself, after the run: until then it holds as any other does."""
-        ends = self._client.at_latest_level and self._ledger.counts["pauses in force"] % 2
+        ends = self._client.at_latest_level and not self._ledger.counts["pauses in force"] % 2
         pausing = queue.pause(seconds=PAUSE_SECONDS) if ends else queue.pause()
         mark = self._ledger.pauses.begin(paused=True)
         ended = await self._client.do("pause", pausing, CALL_LIMIT)
