@@ -46,7 +46,7 @@ end
 
 -- Tell whether an item is claimed under this row.
 local function is_live(r, row)
-  if row + NONE > 255 then return false end -- a beginning (add_row)
+  if row + NONE > 255 then return false end -- a beginning (rowset.add)
   local name, at = string.char(row + NONE), 0
   repeat
     at = string.find(r.named, name, at + 1, true)
@@ -81,7 +81,7 @@ local function note_beginning(r, row)
   r.rows = r.rows .. struct.pack(ROW, owner, seq, 0, moment)
 end
 
-local add_row
+local rowset = {} -- of a bundle: one name for all, because Lua allows 200 in a library
 do
   -- Drop rows that no column names, and owners that no row names.  A row that is named is a request that may be repeated;
   -- what an item has replaced (push_decided.lua) is kept for good.  The beginnings of claims that are named come last, so
@@ -116,7 +116,7 @@ do
   end
 
   -- Add the row of a claim; return its number.
-  function add_row(r, owner, seq, lease_ms, deadline)
+  function rowset.add(r, owner, seq, lease_ms, deadline)
     local behind = ''
     if #r.rows >= r.size * ROW_BYTES then
       local count = drop_unused(r)
@@ -132,18 +132,18 @@ do
 end
 
 -- Return the row of a request or a call, nil if there is none.
-local function find_row(r, token)
+function rowset.find(r, token)
   for row = 1, #r.rows / ROW_BYTES do
     if token_at(r, row) == token then return row end
   end
 end
 
 -- Return the row that names a call which is not a claim (_calls.lua).
-local function row_of_call(r, token)
-  return find_row(r, token) or add_row(r, token, 0, 0, 0)
+function rowset.of_call(r, token)
+  return rowset.find(r, token) or rowset.add(r, token, 0, 0, 0)
 end
 
-local function set_row(r, row, lease_ms, deadline)
+function rowset.set(r, row, lease_ms, deadline)
   local at = (row - 1) * ROW_BYTES
   r.rows = string.sub(r.rows, 1, at + 5) .. struct.pack('<I4d', lease_ms, deadline) .. string.sub(r.rows, at + ROW_BYTES + 1)
 end

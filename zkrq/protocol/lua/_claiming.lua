@@ -70,7 +70,7 @@ do
     if not r.row then
       local deadline = now_us + request.lease_ms * 1000
       assert(deadline > now_us, 'mistake of zkrq: a claim is over when it begins')
-      r.row = add_row(r, request.owner, request.seq, request.lease_ms, deadline)
+      r.row = rowset.add(r, request.owner, request.seq, request.lease_ms, deadline)
       r.soonest = r.soonest > 0 and math.min(r.soonest, deadline) or deadline
     end
     if places.is_ordered(r) then
@@ -305,7 +305,7 @@ do
           each_run(r, 1, r.size, function(_, _, state, row)
             if state == CLAIMED and token_at(r, row) == token then
               note_beginning(r, row)
-              set_row(r, row, lease_ms, now_us + lease_ms * 1000)
+              rowset.set(r, row, lease_ms, now_us + lease_ms * 1000)
             end
           end)
         elseif mine then

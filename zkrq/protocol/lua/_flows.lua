@@ -333,7 +333,7 @@ do
     flow.tail, flow.due, flow.has_no_text = '', now_us, true
     tails.set_field(flow, LEGS, says.legs)
     set_own(flow, 1, now_us, math.min(says.keep_ms, KEEP_MAX_MS))
-    set(flow, 1, 1, GONE, row_of_call(flow, OUTCOME .. says.outcome))
+    set(flow, 1, 1, GONE, rowset.of_call(flow, OUTCOME .. says.outcome))
   end
 
   -- Tell whether a flow has to fail: its deadline has passed, or its maker has not kept it open.
@@ -506,7 +506,7 @@ do
     local OWNER = 'flow ' -- before the name of the flow, where others have the consumer that has acked
     local inner = flows.nested(r)
     if outcome == 'done' then
-      remove(r, 1, 1, add_row(r, OWNER .. inner, 1, 1, now_us + 1000))
+      remove(r, 1, 1, rowset.add(r, OWNER .. inner, 1, 1, now_us + 1000))
     elseif outcome == 'failed' then
       local queue, name = string.match(inner, '^([^/]*)/?(.*)$')
       bury(r, 1, 1, string.format("flow '%s' of queue '%s' has failed", name, queue), 0)

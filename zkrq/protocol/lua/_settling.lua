@@ -20,9 +20,9 @@ do
     local _, others = string.gsub(r.named, string.char(row + NONE), '')
     note_beginning(r, row)
     if others == to - from + 1 then
-      set_row(r, row, ms, now_us + ms * 1000)
+      rowset.set(r, row, ms, now_us + ms * 1000)
     else
-      set(r, from, to, CLAIMED, add_row(r, owner, seq, ms, now_us + ms * 1000))
+      set(r, from, to, CLAIMED, rowset.add(r, owner, seq, ms, now_us + ms * 1000))
     end
     r.soonest = math.min(r.soonest, now_us + ms * 1000)
   end

@@ -27,7 +27,7 @@ local function operation(call)
     if flows.is_held(r) or places.due_of_adopted(r, position) or has_expired(r) then return false end
     touch(r)
     set_own(r, position, now_us, failures)
-    set(r, position, position, REQUEUED, row_of_call(r, call))
+    set(r, position, position, REQUEUED, rowset.of_call(r, call))
     return true
   end
 

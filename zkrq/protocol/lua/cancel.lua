@@ -41,7 +41,7 @@ local function operation(put_window_ms, trim, wanted, count, call)
     elseif string.find(state, '[QCD]') and (wanted == '' or state == wanted or is_move and state == 'Q') then
       if state == 'C' then tell_cancelled(id, token_at(r, row)) end
       touch(r)
-      remove(r, position, position, call ~= '' and row_of_call(r, (is_move and wanted or state) .. call) or 0)
+      remove(r, position, position, call ~= '' and rowset.of_call(r, (is_move and wanted or state) .. call) or 0)
     end
     return state
   end

@@ -28,7 +28,7 @@ local function operation(put_window_ms, trim, count, call, before_ms, cursor, on
     each_run(r, position or 1, position or r.size, function(from, to, state)
       if state == QUEUED and not position or state == REQUEUED and position then
         touch(r)
-        row = row or row_of_call(r, call)
+        row = row or rowset.of_call(r, call)
         remove(r, from, to, row)
         removed_count = removed_count + to - from + 1
       end

@@ -73,7 +73,7 @@ local function replace(rivals, bundle, r, own_end)
         r.order = r.order > 0 and math.min(r.order, order) or order
       end
     end
-    remove(rival, 1, 1, row_of_call(rival, 'Q' .. bundle))
+    remove(rival, 1, 1, rowset.of_call(rival, 'Q' .. bundle))
     ids[i] = rival.bundle
   end
   if own_end then r.due = math.min(r.due, own_end.us - now_us) end
@@ -91,8 +91,8 @@ end
 -- Have an item name those in whose place it was put, for as long as it is known: whoever pushes it again must have their
 -- removal told to every server, whatever has become of the item meanwhile.  own_end: of the item, nil without one.
 local function name_replaced(r, ids, own_end)
-  local row = row_of_call(r, REPLACED .. ids)
-  if own_end then set_row(r, row, own_end.ms, own_end.us) end
+  local row = rowset.of_call(r, REPLACED .. ids)
+  if own_end then rowset.set(r, row, own_end.ms, own_end.us) end
   set(r, 1, 1, string.byte(r.states), row)
 end
 
@@ -109,7 +109,7 @@ local function replaced_by(r, put_window_ms)
         local is_later = deleted and rival and rival.pushed_at >= deleted.pushed_at and r.pushed_at < deleted.pushed_at
         local is_same = rival and not is_later and rival.pushed_at <= r.pushed_at + put_window_ms
         if is_same and string.find(rival.states, '[QR]') then
-          remove(rival, 1, 1, row_of_call(rival, 'Q' .. r.bundle))
+          remove(rival, 1, 1, rowset.of_call(rival, 'Q' .. r.bundle))
         elseif is_same then
           tell_as_is(rival)
         end
@@ -157,7 +157,7 @@ do
     local w = write(key)
     w.due, w.pushed_at, w.has_no_text = now_us, pushed_at, true
     set_own(w, 1, now_us, window_ms)
-    set(w, 1, 1, GONE, row_of_call(w, ITEM .. id))
+    set(w, 1, 1, GONE, rowset.of_call(w, ITEM .. id))
   end
 
   -- Every server must have the window of an item that is known already.  If it is not known here, it begins now, unless it

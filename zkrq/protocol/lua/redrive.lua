@@ -31,7 +31,7 @@ local function operation(skip, count, call)
       touch(r)
       r.attempts = string.sub(r.attempts, 1, 2 * position - 2) .. '\0\0' .. string.sub(r.attempts, 2 * position + 1)
       set_own(r, position, now_us, 0)
-      set(r, position, position, REQUEUED, row_of_call(r, call))
+      set(r, position, position, REQUEUED, rowset.of_call(r, call))
       if has_tail(r) then
         local key, _, ttl_us = tails.read(r.tail)
         r.tail = tails.packed(key, ttl_us > 0 and now_us + ttl_us or 0, ttl_us)

@@ -28,7 +28,7 @@ end
 
 -- Tell whether a call was executed before; others may have stored or forgotten since.
 local function is_repeated(r, call)
-  return r ~= nil and find_row(r, call) ~= nil
+  return r ~= nil and rowset.find(r, call) ~= nil
 end
 
 local begin_call
