@@ -150,6 +150,15 @@ async def test_bad_names_of_many_write_nothing(cluster: zkrq.Cluster, queue: Que
     assert not any(await queue.size())
 
 
+async def test_members_with_a_time_to_live_have_names_of_their_own(queue: Queue) -> None:
+    async with queue.flow() as flow:
+        with pytest.raises(zkrq.ConfigError, match="push each under a name of its own"):
+            await flow.push_many(["a", "b"], name="x", ttl=60)
+        for number, item in enumerate(["a", "b", "a", "b"]):
+            await flow.push(item, name=f"x-{number % 2}", ttl=60)
+    assert await take_all(queue, 2) == ["a", "b"]
+
+
 async def test_a_queue_that_orders_its_groups_is_found_out(
     queue: Queue, cluster: zkrq.Cluster, name: str, connect: Connect
 ) -> None:
