@@ -98,7 +98,7 @@ async def test_a_client_that_is_generated_is_pleasant_to_use() -> None:
     managing |= {"history", "groups", "consumers"}
     managing |= {"pause_schedule", "resume_schedule", "run_schedule_now", "progress"}
     managing |= {f"{verb}_flow" for verb in ("get", "begin", "seal", "cancel", "finish", "redrive")}
-    managing |= {"list_flows", "push_member", "push_follower", "advance", "quiet", "unquiet", "edit"}
+    managing |= {"list_flows", "push_member", "push_follower", "advance", "quiet", "unquiet", "edit", "figures"}
     assert calls.keys() == {"push", "push_many", "claim", "statistics", "queue_statistics"} | settling | managing
     assert all(call["security"] == [{"token": []}] for call in calls.values())
     assert schema["components"]["securitySchemes"]["token"]["scheme"] == "bearer"

@@ -56,6 +56,10 @@ ASK_SECONDS = 0.25
 _log = logging.getLogger("zkrq.claims")
 
 
+class NoSuchConsumer(ConfigError):
+    """No live consumer was named."""
+
+
 class Quieted(NamedTuple):
     """What consumers said to an operator, by their owner ids.
 
@@ -97,17 +101,17 @@ def changed(known: Mapping[str, int], ids: Collection[str], live: Collection[str
 
 
 def choose(consumers: Mapping[str, ClientInfo], owners: Sequence[str], host: str | None) -> dict[str, ClientInfo]:
-    """Return the consumers with these owner ids, or those of a host.  Raises ``ConfigError`` if there is none."""
+    """Return the consumers with these owner ids, or those of a host.  Raises ``NoSuchConsumer`` if there is none."""
     if bool(owners) is (host is not None):
-        raise ConfigError("name either owner ids of consumers, as `zkrq consumers` lists them, or a host")
+        raise NoSuchConsumer("name either owner ids of consumers, as `zkrq consumers` lists them, or a host")
     if host is not None:
         if not (found := {owner: each for owner, each in consumers.items() if each.host == host}):
             hosts = ", ".join(sorted({each.host for each in consumers.values()})) or "none"
-            raise ConfigError(f"no consumer is on host {host!r}; they are on: {hosts}; nothing was changed")
+            raise NoSuchConsumer(f"no consumer is on host {host!r}; they are on: {hosts}; nothing was changed")
         return found
     if missing := [owner for owner in owners if owner not in consumers]:
         names = ", ".join(map(repr, missing))
-        raise ConfigError(
+        raise NoSuchConsumer(
             f"no live consumer has the owner id {names}: `zkrq consumers` lists them; nothing was changed"
         )
     return {owner: consumers[owner] for owner in owners}

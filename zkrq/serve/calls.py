@@ -14,9 +14,10 @@ from typing import TYPE_CHECKING, Any
 from fastapi import APIRouter, Request, Security
 from fastapi.security import HTTPBearer
 
+from zkrq.base.errors import ConfigError
 from zkrq.operations.table import PLACES
 from zkrq.serve.bodies import Problem, body_of, in_path, in_query, reply_of
-from zkrq.serve.problems import KINDS
+from zkrq.serve.problems import KINDS, BadQuery
 
 if TYPE_CHECKING:
     from zkrq.operations.operation import Operation, Parameter
@@ -85,12 +86,28 @@ def call_of(operation: Operation, handler: Callable[..., Any]) -> Callable[..., 
     others = operation.without(named)
     if operation.method == "GET":
         parameters += [_parameter(each.name, in_query(each), each.default) for each in others]
+        if operation.rules:  # those of a body are checked with the body
+            handler = _obeying(operation, handler)
     elif others:
         body = body_of(operation)
         is_needed = _needs_body(operation, others)
         parameters.append(_parameter("body", body) if is_needed else _parameter("body", body | None, None))
     call: Any = functools.partial(handler)
     call.__signature__ = inspect.Signature(parameters)
+    return call
+
+
+def _obeying(operation: Operation, handler: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a handler that checks the rules between the parameters first.  It raises ``BadQuery``."""
+
+    async def call(**values: Any) -> Any:
+        told = {name: value for name, value in values.items() if name in operation.by_name}
+        try:
+            operation.check_rules({name: value for name, value in told.items() if value != operation.defaults[name]})
+        except ConfigError as error:
+            raise BadQuery(str(error)) from error
+        return await handler(**values)
+
     return call
 
 

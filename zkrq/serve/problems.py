@@ -27,6 +27,7 @@ from zkrq.base.errors import (
 )
 from zkrq.client.cursors import BadCursor
 from zkrq.client.declaring import BadSettings, SettingsChanged
+from zkrq.client.quieting import NoSuchConsumer
 
 Happened = Literal["nothing", "partly", "unknown"]
 
@@ -48,6 +49,10 @@ class NoSuchSchedule(ZkrqError):
 
 class NoneNamed(ZkrqError):
     """nothing says which are meant: ids of items or conditions, owner ids of consumers or a host"""
+
+
+class BadQuery(ZkrqError):
+    """Parameters of an address contradict each other."""
 
 
 class BadSchedule(ZkrqError):
@@ -93,7 +98,9 @@ KINDS: dict[type[ZkrqError], Kind] = {
     Busy: Kind("Busy", 503, "nothing", "retry later"),
     NoSuchItem: Kind("NoSuchItem", 404, "nothing", "nothing: there is no such item"),
     NoSuchSchedule: Kind("NoSuchSchedule", 404, "nothing", "nothing: there is no such schedule"),
+    BadQuery: BAD_REQUEST,
     NoneNamed: BAD_REQUEST,
+    NoSuchConsumer: BAD_REQUEST,
     BadSchedule: Kind("BadSchedule", 400, "nothing", "fix the request"),
     Closed: Kind("Closed", 503, "nothing", "retry with another server, or later"),
     # Other arguments are checked before: what is left lies with the servers, or with this one's rights.
