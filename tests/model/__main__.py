@@ -15,6 +15,7 @@ python -m tests.model --schedules 10000 --homing                   items of two 
 python -m tests.model --schedules 10000 --flows                    some items are members of a flow
 python -m tests.model --schedules 10000 --legs                     the same, in two queues
 python -m tests.model --schedules 10000 --nested                   some are members of a flow that is a member of it
+python -m tests.model --schedules 10000 --names                    some of them wait for others
 python -m tests.model --trace 31 --off decided-again               what happened in one schedule
 """
 
@@ -35,6 +36,7 @@ from tests.model.kinds import (
     LEG_RULES,
     LEVEL_RULES,
     LIMIT_RULES,
+    NAME_RULES,
     NESTED_RULES,
     ORDER_RULES,
     RESULT_RULES,
@@ -88,6 +90,7 @@ def main() -> int:
     parser.add_argument("--flows", action="store_true", help="some items are members of a flow, which another follows")
     parser.add_argument("--legs", action="store_true", help="the same, in two queues on servers of their own")
     parser.add_argument("--nested", action="store_true", help="a flow is a member of another one")
+    parser.add_argument("--names", action="store_true", help="some members wait for others")
     cores = os.cpu_count() or 1
     parser.add_argument("--jobs", type=int, default=cores, metavar="N", help=f"processes (default: {cores})")
     parser.add_argument("--trace", type=int, metavar="SEED", help="replay this schedule and tell what happened")
@@ -95,7 +98,7 @@ def main() -> int:
     kind = {"links": given.links, "clocks": given.clocks, "shards": given.shards, "turns": given.turns}
     kind |= {"limited": given.limits, "results": given.results, "levels": given.levels}
     kind |= {"saves": given.saves, "ordered": given.ordered, "settings": given.settings, "homing": given.homing}
-    kind |= {"flows": given.flows, "legs": given.legs, "nested": given.nested}
+    kind |= {"flows": given.flows, "legs": given.legs, "nested": given.nested, "names": given.names}
     if given.trace is not None:
         return replay(given.trace, given.off, given.faults, kind)
     seeds = range(given.first, given.first + given.schedules)
@@ -137,6 +140,7 @@ def ablate(seeds: range, off: Collection[Rule], faults: int, jobs: int, kind: Ma
         "flows": FLOW_RULES,
         "legs": LEG_RULES,
         "nested": NESTED_RULES,
+        "names": NAME_RULES,
     }
     left_out = {*SHARD_RULES, *(rule for name, rules in special.items() if not kind[name] for rule in rules)}
     own = {
@@ -145,6 +149,7 @@ def ablate(seeds: range, off: Collection[Rule], faults: int, jobs: int, kind: Ma
         "flows": FLOW_RULES,
         "legs": LEG_RULES,
         "nested": NESTED_RULES,
+        "names": NAME_RULES,
     }
     only = [rule for name, rules in own.items() if kind[name] for rule in rules]
     for rule in only or [rule for rule in Rule if rule not in left_out]:

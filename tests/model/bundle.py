@@ -31,6 +31,7 @@ from zkrq.protocol.records import (
     Version,
     shared_fields,
 )
+from zkrq.protocol.records import WAITING as NAMES
 
 QUEUED, CLAIMED, DEAD, GONE = State.QUEUED.value, State.CLAIMED.value, State.DEAD.value, State.GONE.value
 WAITING = QUEUED + REQUEUED
@@ -125,12 +126,18 @@ class Draft:
 
     @property
     def held_for(self) -> str:
-        """The flow for whose end the item was held, empty: for none."""
-        return self._bundle.fields.get(HELD, b"").decode()[1:]
+        """The flow for which the item was held, empty: for none."""
+        return self.flow if self.awaited else self._bundle.fields.get(HELD, b"").decode()[1:]
+
+    @property
+    def awaited(self) -> str:
+        """Names of members for which the item was held, each with its queue, between spaces; empty: for none."""
+        held = self._bundle.fields.get(HELD, b"").decode()
+        return held[1:] if held.startswith(NAMES) else ""
 
     @property
     def opens(self) -> Opens:
-        """When such an item is opened."""
+        """When what is held for the end of a flow is opened."""
         return Opens(self._bundle.fields[HELD][:1].decode())
 
     @property
@@ -145,9 +152,15 @@ class Draft:
         return bool(self.nested) and self.waits_for_ever(0)
 
     @property
-    def is_living(self) -> bool:
-        """Whether an item is queued or claimed."""
-        return any(state in WAITING + CLAIMED for state in self.states)
+    def is_waiting(self) -> bool:
+        """Whether the item waits for members."""
+        return bool(self.awaited) and self.waits_for_ever(0)
+
+    @property
+    def coming(self) -> str:
+        """As what an item has come to life: it waits for members, or is queued or claimed; empty: none has."""
+        is_living = any(state in WAITING + CLAIMED for state in self.states)
+        return (NAMES if self.is_waiting else "L") if is_living else ""
 
     @property
     def is_alone(self) -> bool:

@@ -319,10 +319,10 @@ class Work:
         else:
             draft.told = True
 
-    def _lived(self, draft: Draft) -> bool:
-        """Whether a member of a bundle lived before this call."""
+    def _came(self, draft: Draft) -> str:
+        """As what a member of a bundle had come to life before this call."""
         known = self._scripts.held.records.get(draft.id)
-        return known is not None and Draft(draft.id, unpack(known)).is_living
+        return "" if known is None else Draft(draft.id, unpack(known)).coming
 
     def _raise_stamp(self, name: str) -> None:
         """Note that a member of a flow has come to life."""
@@ -336,7 +336,7 @@ class Work:
     def commit(self) -> list[object]:
         """Store what was decided; return it, and what was told, as the reply carries it."""
         for draft in list(self.opened.values()):
-            if draft.flow and draft.decided and draft.is_living and not self._lived(draft):
+            if draft.flow and draft.decided and draft.coming not in ("", self._came(draft)):
                 self._raise_stamp(draft.flow)
         flat: list[object] = []
         for id, draft in self.opened.items():

@@ -26,7 +26,6 @@ from tests.model.rules import Rule
 from zkrq.protocol import calls
 from zkrq.protocol.flows import Stage
 from zkrq.protocol.records import (
-    HELD,
     MEMBER,
     REFUSED,
     REQUEUED,
@@ -115,7 +114,8 @@ class Deciding(Storing):
             if again:
                 self._enter(work, put, known, REFUSED)
             return b"L"
-        flows = [flow.decode() for flow in (new.fields.get(MEMBER), new.fields.get(HELD, b"")[1:]) if flow]
+        pushed = Draft(id, new)
+        flows = [flow for flow in (pushed.flow, pushed.held_for) if flow]
         if not all(self.stage_of(flow).takes_members for flow in flows):
             if again:
                 self._enter(work, put, known, REFUSED)
@@ -373,7 +373,7 @@ class Deciding(Storing):
             for run, state, row in draft.each_run(first, last + 1):
                 mine = row > 0 and draft.token_at(run.start) == token
                 is_given = state == CLAIMED and draft.token_at(run.start) == next_token
-                is_late = save and mine and save[0] < draft.saves.get(run.start, 0)
+                is_late = save and mine and state == CLAIMED and save[0] < draft.saves.get(run.start, 0)
                 if is_late and Rule.SAVES_ARE_NUMBERED in self.on:
                     work.tell(draft)
                 elif save and ((state == CLAIMED and mine) or Rule.SAVE_NEEDS_THE_CLAIM not in self.on):

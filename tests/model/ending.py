@@ -102,6 +102,10 @@ class Ending(Moving):
                 if call.leg in says.legs.split() or call.life not in (0, draft.pushed_at_ms):
                     return
                 says = says._replace(legs=f"{says.legs} {call.leg}".strip(), stamp=says.stamp + 1)
+            case "wait" if Policy.WAITS in says.policy:
+                return
+            case "wait":
+                says = says._replace(policy=says.policy + Policy.WAITS)
             case "live":
                 says = says._replace(stamp=says.stamp + 1)
             case "seal" | "fail":
@@ -113,7 +117,7 @@ class Ending(Moving):
                     return
             case "close":
                 has_nested = outcome_of(draft) == CANCELLED and self._has_nested(work, call.flow)
-                if has_nested or {Kind.HELD, Kind.HELD_FOR_FAILURE} & set(kinds):
+                if has_nested or {Kind.HELD, Kind.HELD_FOR_FAILURE, Kind.WAITING} & set(kinds):
                     return
                 work.touch(draft)
                 close(draft)
@@ -125,9 +129,9 @@ class Ending(Moving):
         work.touch(draft)
         if outcome is not None:
             draft.own.pop(0, None)
-            says = says._replace(stage=Stage.ENDED.value, outcome=outcome.decode() + call.remaining.lstrip("LDMWVP"))
+            says = says._replace(stage=Stage.ENDED.value, outcome=outcome.decode() + call.remaining.lstrip("LNDMWVP"))
         draft.text = says.text
-        to_open = set(kinds) & set("LWV" if outcome == CANCELLED else "WV")
+        to_open = set(kinds) & set("LNWV" if outcome == CANCELLED else "NWV")
         if outcome is not None and not to_open and (not says.legs or Rule.ENDED_STAYS_DUE not in self.on):
             close(draft)
 
@@ -136,7 +140,7 @@ class Ending(Moving):
         left = set(kinds + call.remaining.partition(",")[0])
         if says.stage == Stage.ENDED:
             return DONE  # it is decided twice
-        if says.stamp != call.stamp or (Kind.LIVING in left and Rule.FAILING_WAITS in self.on):
+        if says.stamp != call.stamp or (Kind.LIVING in left and Rule.FAILING_WAITS in self.on) or Kind.WAITING in left:
             return None
         counted = {Kind.DEAD} if Policy.IGNORES_MISSED in says.policy else {Kind.DEAD, Kind.MISSED}
         is_done = not counted & left or Rule.MISSED_IS_NOT_DONE not in self.on
@@ -152,7 +156,7 @@ class Ending(Moving):
         return set(self._places_of(id, flow)) | self._held_of(Draft(id, unpack(self.held.records[id])), flow)
 
     def _held_of(self, draft: Draft, flow: str) -> set[Kind]:
-        if draft.held_for != flow or not draft.states or not draft.waits_for_ever(0):
+        if draft.awaited or draft.held_for != flow or not draft.states or not draft.waits_for_ever(0):
             return set()
         return {Kind.HELD_FOR_FAILURE if draft.opens is Opens.FAILURE else Kind.HELD}
 
@@ -164,7 +168,7 @@ class Ending(Moving):
         living = [at for at, state in enumerate(draft.states) if state in WAITING + CLAIMED]
         dead = [at for at, state in enumerate(draft.states) if state == DEAD]
         missed = [at for at in range(draft.size) if draft.is_missed(at)]
-        places = {Kind.LIVING: living, Kind.DEAD: dead, Kind.MISSED: missed}
+        places = {Kind.WAITING if draft.is_waiting else Kind.LIVING: living, Kind.DEAD: dead, Kind.MISSED: missed}
         return {kind: positions for kind, positions in places.items() if positions}
 
     def flow_members(self, epoch: int, call: calls.FlowMembers) -> Answer:
@@ -172,7 +176,7 @@ class Ending(Moving):
         draft = Draft(flow_id(call.flow), unpack(flow)) if flow else None
         stage = _stage(draft)
         items: list[object] = []
-        for kind in (Kind.LIVING, Kind.DEAD, Kind.MISSED):
+        for kind in (Kind.LIVING, Kind.WAITING, Kind.DEAD, Kind.MISSED):
             for id in sorted(self.held.records):
                 is_alone = unpack(self.held.records[id]).is_alone
                 for at in self._places_of(id, call.flow).get(kind, ()):
@@ -184,11 +188,11 @@ class Ending(Moving):
         return ok(stage.encode(), outcome, self._kinds(call.flow).encode(), 0, 0, 0, 0, outer, legs, items)
 
     def flow_waiting(self, epoch: int, call: calls.WaitingPage) -> Answer:
-        """All that stand for inner flows in one page; nothing waits for names here."""
+        """All that stand for inner flows, in one page."""
         rows: list[object] = []
         for id in sorted(self.held.records):
             draft = Draft(id, unpack(self.held.records[id]))
-            if draft.flow == call.flow and draft.stands_in and call.letter == Kind.NESTED:
+            if draft.flow == call.flow and draft.stands_in:
                 rows += (id, draft.nested.encode())
         return ok(calls.START, rows)
 
@@ -222,7 +226,7 @@ class Ending(Moving):
             return ok(0, 0, 0, [])
         if flow and not flow.decided:
             work.tell(flow)
-        opened = self._remove_members(work, call, outcome) if outcome in (b"", CANCELLED) else 0
+        opened = self._remove_members(work, call, outcome)
         held = [draft for draft in work.open_all() if self._held_of(draft, call.flow)] if outcome else []
         for draft in held[:1]:
             work.touch(draft)
@@ -242,10 +246,12 @@ class Ending(Moving):
         return ok(opened + len(held[:1]), int(has_more), int(has_nested), work.commit())
 
     def _remove_members(self, work: Work, call: calls.OpenHeld, outcome: bytes) -> int:
-        """Remove queued members, and claimed ones of a flow that was cancelled if that is asked for."""
+        """Remove members that wait, queued ones of a flow that is failing or was cancelled, and of one that was
+        cancelled claimed ones, if that is asked for."""
         removable = WAITING + (CLAIMED if call.stop and outcome == CANCELLED else "")
-        count = 0
-        for draft in [draft for draft in work.open_all() if draft.flow == call.flow and not draft.stands_in]:
+        count, is_cut_short = 0, outcome in (b"", CANCELLED)
+        members = [draft for draft in work.open_all() if draft.flow == call.flow and not draft.stands_in]
+        for draft in [draft for draft in members if is_cut_short or draft.is_waiting]:
             for at in [at for at, state in enumerate(draft.states) if state in removable]:
                 work.touch(draft)
                 draft.remove(range(at, at + 1))

@@ -518,6 +518,8 @@ class LastEnder(Ender):
         if look.stage is Stage.OPEN:
             yield from self.steer("seal")
             look = yield from self.end()
+        while look.released:
+            look = yield from self.end()
         if self.world.leg and Rule.ENDED_STAYS_DUE in self.on:
             yield from self.tend(self.operations.tend_flow(LEG, FLOW))
         if self.world.is_nested:
@@ -528,6 +530,8 @@ class LastEnder(Ender):
                 look = yield from self.end()
         if look.stage is Stage.SEALED and Kind.LIVING not in look.kinds:
             self.world.ledger.flow.is_judged = False  # an operator says that it is done
+            for item in self.world.ledger.flow.waits:
+                self.world.ledger.may_be_removed(item)
             yield from self.steer("finish")
             yield from self.end()
 
@@ -595,7 +599,8 @@ EARLY = 0.85
 
 def is_early(world: World) -> bool:
     """Tell whether nothing happens yet that is rare."""
-    return not world.ledger.flow.outcome and world.chance(EARLY)
+    flow = world.ledger.flow
+    return not flow.outcome and not flow.let_go and world.chance(EARLY)
 
 
 def end_flow(worlds: Sequence[World], carry_out: Callable[[Steps[Any]], Any]) -> None:

@@ -59,3 +59,6 @@ LEG_RULES = list(Rule)[list(Rule).index(Rule.FAILING_WAITS) : list(Rule).index(R
 
 NESTED_RULES = [Rule.NESTED_IS_FIRST]
 """Rules about flows that are members of others."""
+
+NAME_RULES = [Rule.RELEASE_NEEDS_ACKS]
+"""Rules about members that wait for others."""

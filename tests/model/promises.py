@@ -87,6 +87,10 @@ class Flow:
         self.outcome = b""
         self.came = set[Item]()
         """What came after it."""
+        self.waits = dict[Item, frozenset[Item]]()
+        """Members that wait, and for which of those whose push had returned."""
+        self.let_go = set[Item]()
+        """Those of them that were handed out."""
         self.is_judged = True
         self.is_ending = False
         """Whether a client is about to have the end decided."""
@@ -239,6 +243,7 @@ class Ledger:
         flow = self.flow
         if not flow.is_judged:
             return
+        self._check_waits(item)
         is_undone = item.startswith(b"undo")
         if is_undone or item.startswith(b"then"):
             if flow.outcome in ((CANCELLED, DONE) if is_undone else (CANCELLED, FAILED)):
@@ -253,6 +258,17 @@ class Ledger:
                 raise Broken(Promise.FLOW_TWICE, f"{sorted(flow.came)}")
         elif flow.came and item in flow.returned and not (item in self.redriven and b"undo" in flow.came):
             raise Broken(Promise.FLOW_AFTER, f"{item} after {sorted(flow.came)}")
+
+    def _check_waits(self, item: Item) -> None:
+        """A member comes after those for which it waits, and none of them afterwards."""
+        flow = self.flow
+        if missing := [each for each in flow.waits.get(item, ()) if not self.maybe_acked[each] - {"an operator"}]:
+            raise Broken(Promise.FLOW_EARLY, f"{item} before {sorted(missing)}, for which it waits")
+        if behind := [each for each in flow.let_go if item in flow.waits[each]]:
+            raise Broken(Promise.FLOW_AFTER, f"{item} after {sorted(behind)}, which waited for it")
+        if item in flow.waits:
+            self.counts["let go"] += item not in flow.let_go
+            flow.let_go.add(item)
 
     def is_judged(self, item: Item, token: Token) -> bool:
         """Whether a claim was asked for since it was declared that one server decides about all of them; then it is

@@ -32,6 +32,7 @@ from tests.model.repair import Repairer, Scrubber
 from tests.model.rules import ALL_RULES, Rule, Rules
 from tests.model.server import TIMED_OUT, Server
 from tests.model.spreading import SECONDS, Namer, Operator, Patient, Spreader, Spreading, Steady
+from tests.model.waiting import waiters
 from tests.model.world import Links, World
 from zkrq.protocol.calls import Enrol, Reserve, Wipe
 from zkrq.protocol.replies import Answer, Status
@@ -108,6 +109,7 @@ class Kind(TypedDict, total=False):
     flows: bool
     legs: bool
     nested: bool
+    names: bool
 
 
 class Schedule:
@@ -131,6 +133,7 @@ class Schedule:
         flows: bool = False,
         legs: bool = False,
         nested: bool = False,
+        names: bool = False,
     ) -> None:
         """``links``: one client does not always reach one server.  ``clocks``: that of one server is wrong at times.
         ``shards``: a second shard comes and goes.  ``turns``: consumers settle and claim in one decision.
@@ -140,8 +143,8 @@ class Schedule:
         declared it, and producers do not know of it.
         ``homing``: a limit or an order is declared while items are on two shards, from one of which they come home.
         ``flows``: some items are members of a flow, which another one follows.  ``legs``: in two queues;
-        ``nested``: of a flow that is a member of that one."""
-        self._has_flow = flows = flows or legs or nested
+        ``nested``: of a flow that is a member of that one; ``names``: some wait for others."""
+        self._has_flow = flows = flows or legs or nested or names
         shards = shards and not homing
         self.world = World(
             seed,
@@ -187,6 +190,7 @@ class Schedule:
         consumer = Patient if shards else Working if flows else Consumer
         self._enter(
             *(clients_of_flow(self.world) if flows else producers),
+            *(waiters(self.world) if names else ()),
             *(consumer(self.world) for _ in range(3)),
             *((Steady if shards else Slow if flows else Repairer)(self.world) for _ in range(2)),
             Reaper(self.world),
@@ -203,9 +207,8 @@ class Schedule:
     @property
     def _worlds(self) -> Sequence[World]:
         """The shards that clients use."""
-        if self.world.leg:
-            return (self.world, self.world.leg)
-        return self._ensemble.founded if self._ensemble else (self.world,)
+        own = (self.world, self.world.leg) if self.world.leg else (self.world,)
+        return self._ensemble.founded if self._ensemble else own
 
     def _enter(self, *clients: Client) -> None:
         begin = len(self._alive)
@@ -429,8 +432,7 @@ class Schedule:
         return bool(others) and all(world.servers[id].intact for id in others)
 
     def _cut_power(self, world: World) -> None:
-        for server in world.servers.values():
-            server.restart(self._run_id(server))
+        any(server.restart(self._run_id(server)) for server in world.servers.values())
         server = self._any_server(world)
         if server.dump and world.chance(0.5) and self._others_are_intact(world, server):
             if server.id in world.view.members and len(world.view.members) < world.view.min_replicas:
@@ -444,8 +446,7 @@ class Schedule:
         self._alive.remove(actor)
         if actor in self._ready:
             self._ready.remove(actor)
-        for token in actor.client.tokens:
-            self.world.ledger.lapse(token)
+        any(map(self.world.ledger.lapse, actor.client.tokens))
         self.world.log(Fault.CLIENT_DIED, actor.name)
 
     def _run_id(self, server: Server) -> str:
@@ -507,10 +508,8 @@ class Schedule:
 
     def _check_clients(self, ensemble: Ensemble) -> None:
         """Whoever looks now uses the shards that there are."""
-        for actor in self._alive:
-            actor.steps.close()
-        for server in self._servers.values():
-            self._resume(server)
+        any(actor.steps.close() for actor in self._alive)
+        any(self._resume(server) for server in self._servers.values())
         named = {name: entry.register for name, entry in ensemble.map.shards.items()}
         there = {name: register for name, register in named.items() if ensemble.is_used(register)}
         for client in [client for client in self._spreading if not isinstance(client, Operator)]:
@@ -522,12 +521,9 @@ class Schedule:
     def _check_homed(self, ensemble: Ensemble) -> None:
         """Wait until everything is at home, and is claimed there."""
         ledger, worlds = self.world.ledger, self._worlds
-        for actor in self._alive:
-            actor.steps.close()
-        for server in self._servers.values():
-            self._resume(server)
-        for world in worlds:
-            self._bring_back(world)
+        any(actor.steps.close() for actor in self._alive)
+        any(self._resume(server) for server in self._servers.values())
+        any(self._bring_back(world) for world in worlds)
         believed = {
             world.register: [world.servers[id] for id in world.view.members if world.believes(id)] for world in worlds
         }
@@ -558,8 +554,7 @@ class Schedule:
 
     def _check_shard(self, world: World) -> bool:
         if world.blackouts:
-            for server in world.servers.values():
-                self._resume(server)
+            any(self._resume(server) for server in world.servers.values())
             self._carry_out(Repairer(world).recover())
         believed = [id for id in world.view.members if world.believes(id)]
         self.counts["nobody in sync"] += not believed

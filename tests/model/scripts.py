@@ -24,7 +24,7 @@ from tests.model.bundle import (
     unpack_saved,
 )
 from tests.model.content import HEAD, LIMITS, QUEUE, Content, Item, Work, is_itself, ok, place_of
-from tests.model.ending import Ending
+from tests.model.naming import Naming
 from tests.model.rules import Rule
 from zkrq.protocol import calls
 from zkrq.protocol.homing import MOVED
@@ -41,7 +41,7 @@ PAGE = 2
 """Bundles on a page, so that writes come between two pages."""
 
 
-class Scripts(Ending):
+class Scripts(Naming):
     """One server's content, and a method for each script, by its name."""
 
     def run(self, epoch: int, call: calls.Call[Any]) -> Answer:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.model.explore import Findings, explore, explore_together
-from tests.model.kinds import FLOW_RULES, LEG_RULES, NESTED_RULES
+from tests.model.kinds import FLOW_RULES, LEG_RULES, NAME_RULES, NESTED_RULES
 from tests.model.promises import Promise
 from tests.model.rules import Rule
 
@@ -108,8 +108,28 @@ def test_without_a_rule_of_flows_in_flows_a_promise_is_broken(rule: Rule) -> Non
     assert not explore([seed], nested=True).broken
 
 
+@pytest.fixture(scope="module")
+def names() -> Findings:
+    return explore(SCHEDULES[:30], names=True)
+
+
+def test_no_promise_is_broken_with_members_that_wait(names: Findings) -> None:
+    assert not names.broken, names.first
+
+
+@pytest.mark.parametrize("what", ["waits", "let go", "flows checked"])
+def test_members_wait_and_are_let_go(what: str, names: Findings) -> None:
+    assert names.counts[what] >= len(SCHEDULES[:30]) // 10
+
+
+@pytest.mark.parametrize("rule", NAME_RULES, ids=lambda rule: rule.label)
+def test_without_a_rule_of_names_a_promise_is_broken(rule: Rule) -> None:
+    assert explore(SCHEDULES[:30], off=[rule], only_first=True, names=True).violations.keys() == {Promise.FLOW_EARLY}
+
+
 @pytest.mark.chaos
-@pytest.mark.parametrize("kind", ["flows", "legs", "nested"])
+@pytest.mark.parametrize("kind", ["flows", "legs", "nested", "names"])
 def test_no_promise_is_broken_in_many_schedules_with_flows(kind: str) -> None:
-    findings = explore_together(range(20_000), jobs=JOBS, flows=True, legs=kind == "legs", nested=kind == "nested")
+    legs, nested, names = (kind == each for each in ("legs", "nested", "names"))
+    findings = explore_together(range(20_000), jobs=JOBS, flows=True, legs=legs, nested=nested, names=names)
     assert not findings.broken, findings.first

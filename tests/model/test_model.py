@@ -23,6 +23,7 @@ from tests.model.kinds import (
     LEG_RULES,
     LEVEL_RULES,
     LIMIT_RULES,
+    NAME_RULES,
     NESTED_RULES,
     ORDER_RULES,
     RESULT_RULES,
@@ -204,6 +205,7 @@ LOAD_BEARING = [
         *(*SHARD_RULES, *TURN_RULES, *LIMIT_RULES, *ORDER_RULES, *SETTINGS_RULES),
         *(*RESULT_RULES, *SAVE_RULES, *LEVEL_RULES, *CLOCK_RULES, *HOMING_RULES, *FLOW_RULES, *LEG_RULES),
         *NESTED_RULES,
+        *NAME_RULES,
     )
     and not any(
         rule in those for those in (AMONG_MANY_FAULTS, RARE, BEHIND_THE_DEADLINE, BEHIND_A_BROKEN_LINK, NOT_MISSED)

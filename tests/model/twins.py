@@ -222,6 +222,8 @@ TOLD: Mapping[type[calls.Call[Any]], Callable[[Any], Any]] = {
     calls.Adopt: lambda reply: (reply.outcomes, decided(reply.records)),
     calls.Admit: decided,
     calls.Cancel: lambda reply: (reply.states, decided(reply.records)),
+    calls.NamedStates: list,
+    calls.Release: lambda reply: (reply.opened, decided(reply.records)),
     calls.Steer: lambda reply: (
         reply.before,
         reply.now,
