@@ -120,8 +120,8 @@ async def test_what_is_cancelled_before_its_claim_is_known_reaches_no_handler(
     decide, decided, told, handled = Replicas.decide, asyncio.Event(), asyncio.Event(), list[str]()
     cancelled = Leases.cancelled
 
-    async def answer_late(replicas: Replicas, call: Decision[Any]) -> Decided[Any]:
-        answer = await decide(replicas, call)
+    async def answer_late(replicas: Replicas, call: Decision[Any], **options: Any) -> Decided[Any]:
+        answer = await decide(replicas, call, **options)
         if isinstance(call, calls.Claim | calls.Turn) and answer.reply.handed and not decided.is_set():
             decided.set()
             await asyncio.wait_for(told.wait(), HANG)

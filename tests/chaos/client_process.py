@@ -356,10 +356,10 @@ class Client:
         """Know when each claim request was begun first."""
         decide = Replicas.decide
 
-        async def note(replicas: Replicas, call: Decision[Any]) -> Decided[Any]:
+        async def note(replicas: Replicas, call: Decision[Any], **options: Any) -> Decided[Any]:
             if isinstance(call, Claim | Turn):
                 self._asked.setdefault(f"{call.owner}/{call.seq}", time.monotonic())
-            return await decide(replicas, call)
+            return await decide(replicas, call, **options)
 
         with patch.object(Replicas, "decide", note):
             yield

@@ -41,7 +41,7 @@ small piece, a rule of the scripts by a flag of the model's server.
     ensemble.py     with several shards: what ZooKeeper holds besides a view
     shards.py       the shards as one client knows them; awaiting.py runs the library's coroutines
     spreading.py    producers and operators of several shards
-    flowing.py      who makes flows, and ends them
+    flowing.py      who makes flows, and ends them; flow_ending.py how all flows come to their end
     coming.py       who declares a limit or an order over two shards, and who brings items home
     schedule.py     whose turn it is, which message arrives, what fails
     promises.py     what clients were told, and what follows from it

@@ -25,14 +25,14 @@ from tests.model.coming import (
 from tests.model.consumers import Consumer
 from tests.model.content import QUEUE
 from tests.model.ensemble import FURTHER, Ensemble
-from tests.model.flowing import Slow, Working, begin_leg, clients_of_flow, end_flow, is_early
+from tests.model.flow_ending import begin_leg, clients_of_flow, end_flow, is_early
+from tests.model.flowing import Slow, Working
 from tests.model.membership import Refused, Steps
 from tests.model.promises import Broken, Promise
 from tests.model.repair import Repairer, Scrubber
 from tests.model.rules import ALL_RULES, Rule, Rules
 from tests.model.server import TIMED_OUT, Server
 from tests.model.spreading import SECONDS, Namer, Operator, Patient, Spreader, Spreading, Steady
-from tests.model.waiting import waiters
 from tests.model.world import Links, World
 from zkrq.protocol.calls import Enrol, Reserve, Wipe
 from zkrq.protocol.replies import Answer, Status
@@ -189,8 +189,7 @@ class Schedule:
             self._know(self.world.leg)
         consumer = Patient if shards else Working if flows else Consumer
         self._enter(
-            *(clients_of_flow(self.world) if flows else producers),
-            *(waiters(self.world) if names else ()),
+            *(clients_of_flow(self.world, names=names) if flows else producers),
             *(consumer(self.world) for _ in range(3)),
             *((Steady if shards else Slow if flows else Repairer)(self.world) for _ in range(2)),
             Reaper(self.world),

@@ -131,9 +131,9 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "copy-is-given-what-it-began-with",
-        "zkrq/consuming/lease.py",
-        'return getattr(self, "_begun", {}).get(position) if saved is None else saved',
-        'return getattr(self, "_begun", {}).get(position, saved)',
+        "zkrq/base/saved.py",
+        "return begun if text is None else text",
+        "return text if begun is None else begun",
         "what a copy has saved itself takes the place of what it began with",
         _COPIES,
     ),

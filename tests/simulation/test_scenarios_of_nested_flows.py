@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
+from tests.simulation.flow_stage import Maker, ack
 from tests.simulation.stage import HANGS, Actor, Stage, scenario
-from tests.simulation.test_scenarios_of_flows import Maker, ack
 from zkrq import Flow
 from zkrq.protocol import calls
 from zkrq.protocol.operations import OPERATIONS

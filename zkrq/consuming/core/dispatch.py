@@ -279,12 +279,10 @@ class Dispatch(Generic[C]):
 
     def _tell_impatient(self) -> None:
         """Tell those who would not wait that nothing is ready for this process."""
-        for waiter in tuple(self.waiters):
-            if not waiter.patient:
-                self.waiters.remove(waiter)
-                if not waiter.caller.done():
-                    waiter.claims = []
-                    self.actions.append(waiter)
+        for waiter in [each for each in self.waiters if not (each.patient or each.caller.done())]:
+            self.waiters.remove(waiter)
+            waiter.claims = []
+            self.actions.append(waiter)
 
     # -- shards ----------------------------------------------------------------------------------------------------
 
