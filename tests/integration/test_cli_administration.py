@@ -178,7 +178,7 @@ async def test_looking_and_administering(shell: Shell) -> None:
     assert await shell.value("pop", "jobs") == []
     until = datetime.now(UTC).replace(microsecond=0) + timedelta(days=1)
     _, out, _ = await shell.run("pause", "jobs", "--until", f"{until.astimezone(timezone(timedelta(hours=5)))}")
-    assert out == f"paused: no item is claimed until {until.isoformat()}\n"
+    assert out == f"jobs is paused: no item is claimed until {until.isoformat()}\n"
     assert (await shell.value("stats"))[0]["queues"]["jobs"]["paused_until"] == until.isoformat()
     assert f"paused until {until:%Y-%m-%d %H:%M:%S} UTC" in (await shell.run("stats"))[1]
     assert (await shell.value("pause", "jobs", "--for", "3600"))[0]["paused"]
@@ -419,7 +419,7 @@ async def test_finding(shell: Shell, servers: local.Servers) -> None:
             assert len(await shell.value("find", "jobs", "--since", moment)) == count
         assert len(await shell.value("export", "jobs", "--text", "keyed")) == 1
         code, _, err = await shell.run("find", "jobs", "--state", "dead")
-        assert (code, "scan('dead')" in err) == (2, True)
+        assert (code, "`zkrq list jobs --state dead`" in err) == (2, True)
         code, _, err = await shell.run("find", "jobs", "--header", "campaign")
         assert (code, "'campaign' must be a name, '=' and a text" in err) == (2, True)
 
@@ -541,3 +541,23 @@ async def test_items_of_a_group(shell: Shell, servers: local.Servers) -> None:
         assert await shell.value("dead", "discard", "jobs", "--group", "b", "--yes") == [{"removed": 2}]
         assert await shell.value("cancel", "jobs", "--group", "b", "--yes") == [{"cancelled": 1, "claimed": 0}]
         assert await shell.value("clear", "jobs", "--group", "a", "--yes") == [{"removed": 3}]
+
+
+async def test_failures_are_counted_by_what_they_have_in_common(shell: Shell, servers: local.Servers) -> None:
+    """Also where more died than are listed."""
+    async with over_zookeeper(servers, shell.environment["ZKRQ_NAMESPACE"]) as cluster:
+        queue = cluster.queue("jobs")
+        for number, task in enumerate(("send", "send", "send", "print")):
+            await queue.push(number, task=task)
+            await (await take(queue)).bury("no paper" if task == "print" else f"late by {number + 1} s")
+        counted = await shell.value("failures", "--by", "task")
+        assert [(each["task"], each["items"], each["reasons"]) for each in counted] == [
+            ("send", 3, {"late by … s": 3}),
+            ("print", 1, {"no paper": 1}),
+        ]
+        assert [each["reason"] for each in await shell.value("failures", "--error", "PAPER")] == ["no paper"]
+        assert await shell.run("failures", "--queue", "others") == (0, "0 items failed\n", "")
+        _, out, err = await shell.run("dead", "list", "jobs", "--count", "2")
+        assert (len(out.splitlines()), "oldest 2 of 4" in err) == (2, True)
+        code, _, err = await shell.run("find", "jobs", "--state", "dead")
+        assert (code, "`zkrq list jobs --state dead`" in err) == (2, True)

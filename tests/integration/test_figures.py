@@ -47,6 +47,9 @@ async def test_figures_on_the_command_line(shell: Shell, servers: local.Servers)
         "p95",
     ]
     assert len({len(row) for row in (first, *rows)}) == 1
+    assert rows[0].split()[:6] == ["in", "all", "3", "2", "1", "1"]
+    for times in ((), ("--since", "1h"), ("--step", "1m")):  # as the defaults are
+        assert (await shell.run("figures", "figured", *times))[1].splitlines()[1].split()[2:6] == ["3", "2", "1", "1"]
     code, _, complaint = await shell.run("figures", "figured", "--since", "soon")
     assert (code, "such as 6h" in complaint) == (2, True)
     code, _, complaint = await shell.run("figures", "figured", "--since", "36d")

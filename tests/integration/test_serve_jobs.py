@@ -79,7 +79,7 @@ async def test_all_that_was_found_is_removed_after_a_question(stage: Stage) -> N
     await mails.push("late", headers=SPRING, delay=3600)
     reply = await client.post("/queues/campaigns/found/cancel", data=fields_of(asked.text))
     assert reply.headers["location"] == "/jobs"
-    await ended(client, "700 items were counted before. 700 items found so far, 700 removed.")
+    await ended(client, "700 items were counted before. 700 items found, 700 removed.")
     assert (await mails.size()).scheduled == 21
     noted = text_of(await client.get("/audit"))
     for told in ("job 1: all with header campaign=spring begins", "campaign=spring is done, 700 removed"):
@@ -94,7 +94,7 @@ async def test_letters_and_waiting_items_have_jobs_too(stage: Stage) -> None:
     assert "Queue again 3 dead letters with error PRICE?" in await begin(client, "deeds", "redrive", {"error": "PRICE"})
     await ended(client, "3 queued again.")
     assert "Remove 3 dead letters with error ANSWER?" in await begin(client, "deeds", "discard", {"error": "ANSWER"})
-    await ended(client, "3 items were counted before. 3 items found so far, 3 removed.")
+    await ended(client, "3 items were counted before. 3 items found, 3 removed.")
     assert "Run now 4 items" in await begin(client, "deeds", "advance", {"state": "scheduled"})
     await ended(client, "4 ready.")
     assert await queue.size() == (7, 0, 0, 0)
@@ -149,7 +149,7 @@ async def test_more_than_can_be_counted_is_told_so(stage: Stage, monkeypatch: py
     asked = await begin(stage.http.client, "uncounted", "cancel", FORM)
     assert re.search(r"Remove all items, at least \d+ items \(there are more than could be counted now\)", asked)
     await ended(stage.http.client, "begun")
-    await ended(stage.http.client, "300 items found so far, 300 removed.")
+    await ended(stage.http.client, "300 items found, 300 removed.")
 
 
 async def test_a_job_is_stopped_and_begun_once_more(

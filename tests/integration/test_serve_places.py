@@ -117,3 +117,17 @@ async def test_a_consumer_is_made_quiet_from_its_page_and_claims_again(browser: 
     await do(browser.shows, "#notice", "1 consumer will claim again")
     assert (await take(calm)).item == "y"
     assert await do(browser.complaints) == []
+
+
+async def test_a_queue_is_paused_until_a_moment_from_its_page(stage: Stage) -> None:
+    queue = stage.cluster.queue("halted")
+    await queue.push(1)
+    until = (datetime.now(UTC) + timedelta(days=1)).replace(second=0, microsecond=0)
+    form = {"seconds": "0", "until": until.strftime("%Y-%m-%dT%H:%M")}
+    reply = await stage.http.client.post("/queues/halted/pause", data=form)
+    assert reply.status_code == 303, reply.text
+    assert (await queue.statistics()).paused_until == until
+    await queue.resume()
+    reply = await stage.http.client.post("/queues/halted/pause", data={"until": "soon"})
+    assert (reply.status_code, "must be a day and a time" in reply.text) == (400, True)
+    assert not (await queue.statistics()).paused

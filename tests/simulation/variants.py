@@ -211,7 +211,9 @@ def a_pause_is_not_asked_for() -> AbstractContextManager[object]:
 
 def a_cancel_leaves_claims_alone() -> AbstractContextManager[object]:
     """What is cancelled is gone, also when it is claimed."""
-    removal = "remove(r, position, position, call ~= '' and rowset.of_call(r, (is_move and wanted or state) .. call) or 0)"
+    removal = (
+        "remove(r, position, position, call ~= '' and rowset.of_call(r, (is_move and wanted or state) .. call) or 0)"
+    )
     return _rewritten({removal: f"if state ~= 'C' then {removal} end"}, "cancel")
 
 

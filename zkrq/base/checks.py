@@ -175,7 +175,7 @@ def check_moment(what: str, value: datetime) -> datetime:
     if not isinstance(value, datetime):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise ConfigError(f"{what} must be a datetime, not {type(value).__name__}")
     if value.utcoffset() is None:
-        raise ConfigError(f"{what} is the naive datetime {value}: give it a time zone, e.g. datetime.now(timezone.utc)")
+        raise ConfigError(f"{what} is the naive datetime {value}: give it a time zone, e.g. {value.isoformat()}+00:00")
     return value
 
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from zkrq.cli.command import Command, Line, Lines, look_at
 from zkrq.cli.flags import Takes
+from zkrq.client.figures import total
 from zkrq.operations.figures import FIGURES_OF_WORK, WORK_FIGURES
 
 if TYPE_CHECKING:
@@ -18,9 +19,14 @@ _WIDTHS = (9, 9, 9, 9, 12, 9, 12, 9)
 
 async def _figures(args: Namespace) -> Lines:
     async with look_at(args) as cluster:
-        found = await cluster.queue(args.queue).figures(args.given["since"], args.given["step"])
+        found = await cluster.queue(args.queue).figures(**args.given)
     head = "".join(f"{name:>{width}}" for name, width in zip(_HEADS, _WIDTHS, strict=True))
     yield Line(f"{'from (UTC)':24}{head}", {"queue": args.queue, "seconds": found[-1].seconds})
+    if not args.json:  # people want to know which task is slow, and no rows without anything
+        whole = total(found)
+        for name, of in (("in all", whole), *whole.tasks.items()):
+            yield Line(_row(name if of is whole else f"  {name or 'without a task'}", of), {})
+        found = [each for each in found if each.begun or each.done or each.failed or each.dead]
     for each in found:
         yield Line(_row(f"{each.at:%Y-%m-%d %H:%M}", each), WORK_FIGURES.tell(each))
         for task, of in each.tasks.items():

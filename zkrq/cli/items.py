@@ -165,7 +165,8 @@ def item_line(item: Item[Any], names: Mapping[str, str] = _NO_NAMES) -> Line:
     name = names.get(item.owner or "", "")
     held = f" by {name} ({item.owner}){since}" if name else f" by {item.owner}{since}" if item.owner else ""
     content = {"item": item.item, "payload": item.payload.decode(errors="backslashreplace")}
-    text = f"{item.id}  {item.state}{held}{_progress(item.progress)}  {shown}{why}"
+    task = f" {item.task}" if item.task else ""
+    text = f"{item.id}  {item.state}{task}{held}{_progress(item.progress)}  {shown}{why}"
     return Line(text, {**ITEM.tell(item), **content, "held_by": name or None})
 
 

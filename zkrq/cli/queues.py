@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import sys
 from argparse import Namespace
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from zkrq.base import clock
+from zkrq.base.errors import ConfigError
 from zkrq.cli.command import Command, Line, Lines, look_at, open_cluster
-from zkrq.cli.conditions import EVERY, conditions
+from zkrq.cli.conditions import EVERY, FLAGS, conditions
 from zkrq.cli.flags import Flag, Takes
 from zkrq.cli.items import LOOKED_AT, item_line
 from zkrq.cli.servers import server_lines, server_value
@@ -56,22 +58,30 @@ async def _pause(args: Namespace) -> Lines:
         await cluster.queue(args.queue).pause(**args.given)
     until = end_of_pause(args.given)
     ending = f"until {clock.at_ms(until).isoformat(timespec='seconds')}" if until else "until it is resumed"
-    yield Line(f"paused: no item is claimed {ending}", {"queue": args.queue, "paused": True})
+    yield Line(f"{args.queue} is paused: no item is claimed {ending}", {"queue": args.queue, "paused": True})
 
 
 async def _resume(args: Namespace) -> Lines:
     async with open_cluster(args) as cluster:
         await cluster.queue(args.queue).resume()
-    yield Line("resumed", {"queue": args.queue, "paused": False})
+    yield Line(f"{args.queue} is resumed", {"queue": args.queue, "paused": False})
 
 
 async def _dead_list(args: Namespace) -> Lines:
     async with look_at(args) as cluster:
-        for letter in await cluster.queue(args.queue).dead_letters(args.count):
+        queue = cluster.queue(args.queue)
+        letters = await queue.dead_letters(args.count)
+        for letter in letters:
             yield item_line(letter)
+        if len(letters) == args.count and (dead := (await queue.statistics()).sizes.dead) > args.count:
+            more = "--count N shows more, `zkrq failures` counts them by reason or task"
+            sys.stderr.write(f"these are the oldest {args.count:,} of {dead:,} dead letters: {more}\n")
 
 
 async def _find(args: Namespace) -> Lines:
+    if not args.given.keys() - {"state"}:
+        listed = f"`zkrq list {args.queue} --state {args.given.get('state', 'ready')}`"
+        raise ConfigError(f"find needs one of {FLAGS}; for all items: `zkrq export {args.queue}`, of a state: {listed}")
     async with look_at(args) as cluster:
         async for item in cluster.queue(args.queue).find(**args.given):
             yield item_line(item)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -100,6 +100,24 @@ class Figures:
         """Part of the deliveries that failed, 0 to 1; None: none has ended."""
         ended = self.done + self.failed
         return self.failed / ended if ended else None
+
+
+def total(found: Sequence[Figures]) -> Figures:
+    """Add up figures of several times, also by task; ``found``: at least one, the oldest first."""
+    tasks = sorted({task for each in found for task in each.tasks})
+    by_task = {task: [each.tasks[task] for each in found if task in each.tasks] for task in tasks}
+    return replace(_sum(found), tasks={task: _sum(some) for task, some in by_task.items()})
+
+
+def _sum(some: Sequence[Figures]) -> Figures:
+    def add(name: str) -> int:
+        return sum(getattr(each, name) for each in some)
+
+    def join(name: str) -> Spread:
+        return Spread(tuple(map(sum, zip(*(getattr(each, name).counts for each in some), strict=True))))
+
+    kinds = (add("begun"), add("done"), add("failed"), add("dead"))
+    return Figures(some[0].at, sum(each.seconds for each in some), *kinds, join("waits"), join("durations"))
 
 
 class Span(NamedTuple):

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, NamedTuple
 from urllib.parse import parse_qs, urlencode
 
+from zkrq.base.errors import ConfigError
 from zkrq.client.administration import Cancellation
 from zkrq.serve.texts import show_count
 
@@ -33,7 +35,8 @@ class Form(NamedTuple):
     ``ids``: of the items that were chosen, None: all dead letters.  ``by``, ``group``: the dead letters that have this
     in common, instead; see ``letters``.  ``confirmed``: whether the question was answered.
     ``error``, ``after``: which dead letters were read to find the group; see ``failing``.  ``seconds``: of ``PAUSES``,
-    how long a pause lasts, 0: until the queue is resumed.
+    how long a pause lasts, 0: until the queue is resumed; ``until``: the moment at which it ends, instead, as a field
+    of a form has it, in UTC, empty: none.
     """
 
     ids: tuple[str, ...] | None = None
@@ -43,6 +46,7 @@ class Form(NamedTuple):
     error: str = ""
     after: str = ""
     seconds: int = 0
+    until: str = ""
 
 
 class Outcome(NamedTuple):
@@ -107,7 +111,7 @@ def read_form(body: bytes) -> Form | None:
     confirmed = first.get("confirmed") == "yes"
     seconds = next((each for each in PAUSES if str(each) == first.get("seconds")), 0)
     names = (first.get("by", ""), first.get("group"), confirmed, first.get("error", ""), first.get("after", ""))
-    return Form(ids, *names, seconds)
+    return Form(ids, *names, seconds, first.get("until", ""))
 
 
 def tell(queue: str, outcome: Outcome) -> str:
@@ -160,9 +164,16 @@ async def _pause(queue: Queue[bytes], ids: Sequence[str] | None) -> Outcome:
     return Outcome("pause")
 
 
-async def pause_for(queue: Queue[bytes], seconds: int) -> Outcome:
+async def pause_for(queue: Queue[bytes], form: Form) -> Outcome:
     """Pause a queue, which goes on by itself.  Raises as ``Queue.pause`` does."""
-    await queue.pause(seconds=seconds)
+    if form.until:
+        try:
+            until = datetime.fromisoformat(form.until).replace(tzinfo=UTC)
+        except ValueError as error:
+            raise ConfigError("the end of a pause must be a day and a time, such as 2040-01-31T07:00") from error
+        await queue.pause(until=until)
+    else:
+        await queue.pause(seconds=form.seconds)
     return Outcome("pause-for")
 
 

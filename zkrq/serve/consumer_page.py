@@ -64,7 +64,8 @@ def question(owner: str, consumers: Mapping[str, Consumer]) -> str:
     held = show_count(sum(consumer.claims.values()), "item")
     same = sum(1 for each in consumers.values() if each.host and each.host == consumer.host)
     also = f" Its machine, {consumer.host}, has {show_count(same, 'consumer')}." if same else ""
-    return f"Have it claim nothing more? It finishes {held}. It claims again when you say so, or started again.{also}"
+    ends = "It claims again when you say so, or when it is started again."
+    return f"Have it claim nothing more? It finishes {held}. {ends}{also}"
 
 
 def listed(look: Look, most: int) -> dict[str, Any]:

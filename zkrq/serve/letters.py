@@ -30,6 +30,9 @@ GROUPS_SHOWN = 50
 VALUE_SHOWN = 200
 """Characters of what the items of a group have in common."""
 
+REASONS_SHOWN = 3
+"""Reasons that are counted beside a group that is made by something else."""
+
 SPARK_PARTS = 30
 """Parts of the time of all failures for which the curve of a group has a point each."""
 
@@ -66,6 +69,11 @@ class Group(NamedTuple):
     first: datetime | None
     last: datetime | None
     times: Curve | None = None
+
+    @property
+    def reasons(self) -> Sequence[tuple[str, int]]:
+        """The most frequent kinds of their reasons, and how many have each."""
+        return Counter(value_of(each, BY_REASON) for each in self.failed).most_common(REASONS_SHOWN)
 
 
 def columns(failed: Sequence[Failed]) -> list[str]:

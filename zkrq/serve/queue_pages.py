@@ -285,10 +285,10 @@ class QueuePages:
                 return self._showing.reply(
                     "confirm.html", queue=queue.name, verb=verb, form=form, question=asked, back=back, preview=PREVIEW
                 )
-            is_short = verb == "pause" and form.seconds
-            outcome = await (pause_for(queue, form.seconds) if is_short else ACTIONS[verb](queue, form.ids))
+            is_short = verb == "pause" and (form.seconds or form.until)
+            outcome = await (pause_for(queue, form) if is_short else ACTIONS[verb](queue, form.ids))
         except ZkrqError as error:
-            status = kind_of(error).status
+            status = page_status(error)
             if not by_script:
                 return self._showing.message(status, "It failed", str(error), _address(queue.name, verb, form))
             return HTMLResponse(self._showing.render("notice.html", text=str(error), failed=True), status)
@@ -348,7 +348,7 @@ class QueuePages:
             by = f"{who}, on the page" if who else "the page"
             outcome = Outcome("edited" if await queue.edit(id, compact(text).encode(), by=by) else "unedited")
         except ZkrqError as error:
-            status = 400 if isinstance(error, ConfigError) else kind_of(error).status
+            status = page_status(error)
             again = f"/queues/{queue.name}/edit?{urlencode({'id': id})}"
             return self._showing.message(status, "Not sent", str(error), again)
         self._watching.soon()

@@ -5,7 +5,7 @@ document.addEventListener("htmx:sse:after:message", () => lost(false))
 // What is wrong with the servers stands first in the window's title, as it does on the page.
 document.addEventListener("DOMContentLoaded", () => {
   const live = document.getElementById("live")
-  if (!live) return
+  if (!live?.dataset.title) return // a page that is not kept up to date
   new MutationObserver(() => {
     const alarm = document.getElementById("alarm")?.dataset.alarm
     document.title = alarm ? `${alarm} · ${live.dataset.title}` : live.dataset.title
