@@ -225,7 +225,8 @@ async def test_a_maker_that_comes_again_repeats_its_pushes_by_name(
         async with flow:
             receipts = [await flow.push("price", name="a"), await flow.push("stock", queue=other, name="a:b")]
         assert [receipt.id for receipt in receipts] == ["order-7.a", "order-7.a:b"]
-        assert [receipt.new for receipt in receipts] == [not delivery] * 2
+        # None: the call was slow, and was repeated by itself, so it may have found its own item.
+        assert all(receipt.new in (not delivery, None) for receipt in receipts)
         if delivery == 1:
             await (await take(queue)).ack()
     assert await is_held(queue)
