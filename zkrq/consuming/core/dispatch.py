@@ -305,8 +305,7 @@ class Dispatch(Generic[C]):
 
     def expects(self, returning: int) -> bool:
         """Tell whether consumers who are about to come back are to find items claimed for them."""
-        # One that waits does not come back.
-        return returning > 0 and self.pace.eager > len(self.waiters) and not self.is_quiet
+        return returning > 0 and self.pace.eager > len(self.waiters)  # one that waits does not come back
 
     def order(self, stock: Stock[C], now: float, is_certain: bool, returning: int = 0) -> Order:
         """Say what a stock that is due is to be asked for.
@@ -314,21 +313,21 @@ class Dispatch(Generic[C]):
         ``returning``: consumers whose settlements leave now.  A stream among them is expected back immediately, and
         finds its next item claimed when its settlement is done.
         """
+        if self.is_quiet:  # nothing but to pass a wake-up on
+            return Order(asks=stock.owes(now), pause=SWEEP_SECONDS)
         if surplus := self.pace.surplus(now, self.ahead):
             for each in self.stocks:
                 count = min(surplus, len(each.ahead))
                 self._hand_back(each, count)
                 surplus -= count
         self.pace.adapt(now, is_certain=is_certain)
-        is_claiming = is_certain and not self.is_quiet
-        expected = min(returning, max(0, self.pace.eager - len(self.waiters))) if is_claiming else 0
+        expected = min(returning, max(0, self.pace.eager - len(self.waiters))) if is_certain else 0
         count = self._wanted_of(stock, now, expected)
         # A process that was woken alone makes a request even if nobody waits here any more: the request wakes the
         # next process that waits.  Without it the item would lie there until the next sweep.
-        looks = not self.is_quiet and now - stock.asked_at >= PROBE_SECONDS and self._is_spared(stock)
-        if not (count or stock.owes(now) or looks):
+        if not (count or stock.owes(now) or (now - stock.asked_at >= PROBE_SECONDS and self._is_spared(stock))):
             return Order(asks=False, pause=self._pause_of(stock, SWEEP_SECONDS))
-        waiting = () if self.is_quiet else tuple(self.waiters)
+        waiting = tuple(self.waiters)
         is_awaited = any(map(_PATIENT, waiting))
         return Order(
             asks=True,
@@ -497,8 +496,6 @@ class Dispatch(Generic[C]):
             own.popleft()
         ahead, target = self.ahead, self.pace.target
         stock.set_low(target, ahead - len(own))
-        if self.is_quiet:
-            return 0
         count = sum(map(_WANT, self.waiters)) + max(0, max(target, expected) - ahead)
         if count and self.has_others:
             at = self.stocks.index(stock)
