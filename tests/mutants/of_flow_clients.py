@@ -20,8 +20,8 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "named-bundles-are-cut-by-their-headers",
         "zkrq/producing/bundling.py",
-        "            size = len(payload) - beside\n",
-        "            size = len(payload)\n",
+        "((payload, 1, len(payload) - beside) for payload in payloads)",
+        "((payload, 1, len(payload)) for payload in payloads)",
         "a repeated push of many finds the same ids, whatever headers it has",
         _MANY,
     ),

@@ -6,7 +6,9 @@ its own.  An item with an id, a key, a delay or a life of its own cannot share a
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable, Iterator, Sequence
+from typing import TypeVar
 
 from zkrq.base import clock
 from zkrq.base.ids import new_id_at, new_ids_at
@@ -16,6 +18,8 @@ from zkrq.protocol.calls import Put
 from zkrq.protocol.payloads import join
 from zkrq.protocol.records import BUNDLE_MAX, fresh, in_order, with_end, with_fields
 from zkrq.replication.batching import MAX_BATCH, MAX_BATCH_BYTES
+
+T = TypeVar("T")
 
 PUT_BYTES = 60
 """Approximate bytes of a push beside its payload."""
@@ -87,7 +91,10 @@ def put_of(call: Push, ending: str = "") -> Put:
 
 
 def chunks(payloads: Iterable[bytes]) -> Iterator[list[bytes]]:
-    """Divide payloads into batches.  If the next payload is an error, the batch before it is still sent."""
+    """Divide payloads into batches.  If the next payload is an error, the batch before it is still sent.
+
+    ``_divided`` would do the same, for twice the time of each item.
+    """
     chunk: list[bytes] = []
     room = MAX_BATCH_BYTES
     try:
@@ -105,50 +112,43 @@ def chunks(payloads: Iterable[bytes]) -> Iterator[list[bytes]]:
         yield chunk
 
 
+def _divided(parts: Iterable[tuple[T, int, int]], room: int, most: int) -> Iterator[list[T]]:
+    """Divide parts, each with its items and bytes, so that at most ``most`` items and ``room`` bytes come together.
+
+    One part may be larger.  Raises as ``chunks`` does.
+    """
+    some: list[T] = []
+    items = size = 0
+    try:
+        for part, count, length in parts:
+            if some and (items + count > most or size + length > room):
+                yield some
+                some, items, size = [], 0, 0
+            some.append(part)
+            items, size = items + count, size + length
+    except Exception:  # of the generator or the codec
+        if some:
+            yield some
+        raise
+    if some:
+        yield some
+
+
 def cut(payloads: Iterable[bytes], beside: int) -> Iterator[list[bytes]]:
     """Divide payloads into the bundles of a named push: the same each time, whatever headers they have.
 
     ``beside``: bytes of each payload that are not of its item.  Raises as ``chunks`` does.
     """
-    part: list[bytes] = []
-    length = 0
-    try:
-        for payload in payloads:
-            size = len(payload) - beside
-            if part and (len(part) >= BUNDLE_MAX or length + size > BUNDLE_BYTES):
-                yield part
-                part, length = [], 0
-            part.append(payload)
-            length += size
-    except Exception:  # of the generator or the codec
-        if part:
-            yield part
-        raise
-    if part:
-        yield part
+    return _divided(((payload, 1, len(payload) - beside) for payload in payloads), BUNDLE_BYTES, BUNDLE_MAX)
 
 
 def named_chunks(payloads: Iterable[bytes], name: str, beside: int) -> Iterator[tuple[list[bytes], list[BundleIds]]]:
     """Divide payloads into batches of whole bundles, with the ids of each bundle.  ``name``: begins the names of these;
     ``beside``: see ``cut``."""
-    some: list[bytes] = []
-    names: list[BundleIds] = []
-    room = MAX_BATCH_BYTES
-    bundles = enumerate(cut(payloads, beside))
-    try:
-        for number, part in bundles:
-            size = sum(map(len, part)) + PUT_BYTES * len(part)
-            if some and (room < size or len(some) + len(part) > MAX_BATCH):
-                yield some, names
-                some, names, room = [], [], MAX_BATCH_BYTES
-            some, room = some + part, room - size
-            names.append(BundleIds(f"{name}{number}", len(part)))
-    except Exception:  # of the generator or the codec
-        if some:
-            yield some, names
-        raise
-    if some:
-        yield some, names
+    bundles = ((part, len(part), sum(map(len, part)) + PUT_BYTES * len(part)) for part in cut(payloads, beside))
+    numbers = itertools.count()
+    for parts in _divided(bundles, MAX_BATCH_BYTES, MAX_BATCH):
+        yield [*itertools.chain(*parts)], [BundleIds(f"{name}{next(numbers)}", len(part)) for part in parts]
 
 
 def puts_of_named(
