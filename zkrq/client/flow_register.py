@@ -8,18 +8,16 @@ that is not entered, though nobody waits for ZooKeeper but at the first flow of 
 from __future__ import annotations
 
 import asyncio
-import json
 import logging
-import secrets
 from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING
 
 from zkrq.base import clock
 from zkrq.base.errors import ConfigError, Unavailable
-from zkrq.protocol import znodes
+from zkrq.client.registers import moments_in, rewrite, with_moments
 
 if TYPE_CHECKING:
-    from zkrq.coordination.coordinator import Coordinator
+    from zkrq.coordination.coordinator import Coordinator, Versioned
 
 REGISTER = "flows"
 
@@ -35,27 +33,18 @@ QUEUES_MAX = 4_000
 KNOWN_MAX = 10_000
 """Queues of which a client remembers that they are entered."""
 
-TRIES = 20
-"""Times that a register is written while others write it."""
-
 _log = logging.getLogger("zkrq.flows")
 
 
 def decode(data: bytes | None) -> dict[str, int]:
     """Return the queues that have flows, and when each was entered last, in milliseconds since 1970; none from what
     cannot be read: it is written anew."""
-    if not data:
-        return {}
-    try:
-        queues = znodes.read_object(data.decode())["queues"]
-        return {znodes.text(name): znodes.count(moment) for name, moment in dict(queues).items()}
-    except (KeyError, OverflowError, TypeError, ValueError):
-        return {}
+    return moments_in(data, "queues")
 
 
 def encode(queues: Mapping[str, int]) -> bytes:
     """Encode what ``decode`` reads, unlike any other writing of the same."""
-    return json.dumps({"queues": queues, "nonce": secrets.token_hex(8)}, separators=(",", ":")).encode()
+    return with_moments("queues", queues)
 
 
 def is_old(entered_ms: int) -> bool:
@@ -85,17 +74,18 @@ class FlowRegister:
         return self._entered.get(queue, now - 2 * FRESH_SECONDS) + FRESH_SECONDS > now
 
     async def _enter(self, queue: str) -> None:
-        now = asyncio.get_running_loop().time()
-        for _ in range(TRIES):
-            found = await self._coordinator.read(REGISTER)
+        def enter(found: Versioned) -> bytes | None:
             queues, now_ms = decode(found.data), clock.now_ms()
             if abs(now_ms - queues.get(queue, 0)) < 1000 * FRESH_SECONDS:
-                return self._note(queue, now)
+                return None
             if len(queues) >= QUEUES_MAX and queue not in queues:
                 raise ConfigError(f"{len(queues)} queues have flows, more than {QUEUES_MAX} cannot; nothing was begun")
-            if await self._coordinator.swap(REGISTER, encode({**queues, queue: now_ms}), found.version) is not None:
-                return self._note(queue, now)
-        raise Unavailable("other clients begin their first flows at the same time; nothing was begun, retry")
+            return encode({**queues, queue: now_ms})
+
+        now = asyncio.get_running_loop().time()
+        if await rewrite(self._coordinator, REGISTER, enter) is None:
+            raise Unavailable("other clients begin their first flows at the same time; nothing was begun, retry")
+        self._note(queue, now)
 
     def _note(self, queue: str, now: float) -> None:
         if len(self._entered) >= KNOWN_MAX:

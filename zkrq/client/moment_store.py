@@ -16,12 +16,13 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from zkrq.base.checks import check_id, check_name
 from zkrq.base.errors import ConfigError, Unavailable
+from zkrq.client.registers import rewrite
 from zkrq.client.timetable import SCHEDULES_MAX, Key
 from zkrq.protocol.recurring import Progress
 from zkrq.protocol.znodes import count, read_object
 
 if TYPE_CHECKING:
-    from zkrq.coordination.coordinator import Coordinator
+    from zkrq.coordination.coordinator import Coordinator, Versioned
 
 MOMENTS = "moments"
 """Name of the register that holds them."""
@@ -34,9 +35,6 @@ KEPT_MAX = 2 * SCHEDULES_MAX
 
 MS_MAX = 221_845_392_000_000
 """Milliseconds since 1970 from which on a stored moment cannot be read: it is in the year 9000."""
-
-TRIES = 20
-"""Attempts to write while others write, too."""
 
 Known: TypeAlias = Mapping[Key, Progress]
 """What is stored, by schedule."""
@@ -70,16 +68,18 @@ class MomentStore:
         await self._change(lambda known: {each: known[each] for each in known if each != key})
 
     async def _change(self, change: Callable[[Known], Known]) -> Known:
+        after: Known = {}
+
+        def write(found: Versioned) -> bytes | None:
+            nonlocal after
+            before = decode(found.data)
+            after = change(before)
+            return None if after == before else encode(after, secrets.token_hex(8))
+
         async with self._lock:
-            for _ in range(TRIES):
-                found = await self._coordinator.read(MOMENTS)
-                before = decode(found.data)
-                after = change(before)
-                if after == before:
-                    return before
-                if await self._coordinator.swap(MOMENTS, encode(after, secrets.token_hex(8)), found.version):
-                    return after
-        raise Unavailable("other clients write moments of schedules at the same time: repeat it")
+            if await rewrite(self._coordinator, MOMENTS, write) is None:
+                raise Unavailable("other clients write moments of schedules at the same time: repeat it")
+        return after
 
 
 def encode(known: Known, nonce: str) -> bytes:

@@ -11,9 +11,7 @@ next change removes it: not immediately, because a client between two sessions l
 from __future__ import annotations
 
 import asyncio
-import json
 import logging
-import secrets
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -21,22 +19,19 @@ from zkrq.base import clock
 from zkrq.base.errors import ConfigError, Unavailable, ZkrqError
 from zkrq.base.events import ConsumerQuiet
 from zkrq.base.tasks import Rounds
+from zkrq.client.registers import moments_in, rewrite, with_moments
 from zkrq.coordination.coordinator import session_of
-from zkrq.protocol import znodes
 
 if TYPE_CHECKING:
     from zkrq.base.events import Events
     from zkrq.base.tasks import Tasks
     from zkrq.client.upgrading import Upgrading
     from zkrq.consuming.identity import Identity
-    from zkrq.coordination.coordinator import Coordinator
+    from zkrq.coordination.coordinator import Coordinator, Versioned
     from zkrq.protocol.levels import ClientInfo
 
 REGISTER = "quiet"
 """Name of the register that holds the ids of quiet clients."""
-
-TRIES = 20
-"""Attempts to write while others write, too."""
 
 QUIET_MAX = 5_000
 """Clients that may be quiet at the same time: what a register has room for."""
@@ -75,18 +70,12 @@ class Quieted(NamedTuple):
 def decode(data: bytes | None) -> dict[str, int]:
     """Return the ids of quiet clients, and when each was named, in milliseconds since 1970; none from what cannot be
     read: it is written anew."""
-    if not data:
-        return {}
-    try:
-        clients = znodes.read_object(data.decode())["clients"]
-        return {znodes.text(id): znodes.count(moment) for id, moment in dict(clients).items()}
-    except (KeyError, OverflowError, TypeError, ValueError):
-        return {}
+    return moments_in(data, "clients")
 
 
 def encode(clients: Mapping[str, int]) -> bytes:
     """Encode what ``decode`` reads, unlike any other writing of the same."""
-    return json.dumps({"clients": clients, "nonce": secrets.token_hex(8)}, separators=(",", ":")).encode()
+    return with_moments("clients", clients)
 
 
 def changed(known: Mapping[str, int], ids: Collection[str], live: Collection[str], now_ms: int) -> dict[str, int]:
@@ -199,16 +188,15 @@ class Quieting:
 
     async def _write(self, ids: Collection[str], is_quiet: bool) -> None:
         live = {each.id for each in (await self._upgrading.clients()).values()}
-        for _ in range(TRIES):
-            found = await self._coordinator.read(REGISTER)
+
+        def write(found: Versioned) -> bytes:
             known = decode(found.data)
             if is_quiet:
-                after = changed(known, ids, live, clock.now_ms())
-            else:
-                after = {id: moment for id, moment in known.items() if id not in ids}
-            if await self._coordinator.swap(REGISTER, encode(after), found.version) is not None:
-                return
-        raise Unavailable("other clients quiet consumers at the same time: repeat it")
+                return encode(changed(known, ids, live, clock.now_ms()))
+            return encode({id: moment for id, moment in known.items() if id not in ids})
+
+        if await rewrite(self._coordinator, REGISTER, write) is None:
+            raise Unavailable("other clients quiet consumers at the same time: repeat it")
 
     async def _confirmed(
         self, waited: Mapping[str, ClientInfo], is_quiet: bool

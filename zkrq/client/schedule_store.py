@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from zkrq.base.errors import ConfigError, Unavailable
 from zkrq.base.events import ScheduleChanged, shorten
 from zkrq.base.tasks import Rounds
+from zkrq.client.registers import rewrite
 from zkrq.client.timetable import Key, StoredSchedule, Timetable
 from zkrq.client.timetable_form import decode, encode
 from zkrq.protocol.levels import Feature
@@ -23,9 +24,6 @@ if TYPE_CHECKING:
 
 SCHEDULES = "schedules"
 """Name of the register that holds them."""
-
-TRIES = 20
-"""Attempts to write while others write, too."""
 
 READ_SECONDS = 60.0
 """Seconds between two looks without notice of a change."""
@@ -74,21 +72,24 @@ class ScheduleStore:
         ``change`` may see what it has written itself, if the answer was lost and another client wrote after it.
         """
         self._check_level(None)
+        before = self.known
+
+        def write(found: Versioned) -> bytes | None:
+            nonlocal before
+            self._take(found)
+            before = self.known
+            after = change(before)
+            if after is before:
+                return None
+            if _task_names(after) - _task_names(before):  # 0.2.0 would push the items without their task
+                self._check_level(Feature.TASKS)
+            return encode(after, secrets.token_hex(8))
+
         async with self._lock:
-            for _ in range(TRIES):
-                found = await self._coordinator.read(SCHEDULES)
-                self._take(found)
-                before = self.known
-                after = change(before)
-                if after is before:
-                    return before, before
-                if _task_names(after) - _task_names(before):  # 0.2.0 would push the items without their task
-                    self._check_level(Feature.TASKS)
-                data = encode(after, secrets.token_hex(8))
-                if (written := await self._coordinator.swap(SCHEDULES, data, found.version)) is not None:
-                    self._take(written)
-                    return before, self.known
-        raise Unavailable("other clients change schedules at the same time: repeat it")
+            if (written := await rewrite(self._coordinator, SCHEDULES, write)) is None:
+                raise Unavailable("other clients change schedules at the same time: repeat it")
+            self._take(written)
+            return before, self.known
 
     async def declare(self, entry: StoredSchedule) -> None:
         """Store a schedule that code declares, and report it if that replaces what was stored of other code."""

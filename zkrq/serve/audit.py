@@ -23,6 +23,7 @@ from zkrq.base import clock
 from zkrq.base.errors import ZkrqError
 from zkrq.base.tasks import Rounds, Tasks
 from zkrq.client.inner import client_of
+from zkrq.client.registers import rewrite
 from zkrq.operations.table import OPERATIONS
 from zkrq.protocol import znodes
 from zkrq.serve.lines import FewLines
@@ -50,14 +51,14 @@ TEXT_MAX = 200
 PENDING_MAX = 200
 """Lines that a process keeps while they cannot be written."""
 
+TRIES = 5
+"""Attempts of one write while others write, too."""
+
 WRITE_SECONDS = 1.0
 """Seconds between two writes."""
 
 RETRY_SECONDS = 15.0
 """Seconds until lines that could not be written are tried again."""
-
-TRIES = 5
-"""Attempts of one write while others write, too."""
 
 CLOSE_SECONDS = 2.0
 """Seconds in which a server that stops writes its last lines."""
@@ -179,13 +180,10 @@ class Audit:
             _trouble.warning("changes are in the log alone at present: %s", error, extra={"cluster": self._namespace})
 
     async def _write(self) -> None:
-        for _ in range(TRIES if self._pending else 0):
-            new = self._pending
-            found = await self._coordinator.read(REGISTER)
-            data = encode(merge(decode(found.data), new))
-            if await self._coordinator.swap(REGISTER, data, found.version) is not None:
-                self._pending = [line for line in self._pending if line not in new]
-                return
+        if not (new := self._pending):
+            return
+        if await rewrite(self._coordinator, REGISTER, lambda found: encode(merge(decode(found.data), new)), TRIES):
+            self._pending = [line for line in self._pending if line not in new]
 
 
 class Recorded:
