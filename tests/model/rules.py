@@ -482,7 +482,7 @@ class Rule(Said):
         "what stands for an inner flow is everywhere before a member of that is pushed",
         "the outer flow ends while members of the inner one live",
     )
-    RELEASE_NEEDS_ACKS = (0, "who waits for others is let go when these were acked", "a step runs before one it needs")
+    RELEASE_NEEDS_ACKS = (0, "a member waits until all that it names were acked", "a step runs before one it needs")
     PUSH_NAMES_ITS_MAP = (
         0,
         "a push is placed by a shard map, and sent only under a view that asks for no newer one",

@@ -35,7 +35,7 @@ LOOK_MESSAGES = ROUNDS * 12 * 4
 """Messages of a look at a flow of two queues, one after the other: twelve decisions a round, each of two calls."""
 
 LOOKS = 2
-"""A look that is under way is awaited before the one that an ack asks for."""
+"""Looks that may follow each other: one in flight ends before the one that an ack asks for begins."""
 
 
 def end_seconds(message: float) -> float:

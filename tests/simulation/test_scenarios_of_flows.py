@@ -92,7 +92,7 @@ async def test_what_follows_is_opened_by_whoever_looks_after_the_client_that_end
 
 @scenario()
 async def test_what_follows_is_opened_though_servers_know_of_the_close_alone(stage: Stage) -> None:
-    """The primary opened it in a call that had no answer, told of the close when it was asked again, and died."""
+    """The reply of the primary that opened it was lost; asked again it said that the flow was closed, and died."""
     near, far = await stage.enter("near"), await stage.enter("far")
     maker, primary = Maker(near), stage.primary
     await maker.steer("begin")

@@ -125,9 +125,9 @@ class Bulk:
         return self._is_last and self._ids is None
 
     async def count(self, seconds: float | None = None, show: Callable[[int], object] | None = None) -> Counted:
-        """Count the items that ``run`` would change, for at most about so many seconds, None: until the last one.
+        """Count the items that ``run`` would change.  ``seconds``: stop after about that time, None: at the last item.
 
-        ``show``: is told how many there are so far.  Raises ``Unavailable``.
+        ``show``: called with how many there are so far.  Raises ``Unavailable``.
         """
         loop = asyncio.get_running_loop()
         end = None if seconds is None else loop.time() + seconds

@@ -200,8 +200,10 @@ class Opened(NamedTuple):
 
 
 class Figures(NamedTuple):
-    """What people are told of a flow.  ``items``: some of what is left, each with its queue.  ``outer``: the flow of
-    which it is a member, empty: none."""
+    """The figures of a flow that its status shows.
+
+    ``items``: some of what is left, each with its queue.  ``outer``: the flow of which it is a member, empty: none.
+    """
 
     stage: Stage
     outcome: bytes
