@@ -73,12 +73,13 @@ async def never(item: Any) -> None:
 
 @pytest.fixture
 def delays(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """How often an item had been refused, each time; it comes again soon."""
+    """How often an item had been refused, each time; it comes again soon, but not all after the same time: two workers
+    that refuse each other's items in step would be given them in step again."""
     counts: list[int] = []
 
     def put_off(count: int, chance: float) -> float:
         counts.append(count)
-        return 0.01
+        return 0.01 * (1 + chance)
 
     monkeypatch.setattr(tasks, "PUT_OFF", put_off)
     return counts
