@@ -557,6 +557,7 @@ async def test_failures_are_counted_by_what_they_have_in_common(shell: Shell, se
         ]
         assert [each["reason"] for each in await shell.value("failures", "--error", "PAPER")] == ["no paper"]
         assert await shell.run("failures", "--queue", "others") == (0, "0 items failed\n", "")
+        assert (await shell.run("failures", "--state", "daed"))[0] == 2
         _, out, err = await shell.run("dead", "list", "jobs", "--count", "2")
         assert (len(out.splitlines()), "oldest 2 of 4" in err) == (2, True)
         code, _, err = await shell.run("find", "jobs", "--state", "dead")

@@ -21,7 +21,8 @@ pytestmark = pytest.mark.anyio
 async def test_figures_on_the_command_line(shell: Shell, servers: local.Servers) -> None:
     async with over_zookeeper(servers, shell.environment["ZKRQ_NAMESPACE"]) as cluster:
         queue = cluster.queue("figured")
-        await queue.push_many([1, 2, 3])
+        await queue.push_many([1, 2])
+        await queue.push(3, task="print")
         for _ in range(2):
             await (await take(queue)).ack()
         await (await take(queue)).bury("bad")
@@ -29,6 +30,7 @@ async def test_figures_on_the_command_line(shell: Shell, servers: local.Servers)
     assert head == {"queue": "figured", "seconds": 3600.0}
     assert {*told[-1]} == {*WORK_FIGURES.names}
     assert [sum(each[name] for each in told) for name in ("begun", "done", "failed", "dead")] == [3, 2, 1, 1]
+    assert told[-1]["tasks"]["print"]["failed"] == 1
     code, out, _ = await shell.run("figures", "figured", "--since", "2h", "--step", "1h")
     assert code == 0
     first, *rows = out.splitlines()

@@ -116,3 +116,20 @@ async def test_who_only_reads_sees_no_button(browser: Browser, two: Two) -> None
             assert await do(browser.violations) == []
             await do(browser.click, "header form button")
             await do(browser.shows, "h1", "Log in")
+
+
+async def test_consumers_that_are_made_quiet_are_named(two: Two) -> None:
+    """Over HTTP and on the page: the owner, or the machine."""
+    assert await two.cluster.queue("orders").pop_one(timeout=0) is None
+    ((owner, told),) = (await two.cluster.consumers()).items()
+    async with two.serving() as http:
+        post = partial(http.client.post, headers=bearer(OPERATOR))
+        assert (await post("/v1/consumers/quiet", json={"owners": [owner]})).status_code == 200
+        assert (await post("/v1/consumers/quiet", json={})).status_code == 400
+        for verb, form in (("unquiet", {}), ("quiet", {"confirmed": "host"})):
+            assert (await post(f"/consumers/{owner}/{verb}", data=form)).status_code == 303
+    assert [each[2:5] for each in await two.lines()] == [
+        ("quiet", "consumers", owner),
+        ("unquiet", owner, owner),
+        ("quiet", owner, f"all of {told.host}"),
+    ]

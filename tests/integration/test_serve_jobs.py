@@ -104,7 +104,9 @@ async def test_all_that_was_found_is_exported(stage: Stage, monkeypatch: pytest.
     queue, client = stage.cluster.queue("exported"), stage.http.client
     await queue.push_many(range(700), headers=SPRING)
     await queue.push({"to": "ann"}, id="ann", delay=3600)
-    for query, count in (("header=campaign%3Dspring", 700), ("state=scheduled", 1), ("text=ANN", 1), ("", 701)):
+    async with queue.flow("outer") as outer, outer.flow("inner") as inner:  # what stands for a flow is no item
+        await inner.push("a member", delay=3600)
+    for query, count in (("header=campaign%3Dspring", 700), ("state=scheduled", 2), ("text=ANN", 1), ("", 702)):
         reply = await client.get(f"/queues/exported/export?{query}")
         assert reply.headers["content-disposition"] == 'attachment; filename="exported.jsonl"'
         lines = [json.loads(line) for line in reply.text.splitlines()]

@@ -8,9 +8,14 @@ from typing import TYPE_CHECKING
 
 from zkrq.cli.command import Command, Line, Lines, count, look_at
 from zkrq.cli.flags import Flag
+from zkrq.operations.kinds import Choice
 
 if TYPE_CHECKING:
     from datetime import datetime
+
+
+STATES = Choice(("dead", "waiting"))
+"""What became of items that failed, as ``serve.failing`` has it."""
 
 
 async def _failures(args: Namespace) -> Lines:
@@ -19,13 +24,14 @@ async def _failures(args: Namespace) -> Lines:
     from zkrq.serve.letters import group
     from zkrq.serve.queues import Queues
 
+    state = args.state and STATES.check("--state", args.state)
     async with look_at(args) as cluster:
         sizes = {
             name: each.sizes
             for name, each in (await cluster.statistics()).items()
             if args.queue is None or name == args.queue
         }
-        reading = await read_failed(Queues(cluster), sizes, KINDS.get(args.state or ""), args.error or "")
+        reading = await read_failed(Queues(cluster), sizes, KINDS.get(state or ""), args.error or "")
     for each in group(reading.failed, args.by):
         reasons = "" if args.by == "reason" else "".join(f"; {n:,} x {reason or '-'}" for reason, n in each.reasons)
         text = f"{len(each.failed):>7,}  {_moment(each.first)} to {_moment(each.last)}  {each.value or 'none'}{reasons}"

@@ -29,8 +29,8 @@ async def _figures(args: Namespace) -> Lines:
         found = [each for each in found if each.begun or each.done or each.failed or each.dead]
     for each in found:
         yield Line(_row(f"{each.at:%Y-%m-%d %H:%M}", each), WORK_FIGURES.tell(each))
-        for task, of in each.tasks.items():
-            yield Line(_row(f"  {task or 'without a task'}", of), {"at": each.at.isoformat(), "task": task})
+        for task, of in () if args.json else each.tasks.items():  # the value of the time has them
+            yield Line(_row(f"  {task or 'without a task'}", of), {})
 
 
 def _row(name: str, of: Figures) -> str:

@@ -23,7 +23,16 @@ from zkrq.cli.forms import raw_queue
 from zkrq.cli.progress import progress
 from zkrq.cli.stdin import stdin_lines
 from zkrq.client.changing import differing, write_settings
-from zkrq.client.copies import Copy, exported, exported_settings, id_of_moved, imported, imported_settings, in_sequence
+from zkrq.client.copies import (
+    Copy,
+    each_exported,
+    exported,
+    exported_settings,
+    id_of_moved,
+    imported,
+    imported_settings,
+    in_sequence,
+)
 from zkrq.client.queue import push_encoded
 
 if TYPE_CHECKING:
@@ -139,10 +148,7 @@ async def _export(args: Namespace) -> Lines:
             value = exported_settings(args.queue, settings)
             yield Line(json.dumps(value), value)
         with progress("exported", hidden=sys.stdout.isatty()) as show:
-            by = args.given.keys() - {"state"}
-            async for item in queue.find(**args.given) if by else queue.scan(args.state):
-                if item.nested is not None:  # a flow is not exported, and so is what stands for it
-                    continue
+            async for item in each_exported(queue, args.given):
                 value = exported(item)
                 yield Line(json.dumps(value), value)
                 claimed, written = claimed + (item.state == "claimed"), written + 1

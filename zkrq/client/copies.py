@@ -12,7 +12,8 @@ import json
 import re
 from base64 import b64decode, b64encode
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import AsyncGenerator, Iterable, Iterator, Mapping
+from contextlib import aclosing
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
@@ -28,6 +29,7 @@ from zkrq.operations.settings import STORED
 if TYPE_CHECKING:
     from zkrq.base.limits import QueueSettings
     from zkrq.client.items import Item
+    from zkrq.client.queue import Queue
 
 _PUSHED = (
     "id",
@@ -71,6 +73,18 @@ def exported(item: Item[bytes]) -> dict[str, Any]:
     if item.task is None:
         del told["task"]  # nor is a line without one unknown to them
     return {name: told[name] for name in (*_PUSHED, *_TOLD) if name in told}
+
+
+async def each_exported(queue: Queue[bytes], where: Mapping[str, Any]) -> AsyncGenerator[Item[bytes]]:
+    """Iterate over the items that an export has: those that meet the conditions, or all of one state, or all.
+
+    A flow is not exported, and so is what stands for it.  Raises as ``Queue.find`` does.
+    """
+    items = queue.find(**where) if where.keys() - {"state"} else queue.scan(where.get("state"))
+    async with aclosing(items):
+        async for item in items:
+            if item.nested is None:
+                yield item
 
 
 def _content(payload: bytes) -> dict[str, Any]:

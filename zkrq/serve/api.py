@@ -23,6 +23,7 @@ from zkrq.operations.queues import CONSUMER, FIGURES, GROUPS_FOUND, QUIETED, SHA
 from zkrq.operations.schedules import SCHEDULES
 from zkrq.operations.settings import STORED
 from zkrq.operations.table import OPERATIONS
+from zkrq.serve.audit import name_chosen, say
 from zkrq.serve.bodies import claimed, found, stored, told
 from zkrq.serve.calls import make_router
 from zkrq.serve.holding import Kept
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
     from fastapi import APIRouter
 
     from zkrq.client.cluster import Cluster
+    from zkrq.client.quieting import Quieted
     from zkrq.consuming.claims import Claim
     from zkrq.operations.operation import Operation
     from zkrq.serve.bodies import Body, Payload
@@ -225,12 +227,10 @@ class Api:
         return JSONResponse({"consumers": {owner: CONSUMER.tell(each) for owner, each in found.items()}})
 
     async def quiet(self, body: Body | None) -> Response:
-        owners, host = _chosen(body)
-        return JSONResponse(QUIETED.tell(await self._cluster.quiet(*owners, host=host)))
+        return await _quieted(self._cluster.quiet, body)
 
     async def unquiet(self, body: Body | None) -> Response:
-        owners, host = _chosen(body)
-        return JSONResponse(QUIETED.tell(await self._cluster.unquiet(*owners, host=host)))
+        return await _quieted(self._cluster.unquiet, body)
 
     async def queue_statistics(self, queue: str) -> Response:
         return JSONResponse(FIGURES.tell(await self._queues[queue].statistics()))
@@ -309,11 +309,13 @@ def _values(operation: Operation, body: Body | None) -> dict[str, Any]:
     return {**operation.defaults, **(body.given() if body else {})}
 
 
-def _chosen(body: Body | None) -> tuple[Sequence[str], str | None]:
-    """Return the owner ids of consumers that a call names, and the host.  Raises ``NoneNamed``."""
-    if not (given := body.given() if body else {}):
-        raise NoneNamed
-    return given.get("owners", ()), given.get("host")
+async def _quieted(act: Callable[..., Awaitable[Quieted]], body: Body | None) -> Response:
+    """Make consumers quiet, or let them claim again; reply what they said."""
+    given = body.given() if body else {}
+    owners, host = given.get("owners", ()), given.get("host")
+    quieted = await act(*owners, host=host)
+    say(name_chosen(owners, host))
+    return JSONResponse(QUIETED.tell(quieted))
 
 
 def _hand_over(held: Held, seconds: float) -> str:

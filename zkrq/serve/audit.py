@@ -88,6 +88,11 @@ def say(text: str) -> None:
         said.append(text)
 
 
+def name_chosen(owners: Sequence[str], host: str | None) -> str:
+    """Name the consumers that were made quiet, or claim again, for the record."""
+    return f"all of {host}" if host else ", ".join(owners)
+
+
 class Line(NamedTuple):
     """A change: when, in milliseconds since 1970; by whom; what; on what; with which result.  ``id``: of this line."""
 
@@ -233,7 +238,7 @@ def _subject(scope: Scope) -> tuple[str, str]:
     verb = named.pop("verb", "")
     what = getattr(scope.get("route"), "name", "") if scope["path"].startswith("/v1/") else ""
     on = "/".join(str(value) for value in named.values())
-    return str(verb or what or scope["path"].rpartition("/")[2]), on or scope["path"].split("/")[1]
+    return str(verb or what or scope["path"].rpartition("/")[2]), on or scope["path"].removeprefix("/v1").split("/")[1]
 
 
 class AuditPage:

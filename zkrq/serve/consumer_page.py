@@ -11,8 +11,9 @@ from starlette.responses import RedirectResponse
 
 from zkrq.base.errors import ZkrqError
 from zkrq.serve.actions import read_fields
+from zkrq.serve.audit import name_chosen, say
 from zkrq.serve.contents import CONTENTS_SECONDS, ITEMS_MOST
-from zkrq.serve.problems import kind_of
+from zkrq.serve.problems import page_status
 from zkrq.serve.texts import show_count
 
 if TYPE_CHECKING:
@@ -148,10 +149,12 @@ class ConsumerPage:
             asked = question(owner, consumers)
             return self._showing.reply("quiet.html", owner=owner, consumer=consumer, question=asked, back=back)
         act = self._cluster.quiet if verb == "quiet" else self._cluster.unquiet
+        owners, host = ((), consumer.host) if fields.get("confirmed") == ["host"] else ((owner,), None)
         try:
-            quieted = await (act(host=consumer.host) if fields.get("confirmed") == ["host"] else act(owner))
+            quieted = await act(*owners, host=host)
         except ZkrqError as error:
-            return self._showing.message(kind_of(error).status, "Not done", str(error), back)
+            return self._showing.message(page_status(error), "Not done", str(error), back)
+        say(name_chosen(owners, host))
         self._watching.forget_consumers()
         counts = {name: len(owners) for name, owners in quieted._asdict().items()}
         return RedirectResponse(f"{back}?{urlencode({'verb': verb, **counts})}", 303)

@@ -48,7 +48,7 @@ class NoSuchSchedule(ZkrqError):
 
 
 class NoneNamed(ZkrqError):
-    """nothing says which are meant: ids of items or conditions, owner ids of consumers or a host"""
+    """nothing says which items are meant: ids, or a condition"""
 
 
 class BadQuery(ZkrqError):

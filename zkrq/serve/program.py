@@ -152,7 +152,7 @@ async def start(cluster: AbstractAsyncContextManager[Cluster], options: Options)
                 Watching(opened, queues, stopping) as watching,
                 Audit(opened) as audit,
                 Jobs(audit.note) as jobs,
-                Changes(opened) as changes,
+                Changes(opened, audit.note) as changes,
             ):
                 owned = Owned(holding, watching, audit, jobs, changes)
                 app = make_app(opened, queues, owned, policy, stopping=stopping)

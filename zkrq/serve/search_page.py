@@ -12,7 +12,7 @@ from starlette.responses import StreamingResponse
 
 from zkrq.base.errors import ZkrqError
 from zkrq.client.bulk import DEEDS
-from zkrq.client.copies import exported
+from zkrq.client.copies import each_exported, exported
 from zkrq.serve.contents import CONTENTS_SECONDS, NO_QUEUE
 from zkrq.serve.problems import page_status
 from zkrq.serve.searching import FIELDS, Found, Search, find, read_search, texts_in
@@ -92,10 +92,8 @@ class SearchPage:
 
     async def _lines(self, queue: Queue[bytes], search: Search) -> AsyncGenerator[str]:
         """Write the lines of an export; an error of the servers ends it without its end, which the browser says."""
-        by = search.where.keys() - {"state"}
-        items = queue.find(**search.where) if by else queue.scan(search.where.get("state"))
         with self._searches.one_more():
-            async with aclosing(items):
+            async with aclosing(each_exported(queue, search.where)) as items:
                 async for item in items:
                     yield f"{json.dumps(exported(item))}\n"
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
 from urllib.parse import urlsplit
@@ -113,7 +113,9 @@ def question(wanted: Wanted, view: View, look: Look) -> list[str]:
 class Changes:
     """Change servers in the background: ``async with`` owns what is under way."""
 
-    def __init__(self, cluster: Cluster) -> None:
+    def __init__(self, cluster: Cluster, note: Callable[[str, str, str], None]) -> None:
+        """``note``: records what was done, on which server, with which result; see ``Audit.note``."""
+        self._note = note
         self.failed: deque[str] = deque(maxlen=FAILED_SHOWN)
         """What failed after its page was answered."""
         self.running: dict[object, str] = {}
@@ -144,10 +146,13 @@ class Changes:
             except ZkrqError as error:
                 if seen.is_set():
                     self.failed.append(f"{_sentence(wanted)}: {error}")
+                    self._note(wanted.verb, "servers", self.failed[-1])
                 else:
                     ended.set_exception(error)
             else:
-                if not seen.is_set():
+                if seen.is_set():
+                    self._note(wanted.verb, "servers", f"{_sentence(wanted)}: done")
+                else:
                     ended.set_result(None)
             finally:
                 del self.running[key]

@@ -188,8 +188,8 @@ class Watching:
             self._looked_at = now
             self.history.add(now, look.queues)
             if now - self._consumers_at >= CONSUMERS_SECONDS:
+                self._consumers_at = now  # before they are read: what is forgotten meanwhile is read again
                 look = await self._read_consumers(replace(look, reports=await self._read_reports(look)))
-                self._consumers_at = now
         except ZkrqError as error:
             look = replace(look, trouble=str(error))
         return replace(look, health=self._cluster.health())
