@@ -101,9 +101,8 @@ def _obeying(operation: Operation, handler: Callable[..., Any]) -> Callable[...,
     """Return a handler that checks the rules between the parameters first.  It raises ``BadQuery``."""
 
     async def call(**values: Any) -> Any:
-        told = {name: value for name, value in values.items() if name in operation.by_name}
         try:
-            operation.check_rules({name: value for name, value in told.items() if value != operation.defaults[name]})
+            operation.check({name: value for name, value in values.items() if name in operation.by_name})
         except ConfigError as error:
             raise BadQuery(str(error)) from error
         return await handler(**values)

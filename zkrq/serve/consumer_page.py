@@ -131,7 +131,6 @@ class ConsumerPage:
             items=items,
             trouble=trouble,
             notice=tell(request.query_params),
-            **self._showing.common(look),
         )
 
     async def act(self, request: Request) -> Response:

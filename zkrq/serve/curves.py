@@ -8,7 +8,7 @@ from datetime import datetime, timedelta
 from itertools import pairwise
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
-from zkrq.client.throughput import NO_THROUGHPUT, Passed, Throughput
+from zkrq.client.throughput import NO_THROUGHPUT, Passed
 
 if TYPE_CHECKING:
     from zkrq.client.inspection import Statistics
@@ -94,7 +94,6 @@ class History:
     def __init__(self) -> None:
         self._points: dict[str, deque[Point]] = {}
         self._still: dict[str, Still] = {}
-        self._flows: Mapping[str, Throughput] = {}
 
     def add(self, at: float, queues: Mapping[str, Statistics]) -> None:
         """Note what was seen of all queues."""
@@ -103,15 +102,14 @@ class History:
             del self._still[gone]
         for name, seen in queues.items():
             points = self._points.setdefault(name, deque(maxlen=POINTS_MAX))
-            passed = seen.flow.since(self._flows.get(name, NO_THROUGHPUT)) or NOTHING
+            still = self._still.get(name)
+            passed = seen.flow.since(still.seen.flow if still else NO_THROUGHPUT) or NOTHING
             pushed, removed = points[-1][2:] if points else (0, 0)
             depth = sum(seen.sizes) - seen.sizes.dead
             points.append(Point(at, depth, pushed + passed.pushed, removed + passed.removed))
             while points[0].at < at - HISTORY_SECONDS:
                 points.popleft()
-            still = self._still.get(name)
             self._still[name] = Still(at, seen, still.since if still and is_still(still, at, seen) else at)
-        self._flows = {name: seen.flow for name, seen in queues.items()}
 
     def points(self, queue: str) -> Sequence[Point]:
         """Return the points of a queue, the oldest first."""

@@ -162,7 +162,6 @@ class FailurePage:
         groups = group(reading.failed, wish.by)
         chosen = _in_group(reading.failed, wish)
         values: dict[str, Any] = {
-            **self._showing.common(look),
             "wish": wish,
             "reading": reading,
             "names": sorted({*look.queues, *([wish.queue] if wish.queue else [])}),

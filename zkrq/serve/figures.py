@@ -7,11 +7,11 @@ from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from zkrq.client.figures import Spread
+from zkrq.client.figures import total
 from zkrq.serve.curves import Curve, draw
 
 if TYPE_CHECKING:
-    from zkrq.client.figures import Figures
+    from zkrq.client.figures import Figures, Spread
     from zkrq.client.queue import Queue
 
 FRESH_SECONDS = 10.0
@@ -88,34 +88,21 @@ class Reading:
 
 def show_work(found: Sequence[Figures], period: Period, task: str | None) -> Work:
     """Draw figures of a period; ``task``: only those of this task, None: all."""
-    names = sorted({name for each in found for name in each.tasks})
     of = [each for one in found if (each := one if task is None else one.tasks.get(task))]
-    totals = [_total("", found)]
-    totals += [_total(name, [one for each in found if (one := each.tasks.get(name))]) for name in names]
+    whole = total(found) if found else None
     return Work(
         period,
         task,
-        _curve(found if task is None else of, lambda each: (each.done / each.seconds, each.failed / each.seconds)),
+        _curve(of, lambda each: (each.done / each.seconds, each.failed / each.seconds)),
         _curve(of, lambda each: _quantiles(each.waits)),
         _curve(of, lambda each: _quantiles(each.durations)),
         _curve(of, lambda each: None if each.failure_rate is None else (100 * each.failure_rate,)),
-        totals if found else [],
+        [_total(name, each) for name, each in (("", whole), *whole.tasks.items())] if whole else [],
     )
 
 
-def _total(name: str, some: Sequence[Figures]) -> Total:
-    return Total(
-        name,
-        sum(each.done for each in some),
-        sum(each.failed for each in some),
-        sum(each.dead for each in some),
-        _sum(each.waits for each in some),
-        _sum(each.durations for each in some),
-    )
-
-
-def _sum(spreads: Any) -> Spread:
-    return Spread(tuple(map(sum, zip(*(each.counts for each in (Spread(), *spreads)), strict=True))))
+def _total(name: str, of: Figures) -> Total:
+    return Total(name, of.done, of.failed, of.dead, of.waits, of.durations)
 
 
 def _quantiles(spread: Spread) -> tuple[float, float] | None:

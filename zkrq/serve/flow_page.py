@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from zkrq.client.items import Item
     from zkrq.serve.queues import Queues
     from zkrq.serve.showing import Showing
-    from zkrq.serve.watching import Watching
 
 SHOWN = 50
 """Flows of a page."""
@@ -105,10 +104,9 @@ def question(verb: str, status: FlowStatus) -> str | None:
 class FlowPage:
     """Answer browsers about flows."""
 
-    def __init__(self, cluster: Cluster, queues: Queues, watching: Watching, showing: Showing) -> None:
+    def __init__(self, cluster: Cluster, queues: Queues, showing: Showing) -> None:
         self._cluster = cluster
         self._queues = queues
-        self._watching = watching
         self._showing = showing
 
     def add_to(self, router: APIRouter) -> None:
@@ -119,7 +117,6 @@ class FlowPage:
 
     async def page(self, request: Request) -> Response:
         """Show a page of the flows, of one state or of all."""
-        look = await self._watching.look()
         query = request.query_params
         state = query.get("state") if query.get("state") in LISTED else None
         found, following, trouble = list[Shown](), None, ""
@@ -132,12 +129,12 @@ class FlowPage:
         except (ZkrqError, TimeoutError) as error:
             trouble = str(error) or "The servers did not answer in time: there may be flows."
         further = following and urlencode({"state": state, "after": following} if state else {"after": following})
-        values = {"found": found, "trouble": trouble, "states": LISTED, "state": state, "further": further}
-        return self._showing.reply("flows.html", **values, **self._showing.common(look))
+        return self._showing.reply(
+            "flows.html", found=found, trouble=trouble, states=LISTED, state=state, further=further
+        )
 
     async def one(self, request: Request) -> Response:
         """Show one flow, and why its members failed."""
-        look = await self._watching.look()
         done = NOTICES.get(request.query_params.get("done", ""), "")
         dead: dict[str, Item[bytes] | None] = {}
         try:
@@ -151,8 +148,8 @@ class FlowPage:
             return self._showing.message(404, "Not found", str(error), "/flows")
         except (ZkrqError, TimeoutError) as error:
             return self._showing.message(503, "Not found out", str(error) or "The servers do not answer.", "/flows")
-        notice, values = done.format(status.name), self._showing.common(look)
-        return self._showing.reply("flow.html", shown=show(status), dead=dead, notice=notice, **values)
+        notice = done.format(status.name)
+        return self._showing.reply("flow.html", shown=show(status), dead=dead, notice=notice)
 
     async def act(self, request: Request) -> Response:
         """Do what a button says; ask before a flow is ended."""

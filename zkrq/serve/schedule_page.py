@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from zkrq.client.cluster import Cluster
     from zkrq.client.scheduling import StoredSchedules
     from zkrq.serve.showing import Showing
-    from zkrq.serve.watching import Watching
 
 NAME_SHOWN = 128
 """Characters of a schedule's name in a notice."""
@@ -65,9 +64,8 @@ NOTICES: Mapping[str, str] = {
 class SchedulePage:
     """Answer browsers about schedules."""
 
-    def __init__(self, cluster: Cluster, watching: Watching, showing: Showing) -> None:
+    def __init__(self, cluster: Cluster, showing: Showing) -> None:
         self._schedules = cluster.schedules()
-        self._watching = watching
         self._showing = showing
 
     def add_to(self, router: APIRouter) -> None:
@@ -77,7 +75,6 @@ class SchedulePage:
 
     async def page(self, request: Request) -> Response:
         """Show the schedules of all queues."""
-        look = await self._watching.look()
         query = request.query_params
         done = NOTICES.get(query.get("done", ""), "").format(query.get("name", "")[:NAME_SHOWN])
         try:
@@ -85,8 +82,7 @@ class SchedulePage:
             trouble = ""
         except ZkrqError as error:
             entries, trouble = (), str(error)
-        values = self._showing.common(look)
-        return self._showing.reply("schedules.html", entries=entries, trouble=trouble, notice=done, **values)
+        return self._showing.reply("schedules.html", entries=entries, trouble=trouble, notice=done)
 
     async def act(self, request: Request) -> Response:
         """Do what a button says; ask before a schedule is removed."""

@@ -23,7 +23,7 @@ from zkrq.protocol.shards import FIRST
 from zkrq.replication.urls import address, check_url
 from zkrq.serve.actions import read_fields
 from zkrq.serve.audit import say
-from zkrq.serve.problems import Busy, kind_of
+from zkrq.serve.problems import Busy, page_status
 from zkrq.serve.texts import show_bytes, show_count
 
 if TYPE_CHECKING:
@@ -248,7 +248,7 @@ class ServerPage:
                 return self._showing.reply("change_server.html", wanted=wanted, told=told)
             is_done = await self._changes.make(wanted)
         except ZkrqError as error:
-            status = 400 if isinstance(error, ConfigError) else kind_of(error).status
+            status = page_status(error)
             return self._showing.message(status, "Not done", str(error), "/servers")
         finally:
             self._watching.soon()
@@ -293,7 +293,7 @@ class ServerPage:
         try:
             level = await self._cluster.upgrade()
         except ZkrqError as error:
-            status = 400 if isinstance(error, ConfigError) else kind_of(error).status
+            status = page_status(error)
             return self._showing.message(status, "Not upgraded", str(error), "/upgrade")
         say(f"from level {before} to {level}")
         return RedirectResponse("/upgrade", 303)
