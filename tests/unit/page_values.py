@@ -153,7 +153,6 @@ def values_of(template: str, health: Health, *, read_only: bool, full: bool) -> 
         else letters
         if template != "consumer.html"
         else {"emails": letters},
-        "columns_of_letters": columns(failed),
         "columns_of_failed": columns(failed),
         "reading": Reading(failed, ["<u>emails</u>"] if full else (), "<i>" if full else ""),
         "names": ["emails", "others"],

@@ -124,12 +124,20 @@ def tell(queue: str, outcome: Outcome) -> str:
     return f"{text} {left:,} of those chosen were {LEFT[outcome.code]}."
 
 
+NUMBER_DIGITS = 11
+"""Digits of a number that an address or a form may have."""
+
+
+def read_number(text: str) -> int | None:
+    """Read a number of an address or a form, None if it is none."""
+    return int(text) if text.isascii() and text.isdecimal() and len(text) <= NUMBER_DIGITS else None
+
+
 def read_outcome(query: Mapping[str, str]) -> Outcome | None:
     """Read an outcome from the query of an address, None if there is none that can be understood."""
-    count, asked = query.get("count", "1"), query.get("asked", "1")
-    is_number = all(each.isascii() and each.isdecimal() and len(each) < 12 for each in (count, asked))
+    count, asked = read_number(query.get("count", "1")), read_number(query.get("asked", "1"))
     code = query.get("done", "")
-    return Outcome(code, int(count), int(asked)) if code in OUTCOMES and is_number else None
+    return None if code not in OUTCOMES or count is None or asked is None else Outcome(code, count, asked)
 
 
 def question(verb: str, count: int, ids: Sequence[str] | None, group: str | None = None) -> str | None:
@@ -159,13 +167,7 @@ def _name_letters(count: int, ids: Sequence[str] | None, group: str | None) -> s
     return "this dead letter" if len(ids) == 1 else f"the {len(ids):,} dead letters that you chose"
 
 
-async def _pause(queue: Queue[bytes], ids: Sequence[str] | None) -> Outcome:
-    await queue.pause()
-    return Outcome("pause")
-
-
-async def pause_for(queue: Queue[bytes], form: Form) -> Outcome:
-    """Pause a queue, which goes on by itself.  Raises as ``Queue.pause`` does."""
+async def _pause(queue: Queue[bytes], form: Form) -> Outcome:
     if form.until:
         try:
             until = datetime.fromisoformat(form.until).replace(tzinfo=UTC)
@@ -173,41 +175,43 @@ async def pause_for(queue: Queue[bytes], form: Form) -> Outcome:
             raise ConfigError("the end of a pause must be a day and a time, such as 2040-01-31T07:00") from error
         await queue.pause(until=until)
     else:
-        await queue.pause(seconds=form.seconds)
-    return Outcome("pause-for")
+        await queue.pause(seconds=form.seconds or None)
+    return Outcome("pause-for" if form.until or form.seconds else "pause")
 
 
-async def _resume(queue: Queue[bytes], ids: Sequence[str] | None) -> Outcome:
+async def _resume(queue: Queue[bytes], form: Form) -> Outcome:
     await queue.resume()
     return Outcome("resume")
 
 
-async def _redrive(queue: Queue[bytes], ids: Sequence[str] | None) -> Outcome:
-    done = await queue.redrive(ids)
-    return Outcome("redrive", done, done if ids is None else len(ids))
+async def _redrive(queue: Queue[bytes], form: Form) -> Outcome:
+    done = await queue.redrive(form.ids)
+    return Outcome("redrive", done, done if form.ids is None else len(form.ids))
 
 
-async def _discard(queue: Queue[bytes], ids: Sequence[str] | None) -> Outcome:
-    done = await queue.discard(ids)
-    return Outcome("discard", done, done if ids is None else len(ids))
+async def _discard(queue: Queue[bytes], form: Form) -> Outcome:
+    done = await queue.discard(form.ids)
+    return Outcome("discard", done, done if form.ids is None else len(form.ids))
 
 
-async def _advance(queue: Queue[bytes], ids: Sequence[str] | None) -> Outcome:
-    return Outcome("advance", await queue.advance(ids or ()), len(ids or ()))
+async def _advance(queue: Queue[bytes], form: Form) -> Outcome:
+    ids = form.ids or ()
+    return Outcome("advance", await queue.advance(ids), len(ids))
 
 
-async def _cancel(queue: Queue[bytes], ids: Sequence[str] | None) -> Outcome:
-    if ids and len(ids) > 1:
+async def _cancel(queue: Queue[bytes], form: Form) -> Outcome:
+    ids = form.ids or ()
+    if len(ids) > 1:
         outcomes = await queue.cancel_many(ids)
         return Outcome("cancelled", len(ids) - outcomes.count(Cancellation.NOT_FOUND), len(ids))
     found = Cancellation.NOT_FOUND
-    for id in ids or ():
+    for id in ids:
         found = await queue.cancel(id)
     codes = {Cancellation.REMOVED: "cancel", Cancellation.SIGNALLED: "signalled", Cancellation.NOT_FOUND: "missing"}
     return Outcome(codes[found])
 
 
-ACTIONS: Mapping[str, Callable[[Queue[bytes], Sequence[str] | None], Awaitable[Outcome]]] = {
+ACTIONS: Mapping[str, Callable[[Queue[bytes], Form], Awaitable[Outcome]]] = {
     "pause": _pause,
     "resume": _resume,
     "redrive": _redrive,
@@ -215,4 +219,4 @@ ACTIONS: Mapping[str, Callable[[Queue[bytes], Sequence[str] | None], Awaitable[O
     "advance": _advance,
     "cancel": _cancel,
 }
-"""What the buttons do, by the last word of their path; the ids are those of the items, None: all dead letters."""
+"""What the buttons do, by the last word of their path."""

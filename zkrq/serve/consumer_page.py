@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, urlencode
 
 from starlette.responses import RedirectResponse
 
 from zkrq.base.errors import ZkrqError
-from zkrq.serve.actions import read_fields
+from zkrq.serve.actions import read_fields, read_number
 from zkrq.serve.audit import name_chosen, say
 from zkrq.serve.contents import CONTENTS_SECONDS, ITEMS_MOST
 from zkrq.serve.problems import page_status
@@ -42,20 +43,13 @@ NOTICES: Mapping[str, str] = {
 }
 """What the page says after an action, and of those that have not done it."""
 
-COUNT_DIGITS = 5
-"""Digits of a count that an address may have."""
-
 
 def tell(query: Mapping[str, str]) -> str:
     """Say what consumers said after an action, from the query of an address; nothing if it cannot be understood."""
     if (verb := query.get("verb", "")) not in ("quiet", "unquiet"):
         return ""
-    texts = {verb: query.get("done", ""), "silent": query.get("silent", ""), "unable": query.get("unable", "")}
-    counts = {
-        part: int(text)
-        for part, text in texts.items()
-        if text.isascii() and text.isdecimal() and len(text) <= COUNT_DIGITS
-    }
+    fields = {verb: "done", "silent": "silent", "unable": "unable"}
+    counts = {part: read_number(query.get(field, "")) for part, field in fields.items()}
     return " ".join(NOTICES[part].format(show_count(count, "consumer")) for part, count in counts.items() if count)
 
 
@@ -86,26 +80,10 @@ class ConsumerPage:
 
     def add_to(self, router: APIRouter) -> None:
         """Add the pages and their actions, with their paths."""
-        router.add_route("/consumers", self.all)
-        router.add_route("/consumers/live", self.live_all)
+        shown = partial(listed, most=CONSUMERS_MOST)
+        self._showing.add_live(router, "Consumers", "/consumers", "live_consumers.html", shown)
         router.add_route("/consumers/{owner}", self.page)
         router.add_route("/consumers/{owner}/{verb}", self.act, ["POST"])
-
-    async def all(self, request: Request) -> Response:
-        """Show the processes that consume."""
-        values = self._values(await self._watching.look())
-        return self._showing.live("Consumers", "/consumers", "live_consumers.html", values)
-
-    async def live_all(self, request: Request) -> Response:
-        """Keep the list of consumers up to date."""
-
-        async def render(look: Look) -> str:
-            return self._showing.render("live_consumers.html", **self._values(look))
-
-        return self._showing.stream(render)
-
-    def _values(self, look: Look) -> dict[str, Any]:
-        return {**self._showing.common(look), **listed(look, CONSUMERS_MOST)}
 
     async def page(self, request: Request) -> Response:
         """Show one process that consumes, and the items that it has."""

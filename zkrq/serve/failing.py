@@ -8,7 +8,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Literal, NamedTuple, get_args
 
 from zkrq.base.errors import ConfigError, ZkrqError
-from zkrq.serve.letters import Failed, value_of
+from zkrq.serve.letters import Failed
 
 if TYPE_CHECKING:
     from zkrq.client.inspection import Sizes
@@ -69,11 +69,6 @@ async def read_letters(queue: Queue[bytes], error: str = "", after: str = "") ->
     except ConfigError:  # the address has no cursor, or a text that no reason contains
         return Letters((), None)
     return Letters([Failed(queue.name, each) for each in page.items], page.next)
-
-
-def ids_of_group(letters: Letters, by: str, group: str) -> tuple[str, ...]:
-    """Return the ids of those dead letters that are in a group."""
-    return tuple(each.item.id for each in letters.failed if value_of(each, by) == group)
 
 
 async def read_failed(queues: Queues, sizes: Mapping[str, Sizes], kind: Kind | None = None, error: str = "") -> Reading:

@@ -15,7 +15,7 @@ from zkrq.serve.actions import Outcome, read_fields, read_outcome, tell
 from zkrq.serve.audit import say
 from zkrq.serve.contents import read_count
 from zkrq.serve.failing import KINDS, READ_MAX, Kind, Reading, read_failed
-from zkrq.serve.letters import BY_REASON, GROUPS_SHOWN, Failed, columns, group, value_of
+from zkrq.serve.letters import BY_REASON, in_group, sorted_failed
 from zkrq.serve.problems import kind_of
 from zkrq.serve.texts import show_count
 
@@ -159,17 +159,11 @@ class FailurePage:
             reading = await self._read(wish)
         except ZkrqError as error:  # too many read at the same time
             reading = Reading((), (), str(error))
-        groups = group(reading.failed, wish.by)
-        chosen = _in_group(reading.failed, wish)
         values: dict[str, Any] = {
             "wish": wish,
             "reading": reading,
             "names": sorted({*look.queues, *([wish.queue] if wish.queue else [])}),
-            "columns_of_failed": columns(reading.failed),
-            "groups": groups[:GROUPS_SHOWN],
-            "more_groups": max(0, len(groups) - GROUPS_SHOWN),
-            "chosen": len(chosen),
-            "items": chosen[: wish.most],
+            **sorted_failed(reading.failed, wish.by, wish.group, wish.most),
             "buttons": BUTTONS,
             "notice": tell("", outcome) if (outcome := read_outcome(request.query_params)) else "",
         }
@@ -187,7 +181,7 @@ class FailurePage:
         try:
             chosen = list(filter(None, map(Chosen.read, dict.fromkeys(fields.get("id", ())))))
             if "id" not in fields and "chosen" not in fields and wish.group is not None:
-                failed = _in_group((await self._read(wish)).failed, wish)
+                failed = in_group((await self._read(wish)).failed, wish.by, wish.group)
                 chosen = [Chosen(each.item.state, each.queue, each.item.id) for each in failed]
             if not chosen:
                 text = "No item was chosen, or none of the group is left."
@@ -231,10 +225,6 @@ class FailurePage:
             dead = [each.id for each in own if each.state == "dead"]
             changed += await ACTIONS[verb](self._queues[name], dead, [each.id for each in own if each.state != "dead"])
         return changed
-
-
-def _in_group(failed: Sequence[Failed], wish: Wish) -> Sequence[Failed]:
-    return failed if wish.group is None else [each for each in failed if value_of(each, wish.by) == wish.group]
 
 
 def _question(verb: str, chosen: Sequence[Chosen]) -> str:

@@ -5,14 +5,14 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping
 from datetime import datetime
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from starlette.responses import RedirectResponse
 
 from zkrq.base import clock
 from zkrq.base.errors import ConfigError, ZkrqError
 from zkrq.client.bulk import DEEDS, Bulk
-from zkrq.serve.actions import read_fields
+from zkrq.serve.actions import read_fields, read_number
 from zkrq.serve.audit import say
 from zkrq.serve.problems import page_status
 from zkrq.serve.searching import read_search
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from zkrq.serve.queues import Queues
     from zkrq.serve.searching import Search
     from zkrq.serve.showing import Showing
-    from zkrq.serve.watching import Look, Watching
+    from zkrq.serve.watching import Watching
 
 FIELDS_MAX = 30
 """Fields of a form; one with more is refused."""
@@ -57,25 +57,11 @@ class JobPage:
 
     def add_to(self, router: APIRouter) -> None:
         """Add the page and its actions, with their paths."""
-        router.add_route("/jobs", self.page)
-        router.add_route("/jobs/live", self.live)
+        self._showing.add_live(
+            router, "Jobs", "/jobs", "live_jobs.html", lambda look: {"jobs": self._jobs.all, "verbs": VERBS}
+        )
         router.add_route("/jobs/{number:int}/stop", self.stop, ["POST"])
         router.add_route("/queues/{queue}/found/{verb}", self.begin, ["POST"])
-
-    async def page(self, request: Request) -> Response:
-        """Show the jobs of this process."""
-        return self._showing.live("Jobs", "/jobs", "live_jobs.html", self._shown(await self._watching.look()))
-
-    async def live(self, request: Request) -> Response:
-        """Keep the page up to date."""
-
-        async def render(look: Look) -> str:
-            return self._showing.render("live_jobs.html", **self._shown(look))
-
-        return self._showing.stream(render)
-
-    def _shown(self, look: Look) -> dict[str, Any]:
-        return {**self._showing.common(look), "jobs": self._jobs.all, "verbs": VERBS}
 
     async def begin(self, request: Request) -> Response:
         """Begin a job, after a question that says how many items there are."""
@@ -91,9 +77,7 @@ class JobPage:
                 async with asyncio.timeout(COUNT_SECONDS + READ_SECONDS):
                     counted = await bulk.count(COUNT_SECONDS)
                 return self._ask(queue.name, deed, search, bulk, counted, back)
-            number = first.get("counted", "")
-            is_number = number.isascii() and number.isdecimal() and len(number) < 12
-            job = self._jobs.start(queue.name, deed, search, bulk, int(number) if is_number else None)
+            job = self._jobs.start(queue.name, deed, search, bulk, read_number(first.get("counted", "")))
             say(f"{job} begins")
         except (ZkrqError, TimeoutError) as error:
             return self._showing.message(

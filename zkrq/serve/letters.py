@@ -62,7 +62,7 @@ class Failed(NamedTuple):
 class Group(NamedTuple):
     """Items that have something in common.  ``value``: what; ``first`` and ``last``: when the first and the last of
     their failures were that are kept, None if that is not known; ``times``: how many there were over the time of all
-    that are shown, None: they were all at one moment."""
+    that are shown, None: they were all at one moment, or the group is not among the largest."""
 
     value: str
     failed: Sequence[Failed]
@@ -119,11 +119,30 @@ def group(failed: Sequence[Failed], by: str = BY_REASON) -> list[Group]:
     known = [moment for each in failed for moment in each.moments]
     first, last = min(known, default=None), max(known, default=None)
     groups: list[Group] = []
-    for value, some in found.items():
+    for value, some in sorted(found.items(), key=lambda each: (-len(each[1]), each[0])):
         moments = [moment for each in some for moment in each.moments]
-        times = None if first is None or last is None else _times(moments, first, last)
+        is_shown = len(groups) < GROUPS_SHOWN
+        times = None if first is None or last is None or not is_shown else _times(moments, first, last)
         groups.append(Group(value, some, min(moments, default=None), max(moments, default=None), times))
-    return sorted(groups, key=lambda each: (-len(each.failed), each.value))
+    return groups
+
+
+def in_group(failed: Sequence[Failed], by: str, value: str | None) -> Sequence[Failed]:
+    """Return the items of a group, all for None."""
+    return failed if value is None else [each for each in failed if value_of(each, by) == value]
+
+
+def sorted_failed(failed: Sequence[Failed], by: str, value: str | None, most: int) -> dict[str, Any]:
+    """Return what a page shows of items that failed: groups, and at most ``most`` items of one of them, or of all."""
+    groups = group(failed, by)
+    chosen = failed if value is None else next((each.failed for each in groups if each.value == value), ())
+    return {
+        "columns_of_failed": columns(failed),
+        "groups": groups[:GROUPS_SHOWN],
+        "more_groups": max(0, len(groups) - GROUPS_SHOWN),
+        "chosen": len(chosen),
+        "items": chosen[:most],
+    }
 
 
 def _times(moments: Iterable[datetime], first: datetime, last: datetime) -> Curve | None:

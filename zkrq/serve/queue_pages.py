@@ -14,7 +14,7 @@ from zkrq.base.errors import ConfigError, ZkrqError
 from zkrq.base.saved import EDIT_BYTES
 from zkrq.client.changing import differing, write_settings
 from zkrq.serve import settings_form
-from zkrq.serve.actions import ACTIONS, Form, Outcome, pause_for, question, read_fields, read_form, read_outcome, tell
+from zkrq.serve.actions import ACTIONS, Form, Outcome, question, read_fields, read_form, read_outcome, tell
 from zkrq.serve.audit import say
 from zkrq.serve.contents import (
     CONTENTS_SECONDS,
@@ -27,9 +27,9 @@ from zkrq.serve.contents import (
     read_count,
     read_state,
 )
-from zkrq.serve.failing import ITEMS_MOST, Letters, ids_of_group, read_letters
+from zkrq.serve.failing import ITEMS_MOST, Letters, read_letters
 from zkrq.serve.figures import PERIODS, USUAL, Reading, show_work
-from zkrq.serve.letters import BY_REASON, GROUPS_SHOWN, columns, group, value_of
+from zkrq.serve.letters import BY_REASON, in_group, sorted_failed
 from zkrq.serve.payloads import compact, write
 from zkrq.serve.problems import kind_of, page_status
 from zkrq.serve.rights import CALLER
@@ -285,8 +285,7 @@ class QueuePages:
                 return self._showing.reply(
                     "confirm.html", queue=queue.name, verb=verb, form=form, question=asked, back=back, preview=PREVIEW
                 )
-            is_short = verb == "pause" and (form.seconds or form.until)
-            outcome = await (pause_for(queue, form) if is_short else ACTIONS[verb](queue, form.ids))
+            outcome = await ACTIONS[verb](queue, form)
         except ZkrqError as error:
             status = page_status(error)
             if not by_script:
@@ -360,7 +359,8 @@ class QueuePages:
         if form.ids is not None or form.group is None:
             return form
         letters = await self._letters(queue, form.error, form.after)
-        return form._replace(ids=ids_of_group(letters, form.by or BY_REASON, form.group))
+        chosen = in_group(letters.failed, form.by or BY_REASON, form.group)
+        return form._replace(ids=tuple(each.item.id for each in chosen))
 
     # -- common ------------------------------------------------------------------------------------------------------
 
@@ -398,18 +398,8 @@ class QueuePages:
 
 def _sorted_letters(read: Letters, wish: Wish) -> dict[str, Any]:
     """Return what the page shows of dead letters: groups, and those of one of them, or all."""
-    letters = read.failed
-    groups = group(letters, wish.by)
-    chosen = letters if wish.group is None else [each for each in letters if value_of(each, wish.by) == wish.group]
-    return {
-        "columns_of_letters": columns(letters),
-        "groups": groups[:GROUPS_SHOWN],
-        "more_groups": max(0, len(groups) - GROUPS_SHOWN),
-        "grouped": len(letters),
-        "next": read.next,
-        "chosen": len(chosen),
-        "items": chosen[: wish.most],
-    }
+    found = sorted_failed(read.failed, wish.by, wish.group, wish.most)
+    return {**found, "grouped": len(read.failed), "next": read.next}
 
 
 async def _ask(queue: Queue[bytes], verb: str, form: Form) -> str | None:

@@ -13,6 +13,7 @@ from starlette.responses import StreamingResponse
 from zkrq.base.errors import ZkrqError
 from zkrq.client.bulk import DEEDS
 from zkrq.client.copies import each_exported, exported
+from zkrq.serve.actions import read_number
 from zkrq.serve.contents import CONTENTS_SECONDS, NO_QUEUE
 from zkrq.serve.problems import page_status
 from zkrq.serve.searching import FIELDS, Found, Search, find, read_search, texts_in
@@ -34,9 +35,6 @@ BUTTONS: Mapping[str, str] = {
     "cancel": "Remove all of these",
 }
 """The texts of the buttons for all that is found, by what they do."""
-
-NUMBER_MAX = 15
-"""Digits of a number that an address may have."""
 
 
 class SearchPage:
@@ -66,7 +64,7 @@ class SearchPage:
         except (ZkrqError, TimeoutError) as error:
             trouble = str(error) or "The servers did not answer in time."
             status = page_status(error)
-        before = _number(query.get("before", ""))
+        before = read_number(query.get("before", "")) or 0
         values: dict[str, Any] = {
             "queue": queue.name,
             "fields": FIELDS,
@@ -111,8 +109,3 @@ def _deeds(search: Search) -> Mapping[str, str]:
     if not search.texts.keys() - {"state"}:
         del shown["cancel"]  # of all items: a queue is cleared, or deleted
     return shown
-
-
-def _number(text: str) -> int:
-    """Read a number from an address, 0 if it is none."""
-    return int(text) if text.isascii() and text.isdecimal() and len(text) <= NUMBER_MAX else 0

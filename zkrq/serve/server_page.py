@@ -207,34 +207,19 @@ class ServerPage:
 
     def add_to(self, router: APIRouter) -> None:
         """Add the pages and their actions, with their paths."""
-        router.add_route("/servers", self.page)
-        router.add_route("/servers/live", self.live)
+        self._showing.add_live(router, "Servers", "/servers", "live_servers.html", self._shown)
         router.add_route("/servers/{verb}", self.act, ["POST"])
         router.add_route("/upgrade", self.level)
         router.add_route("/upgrade", self.upgrade, ["POST"])
 
-    def _seen(self, look: Look) -> dict[str, Any]:
-        """Return what the page of the servers shows."""
+    def _shown(self, look: Look) -> dict[str, Any]:
+        """Return what the page of the servers shows beside the look."""
         changes = self._changes
         return {
-            **self._showing.common(look),
             "level_now": self._cluster.level,
             "running": list(changes.running.values()),
             "failed": list(changes.failed),
         }
-
-    async def page(self, request: Request) -> Response:
-        """Show the servers and the shards."""
-        values = self._seen(await self._watching.look())
-        return self._showing.live("Servers", "/servers", "live_servers.html", values)
-
-    async def live(self, request: Request) -> Response:
-        """Keep the servers up to date."""
-
-        async def render(look: Look) -> str:
-            return self._showing.render("live_servers.html", **self._seen(look))
-
-        return self._showing.stream(render)
 
     async def act(self, request: Request) -> Response:
         """Add, remove or replace a server, after a question."""

@@ -15,7 +15,7 @@ from zkrq.serve.rights import CALLER, Right
 from zkrq.serve.watching import Look, Watching, takes_pushes
 
 if TYPE_CHECKING:
-    from fastapi import Response
+    from fastapi import APIRouter, Request, Response
 
     from zkrq.client.cluster import Cluster
     from zkrq.serve.security import Policy
@@ -59,11 +59,31 @@ class Showing:
         """Return a page."""
         return HTMLResponse(self.render(template, **values), status)
 
-    def live(self, title: str, path: str, fragment: str, values: dict[str, Any]) -> Response:
-        """Return a page of the bar that is kept up to date from ``path`` and ``/live``."""
-        return self.reply(
-            "live.html", title=title, here=path, fragment=fragment, stream=f"{path}/live", up=None, **values
-        )
+    def add_live(
+        self, router: APIRouter, title: str, path: str, fragment: str, values: Callable[[Look], dict[str, Any]]
+    ) -> None:
+        """Add a page of the bar, and what keeps it up to date, ``path`` and ``/live``.
+
+        ``values``: returns what ``fragment`` shows, beside what all such pages do.
+        """
+
+        def shown(look: Look) -> dict[str, Any]:
+            return {**self.common(look), **values(look)}
+
+        async def page(request: Request) -> Response:
+            look, stream = await self._watching.look(), f"{path}/live"
+            return self.reply(
+                "live.html", title=title, here=path, fragment=fragment, stream=stream, up=None, **shown(look)
+            )
+
+        async def live(request: Request) -> Response:
+            async def render(look: Look) -> str:
+                return self.render(fragment, **shown(look))
+
+            return self.stream(render)
+
+        router.add_route(path, page)
+        router.add_route(f"{path}/live", live)
 
     def message(self, status: int, title: str, message: str, back: str = "/") -> Response:
         """Return a page that says one thing.  ``back``: the address to go on with."""
