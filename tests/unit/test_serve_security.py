@@ -41,7 +41,8 @@ CLOSED = policy_for("0.0.0.0", (TOKEN, OTHER), ())
 def status(policy: Policy, method: str = "GET", path: str = "/v1/queues", cookie: str = "", **headers: str) -> int:
     """The status with which a request is refused, 200 if it is let in."""
     named = {name.replace("_", "-"): value for name, value in {"host": "127.0.0.1:8080", **headers}.items()}
-    refusal = judge(policy, Asked(method, path, named, cookie), 1000.0)
+    asked = Asked(method, path, named, cookie)
+    refusal = judge(policy, asked, caller_of(policy, asked, 1000.0))
     return refusal.kind.status if refusal else 200
 
 

@@ -90,12 +90,13 @@ class Guard:
         asked, now = _asked(scope), time.time()
         connection: Connection = scope["state"][CONNECTION]
         try:
-            if refusal := judge(self._policy, asked, now):
+            caller = caller_of(self._policy, asked, now)
+            if refusal := judge(self._policy, asked, caller):
                 raise _Refused(refusal.kind, refusal.message)
-            known = is_known(self._policy, asked, now)
+            known = is_known(self._policy, asked, caller)
             if not connection.let_in(known=known):
                 raise Busy
-            CALLER.set(caller_of(self._policy, asked, now) or NOBODY)
+            CALLER.set(caller or NOBODY)
             async with self._body(asked, receive) as body:
                 with self._counted() if known else nullcontext():
                     await self._app(scope, _replay(body, receive), send_with_headers)

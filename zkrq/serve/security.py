@@ -163,8 +163,8 @@ def host_of(header: str) -> str:
         return ""
 
 
-def judge(policy: Policy, asked: Asked, now: float) -> Refusal | None:
-    """Decide about a request; ``now`` is in seconds since 1970.  None: it is let in."""
+def judge(policy: Policy, asked: Asked, caller: Caller | None) -> Refusal | None:
+    """Decide about a request; ``caller``: see ``caller_of``.  None: it is let in."""
     host = asked.headers.get("host", "")
     if policy.hosts is not None and host_of(host) not in policy.hosts:
         return Refusal(MISDIRECTED, f"this server does not answer as {host[:100]!r}")
@@ -172,28 +172,31 @@ def judge(policy: Policy, asked: Asked, now: float) -> Refusal | None:
         return Refusal(FORBIDDEN, "the request comes from a page of another site")
     if is_open(asked.path):
         return None
-    caller = caller_of(policy, asked, now)
     if caller is None:
         return Refusal(UNAUTHORIZED, "a token is needed")
-    if policy.read_only and not asked.is_safe and asked.path != "/logout":
+    is_safe = asked.is_safe or asked.path == "/logout"
+    if policy.read_only and not is_safe:
         return Refusal(FORBIDDEN, "this server only shows: it was started with --read-only")
-    need = needed(asked.path, is_safe=asked.is_safe or asked.path == "/logout")
+    need = needed(asked.path, is_safe=is_safe)
     if caller.right < need.right:
         return Refusal(FORBIDDEN, f"this needs a token with the right to {need.right.name.lower()}: {need.what}")
     return None
 
 
 def caller_of(policy: Policy, asked: Asked, now: float) -> Caller | None:
-    """Return who has sent a request, and what it may do; None: it needs a token, and has none."""
+    """Return who has sent a request, and what it may do; None: it needs a token, and has none.
+
+    ``now``: in seconds since 1970.
+    """
     if not policy.known:
         return Caller("", Right.READ if policy.read_only else Right.OPERATE)
     token = _bearer(policy, asked) or session_token(policy, asked.cookie, now)
     return token and Caller(token.name, Right.READ if policy.read_only else token.right)
 
 
-def is_known(policy: Policy, asked: Asked, now: float) -> bool:
+def is_known(policy: Policy, asked: Asked, caller: Caller | None) -> bool:
     """Tell whether a request that was let in is one of a client: it has a token, or asks for what needs one."""
-    return not is_open(asked.path) or bool(policy.known and caller_of(policy, asked, now))
+    return not is_open(asked.path) or bool(policy.known and caller)
 
 
 def _is_own(asked: Asked, host: str) -> bool:
