@@ -7,7 +7,7 @@ from typing import cast
 import pytest
 
 from tests.lua.entries import BUNDLE, Put
-from tests.lua.flowing import OTHER, following, member, push_decided, push_plain, steer
+from tests.lua.flowing import OTHER, following, member, open_held, push_decided, push_plain, steer
 from tests.lua.one_server import OneServer
 from zkrq.protocol import calls
 from zkrq.protocol.records import Opens
@@ -35,6 +35,9 @@ def everything_of_flows(server: OneServer) -> None:
     """What has an entry of each kind."""
     server.push(Put("in a group", group="g"))
     steer(server, "begin", flow=OTHER)
+    steer(server, "begin", flow="closed")
+    steer(server, "cancel", flow="closed")
+    open_held(server, "closed")
     push_plain(server, member(server, "dead"), member(server, "missed"), member(server, "acked"))
     claimed = server.claim(count=4)
     first = claimed.settle("ack")[0]
@@ -51,7 +54,7 @@ def index_of(server: OneServer) -> list[bytes]:
 def test_a_scrub_finds_nothing_where_nothing_is_wrong(begun: OneServer) -> None:
     everything_of_flows(begun)
     before = index_of(begun)
-    assert {entry[1:2] for entry in before if entry[:1] == b"\xfe"} >= {b"L", b"M", b"W", b"V", b"P"}
+    assert {entry[1:2] for entry in before if entry[:1] == b"\xfe"} >= {b"L", b"M", b"W", b"V", b"P", b"E"}
     assert scrubbed(begun) == 0
     assert index_of(begun) == before
     assert begun.contents().faults == []

@@ -35,7 +35,7 @@ local function operation(put_window_ms, cursor, count)
     local id, packed = found[i], found[i + 1]
     local r = packed and places.is_text(id) and read_record(packed)
     if packed and (not r or has_damaged_payload(r, id)) then unreadable[#unreadable + 1] = id end
-    if r and (r.fields ~= '' or r.states == 'P') then
+    if r and (r.fields ~= '' or string.byte(id) == 1 and flows.is_itself(id)) then
       r.bundle = id
       if flows.missing(r)[1] then unlisted[#unlisted + 1] = id end
     end
