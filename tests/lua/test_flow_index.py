@@ -68,6 +68,12 @@ def test_a_scrub_enters_what_is_missing(begun: OneServer) -> None:
         begun.command("ZREM", begun.key("members"), entry)
         assert scrubbed(begun) == 1
         assert index_of(begun) == before
+    begun.command("ZREM", begun.key("members"), *of_flows[1:])
+    page = begun.ask(calls.Heads(begun.queue, calls.START, 1000))
+    without = begun.ask(calls.Heads(begun.queue, calls.START, 1000, checks=False))
+    assert page.unlisted
+    assert page.has_flows
+    assert without == page._replace(unlisted=[], has_flows=False), "only what is asked for is looked at"
     begun.command("ZREM", begun.key("members"), *of_flows)
     assert scrubbed(begun) == len(of_flows)
     assert index_of(begun) == before

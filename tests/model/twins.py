@@ -447,7 +447,7 @@ class Load:
                 calls.Read(QUEUE, ids),
                 calls.Aside(QUEUE),
                 calls.Heads(QUEUE, calls.START, 200),
-                calls.Heads(QUEUE, calls.START, 200, ids),
+                calls.Heads(QUEUE, calls.START, 200, checks=False, items=ids),
                 calls.Compare(QUEUE, heads),
             ]
         )

@@ -270,6 +270,9 @@ class Load:
     def _held_for(self) -> bytes:
         return self._of_flows.choice([b"T", b"F", b"A"]) + self._flow()
 
+    def draw_checks(self) -> Word:
+        return self.rng.choice([0, 1])
+
     def draw_letter(self) -> Word:
         return self._of_flows.choice(["N", "I"])
 

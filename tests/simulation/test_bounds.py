@@ -20,6 +20,7 @@ from zkrq.protocol import calls
 from zkrq.protocol.payloads import join
 from zkrq.protocol.records import BUNDLE_MAX, HELD, MEMBER, Opens, fresh, held_for, waiting_for, with_fields
 from zkrq.protocol.scripts import SCRIPTS
+from zkrq.protocol.scrubbing import CHECKED_ITEMS
 from zkrq.replication.stream import ErrorReply
 from zkrq.testing.redis.server import MiniRedis
 
@@ -354,7 +355,11 @@ CALLS: dict[str, dict[str, Callable[[Large], object]]] = {
     "flow_results": {flow: asking(calls.FlowResults("flowing", flow)) for flow in (MANY, OVER)},
     "forget": {"": asking(calls.Forget("q"))},
     "forward": {"": asking(calls.Forward("q", FIRST_US, 10_000, copies([*new(), *new_bundles()])))},
-    "heads": {"": asking(calls.Heads("q", calls.START, BATCH))},
+    "heads": {
+        "": asking(calls.Heads("q", calls.START, BATCH, checks=False)),
+        "with checks": asking(calls.Heads("q", calls.START, CHECKED_ITEMS)),
+        "with checks of flows": asking(calls.Heads("flowing", calls.START, CHECKED_ITEMS)),
+    },
     "group_page": {"": asking(calls.GroupPage("grouped", calls.START, 500))},
     "history": {"": asking(calls.History("q", 0, 500))},
     "claim_counts": {"": asking(calls.ClaimCounts("q"))},

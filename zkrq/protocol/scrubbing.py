@@ -44,6 +44,10 @@ from zkrq.protocol.steps import Breathe, Log, Look, NotNow, Now, Operation, Plac
 PAGE_ITEMS = 500
 """Items compared in one step."""
 
+CHECKED_ITEMS = 100
+"""Items whose payloads and entries in the index of flows are looked at in one call, which holds its server meanwhile; a
+payload that is looked at has at most 64 KiB, see ``lua/heads.lua``."""
+
 SECOND_LOOK_SECONDS = 1.0
 """Seconds after which a differing item is read again; most of these were in flight."""
 
@@ -176,10 +180,10 @@ class Scrub(Deciding):
                 if page.cursor != START:
                     yield Breathe()
 
-            yield from member.each_page(Heads(queue, START, PAGE_ITEMS), note)
+            yield from member.each_page(Heads(queue, START, CHECKED_ITEMS), note)
         aside = yield from set_aside_at(primary, queue)
         for member in members if aside else ():
-            bad.update((yield from member.ask(Heads(queue, START, PAGE_ITEMS, list(aside)))).heads)
+            bad.update((yield from member.ask(_heads_alone(queue, list(aside)))).heads)
         mended = (yield from Mending().mend(queue, sorted(bad))) if bad else Mended()
         self.aside = len((yield from set_aside_at(primary, queue))) if any(mended) else len(aside)
         return mended
@@ -187,6 +191,11 @@ class Scrub(Deciding):
     def judge(self, record: Bundle, has_payload: bool, *, now_ms: float, floor_ms: float) -> Finding:
         """Judge an item that the primary does not know; see the function."""
         return judge(record, has_payload, now_ms=now_ms, floor_ms=floor_ms)
+
+
+def _heads_alone(queue: str, items: Sequence[bytes] = ()) -> Heads:
+    """Make the call that reads which items there are and in which version, and looks at nothing else."""
+    return Heads(queue, START, PAGE_ITEMS, checks=False, items=items)
 
 
 class _Index:
@@ -229,14 +238,14 @@ class _Comparison:
 
     def affirm_differing(self) -> Operation[None]:
         """Let the primary affirm the items that the follower does not know, or has in another version."""
-        yield from self._primary.each_page(Heads(self._queue, START, PAGE_ITEMS), self._affirm_page)
+        yield from self._primary.each_page(_heads_alone(self._queue), self._affirm_page)
 
     def _affirm_page(self, page: HeadsReply) -> Operation[None]:
         ids = yield from self._different(page.heads)
         if ids:
             yield Wait(SECOND_LOOK_SECONDS)
             # Keep those that the primary has not changed meanwhile; the others were in flight.
-            now = yield from self._primary.ask(Heads(self._queue, START, PAGE_ITEMS, ids))
+            now = yield from self._primary.ask(_heads_alone(self._queue, ids))
             ids = yield from self._different({id: now.heads[id] for id in ids if now.heads.get(id) == page.heads[id]})
         if ids:
             yield from self._scrub.decide(Affirm(self._queue, ids))
@@ -256,7 +265,7 @@ class _Comparison:
 
     def find_unknown(self) -> Operation[None]:
         """Forward or forget items that only the follower knows."""
-        yield from self._follower.each_page(Heads(self._queue, START, PAGE_ITEMS), self._find_unknown_on_page)
+        yield from self._follower.each_page(_heads_alone(self._queue), self._find_unknown_on_page)
 
     def _find_unknown_on_page(self, page: HeadsReply) -> Operation[None]:
         if page.heads:

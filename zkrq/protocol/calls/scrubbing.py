@@ -24,12 +24,16 @@ class HeadsReply(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Heads(Paging[HeadsReply]):
-    """Read which items a server knows and in which version: a page of all, or those named in ``items``."""
+    """Read which items a server knows and in which version: a page of all, or those named in ``items``.
+
+    ``checks``: whether payloads and the index of flows are looked at, too, which holds the server for longer.
+    """
 
     script: ClassVar[str] = "heads"
     queue: str
     cursor: bytes
     count: int
+    checks: bool = True
     items: Sequence[bytes] = ()
 
     def read(self, body: Body) -> HeadsReply:
