@@ -24,12 +24,12 @@ from zkrq.protocol.calls import (
     Forward,
     Heads,
     HeadsReply,
-    IndexPage,
-    LinesPage,
     Metadata,
+    Paging,
     Queues,
     RepairFlows,
     RepairLines,
+    RepairPage,
     Trim,
     is_text,
     texts_of,
@@ -158,7 +158,7 @@ class Scrub(Deciding):
                 yield from comparison.find_unknown()
                 found = found.plus(*comparison.found)
             for id in sorted(view.members):
-                found = found.plus(lined_up=(yield from _line_up(place(view, id), queue)))
+                found = found.plus(lined_up=(yield from _repair(place(view, id), RepairLines(queue))))
             yield from index.drop_wrong()
         except PlaceFailed as failure:
             raise NotNow(str(failure)) from failure
@@ -216,12 +216,7 @@ class _Index:
     def drop_wrong(self) -> Operation[None]:
         """Drop what no record asks for, on the servers that have an index."""
         for member in self._used:
-            yield from member.each_page(RepairFlows(self._queue), self._count)
-
-    def _count(self, page: IndexPage) -> Operation[None]:
-        self.repaired += page.repaired
-        if page.cursor != START:
-            yield Breathe()
+            self.repaired += yield from _repair(member, RepairFlows(self._queue))
 
 
 class _Comparison:
@@ -319,17 +314,17 @@ def tombstone_for(item: Copied, now_ms: int) -> Copied:
     return Copied(item.id, pack(removed), b"", b"", None)
 
 
-def _line_up(member: Place, queue: str) -> Operation[int]:
-    """Have a server put groups in line that have lost their place; return how many."""
+def _repair(member: Place, call: Paging[RepairPage]) -> Operation[int]:
+    """Have a server repair all pages of an index; return how many entries."""
     repaired = 0
 
-    def note(page: LinesPage) -> Operation[None]:
+    def note(page: RepairPage) -> Operation[None]:
         nonlocal repaired
         repaired += page.repaired
         if page.cursor != START:
             yield Breathe()
 
-    yield from member.each_page(RepairLines(queue), note)
+    yield from member.each_page(call, note)
     return repaired
 
 

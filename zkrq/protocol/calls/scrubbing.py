@@ -82,32 +82,26 @@ class Forward(Decision[Records]):
     items: Sequence[Copied]
 
 
-class LinesPage(NamedTuple):
-    """Number of groups on this page that were put in line again, and the cursor to continue from."""
+class RepairPage(NamedTuple):
+    """Number of entries on this page that were repaired, and the cursor to continue from."""
 
     cursor: bytes
     repaired: int
 
 
 @dataclass(frozen=True, slots=True)
-class RepairLines(Paging[LinesPage]):
-    """Put a page of the groups in line that have lost their place there."""
+class RepairLines(Paging[RepairPage]):
+    """Put a page of the groups in line that have lost their place there; say how many."""
 
     script: ClassVar[str] = "repair_lines"
     queue: str
     cursor: bytes = START
 
 
-class IndexPage(NamedTuple):
-    """Number of entries of the index of flows that were added or removed, and the cursor to continue from."""
-
-    cursor: bytes
-    repaired: int
-
-
 @dataclass(frozen=True, slots=True)
-class RepairFlows(Paging[IndexPage]):
-    """Have the index of flows name these bundles as it should, or nothing, on a page of it, that it should not."""
+class RepairFlows(Paging[RepairPage]):
+    """Have the index of flows name these bundles as it should, or nothing, on a page of it, that it should not; say how
+    many of its entries were added or removed."""
 
     script: ClassVar[str] = "repair_flows"
     queue: str
