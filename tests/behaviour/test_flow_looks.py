@@ -294,6 +294,26 @@ async def test_queues_without_flows_cost_the_leader_no_call(monkeypatch: pytest.
         assert (await client_of(cluster).coordinator.read(flow_register.REGISTER)).version == -1
 
 
+async def test_a_queue_that_cannot_be_asked_keeps_no_other_in_the_register(monkeypatch: pytest.MonkeyPatch) -> None:
+    has_ended = FlowLooks._has_ended  # pyright: ignore[reportPrivateUsage]
+
+    async def fail_for_one(self: FlowLooks, queue: str) -> bool:
+        if queue == "b":
+            raise zkrq.Unavailable
+        return await has_ended(self, queue)
+
+    monkeypatch.setattr(FlowLooks, "_has_ended", fail_for_one)
+    async with zkrq.testing.cluster() as cluster:
+        client, old = client_of(cluster), int(clock.now_ms() - 1000 * KEPT_SECONDS - 1)
+        flow = await cluster.queue("d").flow("import").begin()
+        await flow.finish()
+        entered = {"a": old, "b": old, "c": old, "d": old, "new": clock.now_ms()}
+        version = (await client.coordinator.read(REGISTER)).version
+        assert await client.coordinator.swap(REGISTER, encode(entered), version)
+        await client.flows.looks.look()
+        assert {*decode((await client.coordinator.read(REGISTER)).data)} == {"b", "d", "new"}
+
+
 # -- shards ------------------------------------------------------------------------------------------------------------
 
 

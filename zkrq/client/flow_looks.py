@@ -57,17 +57,17 @@ class FlowLooks:
         places = asyncio.Semaphore(QUEUES_AT_ONCE)
         try:
             queues = await self._register.read()
-            are_empty = await together([self._look_at(queue, places) for queue in queues])
-            empty = [queue for queue, is_empty in zip(queues, are_empty, strict=True) if is_empty]
-            if gone := [queue for queue in empty if is_old(queues[queue]) and not await self._has_ended(queue)]:
+            are_gone = await together([self._look_at(queue, at_ms, places) for queue, at_ms in queues.items()])
+            if gone := [queue for queue, is_gone in zip(queues, are_gone, strict=True) if is_gone]:
                 await self._register.remove(gone, queues)
         except Closed:
             raise
         except ZkrqError as error:
             _log.info("flows are not looked at for now: %s", error)
 
-    async def _look_at(self, queue: str, places: asyncio.Semaphore) -> bool:
-        """End what is due in a queue; return whether it has no flows."""
+    async def _look_at(self, queue: str, entered_ms: int, places: asyncio.Semaphore) -> bool:
+        """End what is due in a queue; return whether it was entered long ago and has no flows, so that the register
+        need not name it."""
         is_empty = True
         async with places:
             try:
@@ -76,12 +76,12 @@ class FlowLooks:
                     is_empty = is_empty and not page.rows
                     due = {FlowName.of(row.name): row.kinds for row in page.rows if row.is_due}
                     await together([self._end(flow, queue, kinds) for flow, kinds in due.items()])
+                return is_empty and is_old(entered_ms) and not await self._has_ended(queue)
             except Closed:
                 raise
             except ZkrqError as error:
                 _log.info("flows of queue %s are not looked at for now: %s", queue, error, extra={"queue": queue})
                 return False
-        return is_empty
 
     async def _has_ended(self, queue: str) -> bool:
         """Tell whether a queue has flows of which the outcome is kept, so that they are listed.  Raises
