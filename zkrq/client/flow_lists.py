@@ -70,10 +70,11 @@ class FlowLists:
             if ORDER[order] is Kind.OVER and state is not None and not state.has_ended:
                 break
             for queue in queues:
-                is_before = order == place.order and queue < place.queue
+                if (order, queue) < place[:2]:
+                    continue
                 at = place.at if (order, queue) == place[:2] else START
                 try:
-                    async for found in self._of_queue(queue, order, at, state) if not is_before else _nothing():
+                    async for found in self._of_queue(queue, order, at, state):
                         yield found
                 except Closed:
                     raise
@@ -85,16 +86,23 @@ class FlowLists:
     async def _of_queue(
         self, queue: str, order: int, at: bytes, state: FlowState | None
     ) -> AsyncGenerator[tuple[FlowStatus, FlowPlace]]:
-        home, known = await self._shards.home(queue), set[bytes]()
-        async for page, _ in home.replicas.pages(calls.FlowPage(queue, at, kinds=ORDER[order].value)):
+        async for flow, row in self.rows(calls.FlowPage(queue, at, kinds=ORDER[order].value)):
+            status = await self._status(flow, row, state)
+            if status is not None:
+                yield status, FlowPlace(order, queue, ORDER[order].value.encode() + row.name)
+
+    async def rows(self, first: calls.FlowPage) -> AsyncGenerator[tuple[FlowName, calls.FlowRow]]:
+        """Find the flows whose home is a queue, each once, with what the queue's primary says of it.
+
+        ``first``: the page to begin with; it says in which queue, and which flows.  Raises ``Unavailable``.
+        """
+        home, known = await self._shards.home(first.queue), set[bytes]()
+        async for page, _ in home.replicas.pages(first):
             for row in page.rows:
                 flow = FlowName.of(row.name)
-                if flow.queue != queue or row.name in known:
-                    continue
-                known.add(row.name)
-                status = await self._status(flow, row, state)
-                if status is not None:
-                    yield status, FlowPlace(order, queue, ORDER[order].value.encode() + row.name)
+                if flow.queue == first.queue and row.name not in known:
+                    known.add(row.name)
+                    yield flow, row
 
     async def _status(self, flow: FlowName, row: calls.FlowRow, state: FlowState | None) -> FlowStatus | None:
         """Return what is known of a flow, None if it is in another state."""
@@ -107,8 +115,3 @@ class FlowLists:
         else:
             status = await self._ends.read(flow)
         return status if status.state is not FlowState.UNKNOWN and state in (None, status.state) else None
-
-
-async def _nothing() -> AsyncGenerator[tuple[FlowStatus, FlowPlace]]:
-    for found in ():
-        yield found

@@ -293,13 +293,8 @@ class Flows:
 
         Raises ``Unavailable``.
         """
-        home, known = await self._shards.home(queue), set[FlowName]()
-        async for page, _ in home.replicas.pages(calls.FlowPage(queue)):
-            for row in page.rows:
-                flow = FlowName.of(row.name)
-                if flow.queue == queue and flow not in known:
-                    known.add(flow)
-                    yield flow, Stage(row.stage.decode())
+        async for flow, row in self.lists.rows(calls.FlowPage(queue)):
+            yield flow, Stage(row.stage.decode())
 
     async def every(self, state: FlowState | None) -> AsyncGenerator[FlowStatus]:
         """Find the flows of all queues; see ``Cluster.flows``."""
