@@ -28,6 +28,26 @@ class BadCursor(ConfigError):
     """The text is none of a cursor."""
 
 
+def as_text(value: Sequence[object]) -> str:
+    """Write a place, as values of JSON, as a text for URLs; ``from_text`` reads it."""
+    return urlsafe_b64encode(json.dumps(value, separators=(",", ":")).encode()).decode().rstrip("=")
+
+
+def from_text(text: str) -> Any:
+    """Read the values of such a text, which any stranger may have written.
+
+    Raises ``ValueError``, or ``RecursionError`` for values in each other, for any other text: see ``bad_cursor``.
+    """
+    if len(text) > MAX_CURSOR:
+        raise ValueError("too long")
+    return json.loads(urlsafe_b64decode(text + "=" * (-len(text) % 4)))
+
+
+def bad_cursor(text: str) -> BadCursor:
+    """Return the error for a text that is none of a place."""
+    return BadCursor(f"after is {text[:80]!r}: must be `next` of the page before")
+
+
 class Source(enum.Enum):
     """Tell what is read to find items."""
 
@@ -85,24 +105,20 @@ class Cursor:
         """Write the cursor as a text for URLs; ``read`` reads it."""
         at = self.at.decode("latin-1")
         source = self.source and self.source.value
-        value = [list(self.done), self.shard, source, at, self.leader, [list(part) for part in self.rest]]
-        return urlsafe_b64encode(json.dumps(value, separators=(",", ":")).encode()).decode().rstrip("=")
+        return as_text([list(self.done), self.shard, source, at, self.leader, [list(part) for part in self.rest]])
 
     @classmethod
     def read(cls, text: str) -> Cursor:
         """Read the text of a cursor.  Raises ``BadCursor`` for any other text."""
         try:
-            if len(text) > MAX_CURSOR:
-                raise ValueError("too long")
-            value = json.loads(urlsafe_b64decode(text + "=" * (-len(text) % 4)))
-            done, shard, source, at, leader, rest = value
+            done, shard, source, at, leader, rest = from_text(text)
             known = None if source is None else Source(source)
             _check(_are(str, [*done, shard, at, leader]) and len(rest) <= PARTS_MAX)
             place = at.encode("latin-1")
             _check(_AT[known].fullmatch(place) if known else place == START and not rest)
             return cls(tuple(done), shard, known, place, leader, tuple(_read_part(part) for part in rest))
         except (ValueError, TypeError, AttributeError, RecursionError):
-            raise BadCursor(f"after is {text[:80]!r}: must be `next` of the page before") from None
+            raise bad_cursor(text) from None
 
 
 BEGINNING = Cursor()

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import json
-from base64 import urlsafe_b64decode, urlsafe_b64encode
 from collections.abc import AsyncGenerator
 from typing import TYPE_CHECKING, NamedTuple
 
-from zkrq.base.checks import MAX_CURSOR, check_name
+from zkrq.base.checks import check_name
 from zkrq.base.errors import Closed, ZkrqError
 from zkrq.base.flows import FlowName, FlowState, FlowStatus
-from zkrq.client.cursors import BadCursor
+from zkrq.client.cursors import as_text, bad_cursor, from_text
 from zkrq.client.flow_ends import state_of
 from zkrq.protocol import calls
 from zkrq.protocol.calls import START
@@ -34,22 +32,19 @@ class FlowPlace(NamedTuple):
 
     def text(self) -> str:
         """Write it as a text for URLs; ``read`` reads it."""
-        value = [self.order, self.queue, self.at.decode("latin-1")]
-        return urlsafe_b64encode(json.dumps(value, separators=(",", ":")).encode()).decode().rstrip("=")
+        return as_text([self.order, self.queue, self.at.decode("latin-1")])
 
     @classmethod
     def read(cls, text: str) -> FlowPlace:
         """Read such a text.  Raises ``BadCursor`` for any other one."""
         try:
-            if len(text) > MAX_CURSOR:
-                raise ValueError("too long")
-            order, queue, at = json.loads(urlsafe_b64decode(text + "=" * (-len(text) % 4)))
+            order, queue, at = from_text(text)
             place = at.encode("latin-1")
-            if type(order) is not int or place[:1].decode() != ORDER[order].value:
+            if type(order) is not int or order not in range(len(ORDER)) or place[:1].decode() != ORDER[order].value:
                 raise ValueError("another order")
             return cls(order, check_name("queue", queue), place)
-        except (ValueError, TypeError, AttributeError, IndexError, RecursionError, ZkrqError):
-            raise BadCursor(f"after is {text[:80]!r}: must be `next` of the page before") from None
+        except (ValueError, TypeError, AttributeError, RecursionError, ZkrqError):
+            raise bad_cursor(text) from None
 
 
 class FlowLists:
