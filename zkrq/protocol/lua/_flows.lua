@@ -93,27 +93,23 @@ do
     end
   end
 
-  -- Call visit(from, to) with the runs of items that were acked, or removed otherwise.
-  local function each_gone(r, acked, visit)
+  -- Call visit(from, to, is_acked) with the runs of items that were acked, or removed otherwise.
+  local function each_gone(r, visit)
     if not string.find(r.states, 'X', 1, true) then return end
     each_run(r, 1, r.size, function(from, to, state, row)
-      if state ~= GONE then return end
-      local is_acked = row > 0 and select(2, row_at(r, row)) > 0
-      if is_acked == acked and not places.has_left(r, from) then visit(from, to) end
+      if state ~= GONE or places.has_left(r, from) then return end
+      visit(from, to, row > 0 and select(2, row_at(r, row)) > 0)
     end)
   end
 
   -- Return how many items were acked, and whether one was removed otherwise.
   local function gone_of(r)
     local acked, missed = 0, false
-    if not string.find(r.states, 'X', 1, true) then return acked, missed end
-    each_run(r, 1, r.size, function(from, to, state, row)
-      if state ~= GONE then
-        return
-      elseif row > 0 and select(2, row_at(r, row)) > 0 then
-        if not places.has_left(r, from) then acked = acked + to - from + 1 end
-      elseif not missed then
-        missed = not places.has_left(r, from)
+    each_gone(r, function(from, to, is_acked)
+      if is_acked then
+        acked = acked + to - from + 1
+      else
+        missed = true
       end
     end)
     return acked, missed
@@ -419,7 +415,9 @@ do
         count = count + to - from + 1
       end
       if kind == 'M' then
-        each_gone(r, false, add)
+        each_gone(r, function(from, to, is_acked)
+          if not is_acked then add(from, to) end
+        end)
       else
         local states = (LIVING[kind] or LIVING.L) .. '+'
         local from, to = string.find(r.states, states)
