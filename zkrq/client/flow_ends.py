@@ -20,7 +20,7 @@ from zkrq.base.events import FlowClosed, FlowStuck
 from zkrq.base.flows import FlowName, FlowState, FlowStatus
 from zkrq.base.tasks import wait_set
 from zkrq.protocol.calls import SteerReply
-from zkrq.protocol.flows import Figures, Kind, Look, Stage
+from zkrq.protocol.flows import Figures, Kind, Look, Stage, look_of
 from zkrq.protocol.operations import OPERATIONS
 
 if TYPE_CHECKING:
@@ -298,10 +298,3 @@ class Ends:
         assert len(self._rests) <= RESTS_MAX
         assert len(self._stuck) <= RESTS_MAX
         assert all(self._waits.values()), "a flow that nobody waits for is remembered"
-
-
-def look_of(reply: SteerReply) -> Look:
-    """Return what a decision says of a flow."""
-    legs = [leg.decode() for leg in reply.legs]
-    kinds = frozenset(reply.kinds.decode())
-    return Look(Stage(reply.now.decode()), reply.outcome, kinds, legs, outer=reply.outer.decode())

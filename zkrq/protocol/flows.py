@@ -305,7 +305,7 @@ class Flowing(Deciding):
         """
         leg = Policy.IS_LEG.value
         seen: SteerReply = yield self.steer_home(flow, "look")
-        look = _look(seen)
+        look = look_of(seen)
         if not look.stage.takes_members:
             return look
         life = 0
@@ -316,7 +316,7 @@ class Flowing(Deciding):
             if life == look.life:
                 break
             yield At(queue, self.open_held(queue, flow, outcome=CANCELLED.decode(), life=life))
-        told = _look((yield self.steer_home(flow, "join", leg=queue, life=look.life)))
+        told = look_of((yield self.steer_home(flow, "join", leg=queue, life=look.life)))
         if told.stage.takes_members and told.life == look.life == life:
             return told
         outcome = (told.outcome or CANCELLED) if told.life == look.life else CANCELLED
@@ -351,7 +351,7 @@ class Flowing(Deciding):
         look = Look(Stage.UNKNOWN, b"", kinds)
         for _ in range(ROUNDS):
             seen: SteerReply = yield self.steer_home(flow, "look")
-            look = _look(seen)
+            look = look_of(seen)
             if look.stage is Stage.ENDED:
                 yield from self.open_all(flow, seen, stop=stop, above=above)
                 return look
@@ -436,7 +436,7 @@ class Flowing(Deciding):
         takes members."""
         home = home_of(flow)
         seen: SteerReply = yield self.steer_home(flow, "look")
-        look, found = _look(seen), dict[str, str]()
+        look, found = look_of(seen), dict[str, str]()
         if not look.stage.takes_members:
             return Awaited(look, found)
         for queue in (home, *look.legs):
@@ -462,7 +462,8 @@ class Flowing(Deciding):
         return Figures(stage, first.outcome, done, living, died, missed, items, first.outer.decode())
 
 
-def _look(reply: SteerReply) -> Look:
+def look_of(reply: SteerReply) -> Look:
+    """Return what a decision says of a flow."""
     stage, legs = Stage(reply.now.decode()), [leg.decode() for leg in reply.legs]
     life = 0 if stage is Stage.UNKNOWN else reply.life
     return Look(stage, reply.outcome, frozenset(reply.kinds.decode()), legs, life, outer=reply.outer.decode())

@@ -531,7 +531,7 @@ VERSION_BYTES = slice(1, 9)
 """Position of the version in a packed record."""
 
 _COUNT_AT, _STATES_AT = 10, _HEAD.size
-_CLOCK = _DUE = struct.Struct("<d")
+_CLOCK = struct.Struct("<d")
 _DUE_AT, _CLOCK_AT = 19, 27
 _ONE = struct.pack("<H", 1)
 
@@ -566,7 +566,7 @@ def first_due(items: Iterable[tuple[bytes, int]]) -> list[float]:
     found: list[float] = []
     for packed, position in items:
         at = _STATES_AT + 2 * ((packed[_COUNT_AT] or 1) + position)
-        found.append(_DUE.unpack_from(packed, _DUE_AT)[0] if packed[at : at + 2] == _ONE else 0.0)
+        found.append(_CLOCK.unpack_from(packed, _DUE_AT)[0] if packed[at : at + 2] == _ONE else 0.0)
     return found
 
 

@@ -110,4 +110,3 @@ do
     set(r, from, to, DEAD, row)
   end
 end
-

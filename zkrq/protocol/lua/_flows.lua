@@ -366,8 +366,8 @@ do
   -- -- what is left of one -------------------------------------------------------------------------------------------
 
   -- Call visit(r) with bundles that are named under a kind, until it returns true; those that no longer are cost nothing but time.
-  -- page: how many are read in one command.  after: the bundle behind which they begin.
-  local function each_named(kind, name, visit, page, after)
+  -- page: how many are read in one command; nil: PAGE.  after: the bundle behind which they begin.
+  function flows.each_named(kind, name, visit, page, after)
     page = page or PAGE
     local from, behind = (after and '(' or '[') .. entry(kind, name, after or ''), '(' .. places.FLOWS .. kind .. name .. '\1'
     repeat
@@ -385,7 +385,7 @@ do
   -- Tell whether a bundle is named under a kind.
   local function has(kind, name)
     local found = false
-    each_named(kind, name, function()
+    flows.each_named(kind, name, function()
       found = true
       return true
     end, FEW)
@@ -405,7 +405,7 @@ do
   -- many, each with the inner flow for which it stands, '' for none.
   function flows.count(kind, name, most, ids)
     local count, looked_at = 0, 0
-    each_named(kind, name, function(r)
+    flows.each_named(kind, name, function(r)
       looked_at = looked_at + 1
       local function add(from, to)
         for position = from, math.min(to, from + most - count - 1) do
@@ -471,28 +471,13 @@ do
     local held = {}
     for _, kind in ipairs(HOLDING) do
       if #held < most then
-        each_named(kind, name, function(r)
+        flows.each_named(kind, name, function(r)
           held[#held + 1] = r
           return #held >= most
         end)
       end
     end
     return held
-  end
-
-  -- Call visit(r) with bundles of members that live, until it returns true.
-  function flows.each_living(name, visit)
-    each_named('L', name, visit)
-  end
-
-  -- The same with members that wait for others.  after: the bundle behind which they begin; nil: with the first one.
-  function flows.each_waiting(name, visit, after)
-    each_named('N', name, visit, PAGE, after)
-  end
-
-  -- The same with members that stand for inner flows which have not ended.
-  function flows.each_nested(name, visit, after)
-    each_named(flows.NESTED, name, visit, PAGE, after)
   end
 
   function flows.has_nested(name)
@@ -567,7 +552,7 @@ do
   -- Call visit(r, positions) with bundles of members that have results, in the order of their ids, until it returns true.
   -- after: the bundle behind which they begin, nil: with the first one.
   function flows.each_with_results(name, after, visit)
-    each_named('R', name, function(r)
+    flows.each_named('R', name, function(r)
       local positions = {}
       each_with_result(r, function(position) positions[#positions + 1] = position end)
       return visit(r, positions)

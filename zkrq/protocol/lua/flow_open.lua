@@ -49,8 +49,8 @@ local function operation(put_window_ms, trim, flow, outcome, life, stop)
     opened, bundles = opened + dropped, bundles + (dropped > 0 and 1 or 0)
     return bundles >= HELD_MAX
   end
-  flows.each_waiting(flow, drop_all)
-  if bundles < HELD_MAX and (outcome == '' or outcome == 'cancelled') then flows.each_living(flow, drop_all) end
+  flows.each_named('N', flow, drop_all)
+  if bundles < HELD_MAX and (outcome == '' or outcome == 'cancelled') then flows.each_named('L', flow, drop_all) end
   local held, woken = outcome ~= '' and flows.held(flow, HELD_MAX) or {}, 0
   for _, each in ipairs(held) do
     local _, opens = flows.held_for(each)

@@ -12,13 +12,12 @@
 local function operation(flow, letter, cursor)
   local ROWS_MAX = 100 -- members on one page
   local found, last = {}, '0'
-  local each_of = letter == 'I' and flows.each_nested or flows.each_waiting
-  each_of(flow, function(r)
+  flows.each_named(letter, flow, function(r)
     if #found >= 2 * ROWS_MAX then
       last = found[#found - 1]
       return true
     end
     found[#found + 1], found[#found + 2] = r.bundle, flows.nested(r) or select(3, flows.held_for(r))
-  end, cursor ~= '0' and cursor or nil)
+  end, nil, cursor ~= '0' and cursor or nil)
   return {'OK', last, found}
 end
