@@ -14,7 +14,7 @@ from zkrq.consuming.claims import Claim
 from zkrq.consuming.flow import Flow
 from zkrq.consuming.lease import Grant, Lease, Refused, Verb
 from zkrq.consuming.observing import Observers
-from zkrq.protocol.records import Bundle, ItemRecord, Row, State, Version, pack
+from zkrq.protocol.records import Bundle, Row, State, Version, pack
 
 
 class SlowIssuer:
@@ -25,7 +25,6 @@ class SlowIssuer:
     observers = Observers(Events(None))
     keeps_results = False
     saved_codec = JSON
-    counts_each_step = False
 
     def __init__(self) -> None:
         self.answer: asyncio.Future[Refused] = asyncio.get_running_loop().create_future()
@@ -51,10 +50,13 @@ class SlowIssuer:
     def encode_result(self, result: object) -> bytes:
         raise AssertionError(result)
 
-    def after_failure(self, record: ItemRecord, delay: float | None, reason: str) -> Again | str:
+    def counts_each_step(self, lease: Lease) -> bool:
+        return False
+
+    def after_failure(self, lease: Lease, delay: float | None, reason: str) -> Again | str:
         return reason
 
-    def after_snooze(self, record: ItemRecord, delay: float) -> Again | str:
+    def after_snooze(self, lease: Lease, delay: float) -> Again | str:
         return Again(delay)
 
 

@@ -10,7 +10,7 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 LONGEST_LINE = 160  # characters
-MOST_LINES = 4_003  # of README and docs/*.md
+MOST_LINES = 4_009  # of README and docs/*.md
 MOST_LINES_OF_THE_DESIGN = 894  # of docs/design
 MOST_LINES_OF_BENCHMARKS = 141
 

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from zkrq.base.checks import Duration
     from zkrq.base.codecs import Codec
     from zkrq.base.limits import Results
+    from zkrq.base.retry import Retry
     from zkrq.client.figures import Figures
     from zkrq.client.parts import QueueParts
     from zkrq.client.shard import Shard
@@ -308,6 +309,10 @@ class Inspection(Generic[T]):
         """Report that a worker of this process has no handler for a task."""
         context = self._parts.context
         context.events.tell(TaskUnknown(context.cluster, self.name, task or "", tuple(known)), logging.WARNING)
+
+    def _allow(self, retry: Retry) -> None:
+        """Note that a worker of this process decides about some of the items by this policy."""
+        self._parts.context.deliveries.allow(retry)
 
     def _undecoded(self) -> tuple[Codec[T], Results[Any] | None, Codec[Any], bool, float]:
         """Decode no item before it is asked for; return what decodes items, how results and saved states are kept,

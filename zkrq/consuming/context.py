@@ -27,6 +27,21 @@ class Declaring(Protocol):
     def __call__(self, declared: Declared, read: Declared | None = None) -> Awaitable[None]: ...
 
 
+class Deliveries:
+    """Know how often an item of a queue may be delivered, by the policy of this program that allows the most."""
+
+    __slots__ = ("most",)
+
+    def __init__(self, retry: Retry) -> None:
+        self.most = retry.max_attempts or 0
+        """Deliveries after which servers bury an item that was never settled; 0: no limit."""
+
+    def allow(self, retry: Retry) -> None:
+        """Allow as many as this policy, which is that of some of the items."""
+        if self.most:
+            self.most = max(self.most, retry.max_attempts) if retry.max_attempts else 0
+
+
 @dataclass(frozen=True, slots=True)
 class QueueContext:
     """Name of the cluster and the queue, the settings of the queue, and what its client lends to all queues.
@@ -50,8 +65,11 @@ class QueueContext:
     declaration: Once | None = None
     codec: Codec[Any] = field(init=False)
     """What encodes and decodes the items."""
+    deliveries: Deliveries = field(init=False)
+    """How often an item may be delivered."""
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "deliveries", Deliveries(self.retry))
         object.__setattr__(self, "codec", codec_at(self.settings.codec, Place(self.cluster, self.queue)))
 
     @property

@@ -11,7 +11,7 @@ from weakref import ref
 from zkrq.base.errors import ClaimLost, ZkrqError
 from zkrq.base.flows import FlowName
 from zkrq.base.limits import check_result
-from zkrq.base.retry import Again, Failed
+from zkrq.base.retry import Again, Failed, Retry
 from zkrq.base.saved import edit_in, joined
 from zkrq.base.tasks import wait_ended
 from zkrq.consuming.core import lease as life
@@ -159,9 +159,8 @@ class Issuer(Protocol):
         """What encodes saved states."""
         ...
 
-    @property
-    def counts_each_step(self) -> bool:
-        """Whether a save begins the attempts anew (``Retry(per_step=True)``)."""
+    def counts_each_step(self, lease: Lease) -> bool:
+        """Tell whether a save begins the attempts anew (``Retry(per_step=True)``)."""
         ...
 
     def check_saves(self) -> None:
@@ -190,11 +189,11 @@ class Issuer(Protocol):
         """
         ...
 
-    def after_failure(self, record: ItemRecord, delay: float | None, reason: str) -> Again | str:
+    def after_failure(self, lease: Lease, delay: float | None, reason: str) -> Again | str:
         """Apply the retry policy: return a delay, or the reason to bury."""
         ...
 
-    def after_snooze(self, record: ItemRecord, delay: float) -> Again | str:
+    def after_snooze(self, lease: Lease, delay: float) -> Again | str:
         """Apply what the retry policy says of an item that did not fail, and comes again after ``delay`` seconds."""
         ...
 
@@ -311,6 +310,7 @@ class Lease(ref[object]):
         "loss",
         "position",
         "result",
+        "retry",
         "retry_in",
         "settled",
         "state",
@@ -327,6 +327,8 @@ class Lease(ref[object]):
     """Where it is in its life.  Assigned from a row of ``core.lease.LIFE`` and in no other way."""
     timer: asyncio.TimerHandle | None
     """Timer that fires at the deadline while an extension is in flight."""
+    retry: Retry | None
+    """Policy after a failure of the item, None: that of its queue."""
     retry_in: float
     """Seconds until the item is delivered again.  Set only when it fails or is put off, to save memory."""
     result: bytes
@@ -348,6 +350,7 @@ class Lease(ref[object]):
         self.deadline_at = deadline_at
         self.state = LeaseState.GRANTED
         self.timer = None
+        self.retry = None
         self.settled = None
         self.loss = None
         self.batch = None
@@ -478,7 +481,7 @@ class Lease(ref[object]):
 
         Raises as ``settle`` does.
         """
-        decided = self.issuer.after_failure(self.record, delay, reason)
+        decided = self.issuer.after_failure(self, delay, reason)
         if isinstance(decided, Again):
             self.retry_in = decided.delay
             await self.settle(Verb.NACK, round(decided.delay * 1000), reason)
@@ -490,7 +493,7 @@ class Lease(ref[object]):
 
         Raises as ``settle`` does.
         """
-        decided = self.issuer.after_snooze(self.record, delay)
+        decided = self.issuer.after_snooze(self, delay)
         if isinstance(decided, Again):
             self.retry_in = decided.delay
             await self.settle(Verb.RELEASE, round(decided.delay * 1000))
@@ -556,7 +559,7 @@ class Lease(ref[object]):
             if self.settled is None:
                 self.lose(SAVE_REFUSED)
             self.check_held()
-        if issuer.counts_each_step:
+        if issuer.counts_each_step(self):
             self.grant.begin_attempts(self.position)
         if extend:
             self.deadline_at = started + seconds

@@ -75,6 +75,7 @@ class Leases:
         self.cluster = context.cluster
         self.queue = context.queue
         self._retry = context.retry
+        self._deliveries = context.deliveries
         self._dead_letters = context.dead_letters
         self._results = context.settings.results
         self.keeps_results = self._results is not None
@@ -111,15 +112,17 @@ class Leases:
         )
         self._log = Log(logging.getLogger("zkrq.claims"), {"cluster": context.cluster, "queue": context.queue})
 
-    @property
-    def counts_each_step(self) -> bool:
-        """Whether a save begins the attempts anew."""
-        return self._retry.per_step
+    def counts_each_step(self, lease: Lease) -> bool:
+        """Tell whether a save begins the attempts anew."""
+        return self._policy_of(lease).per_step
 
     @property
     def max_attempts(self) -> int:
         """Deliveries after which an item that was never settled becomes a dead letter; 0: no limit."""
-        return self._retry.max_attempts or 0
+        return self._deliveries.most
+
+    def _policy_of(self, lease: Lease) -> Retry:
+        return lease.retry or self._retry
 
     def join_with(self, join: Callable[[int], Request | None]) -> None:
         """Ask ``join`` for a claim request whenever settlements leave, with the number of claims that end by them."""
@@ -220,14 +223,14 @@ class Leases:
             ttl_ms = ms or (self._results.ttl_ms if self._results else 0)
             how = _ack_of(lease, ttl_ms) if ttl_ms else _ACK
         elif verb in FAILURES and missing(Feature.FAILURES, self._replicas.level) is None:
-            how = b"%b %d %b" % (self._in_words_of_servers(verb, ms).encode(), ms, sent(self._where, text))
+            how = b"%b %d %b" % (self._in_words_of_servers(lease, verb, ms).encode(), ms, sent(self._where, text))
         else:
-            how = f"{self._in_words_of_servers(verb, ms)} {ms} {text}"
+            how = f"{self._in_words_of_servers(lease, verb, ms)} {ms} {text}"
         parts = ((lease.grant, (lease.position,)),)
         return self._batcher.add((parts, how, 1, 0 if verb is Verb.EXTEND else 1), CALL_BYTES + len(how))
 
-    def _in_words_of_servers(self, verb: Verb, ms: int) -> str:
-        if verb is Verb.NACK and not self._retry.holds_group:
+    def _in_words_of_servers(self, lease: Lease, verb: Verb, ms: int) -> str:
+        if verb is Verb.NACK and not self._policy_of(lease).holds_group:
             return LETS_GO_ON
         return SNOOZES if verb is Verb.RELEASE and ms > 0 else verb
 
@@ -245,7 +248,7 @@ class Leases:
         Raises ``Closed``, ``WrongLoop``.
         """
         self.own_loop.check()
-        how = b"%b %d %d %d %b" % (Verb.SAVE.encode(), ms, number, self._retry.per_step, text)
+        how = b"%b %d %d %d %b" % (Verb.SAVE.encode(), ms, number, self.counts_each_step(lease), text)
         return self._batcher.add((((lease.grant, (lease.position,)),), how, 1, 0), CALL_BYTES + len(how))
 
     def report(self, lease: Lease, text: str) -> None:
@@ -286,8 +289,9 @@ class Leases:
         size = TOGETHER_BYTES * len(leases) + sum(map(len, hows))
         return self._batcher.add((parts, hows, len(leases), returning), size)
 
-    def after_failure(self, record: ItemRecord, delay: float | None, reason: str) -> Again | str:
+    def after_failure(self, lease: Lease, delay: float | None, reason: str) -> Again | str:
         """Apply the retry policy: return a delay, or the reason to bury."""
+        retry, record = self._policy_of(lease), lease.record
         after = partial(
             Retry.after,
             attempts=record.attempts,
@@ -298,18 +302,18 @@ class Leases:
             reason=reason,
         )
         try:
-            decided = after(self._retry)
+            decided = after(retry)
         except KeyboardInterrupt:
             raise
         except BaseException as error:  # of the user's backoff; the item must be settled still
             text = "the backoff of queue %s failed, the usual one is used in its place: %s"
             self._log.error(text, self.queue, message_of(error))
-            decided = after(replace(self._retry, backoff=Retry().backoff))
+            decided = after(replace(retry, backoff=Retry().backoff))
         return decided if isinstance(decided, Again) else decided.reason
 
-    def after_snooze(self, record: ItemRecord, delay: float) -> Again | str:
+    def after_snooze(self, lease: Lease, delay: float) -> Again | str:
         """Apply what the retry policy says of an item that is put off; see ``lease.Issuer``."""
-        decided = self._retry.after_snooze(age=_age_of(record), delay=delay)
+        decided = self._policy_of(lease).after_snooze(age=_age_of(lease.record), delay=delay)
         return decided if isinstance(decided, Again) else decided.reason
 
     def lose_all(self, owner: str, reason: str) -> None:

@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from zkrq.base.flows import FlowName
     from zkrq.consuming.flow import Flow
     from zkrq.pool.setup import PooledHandler
-    from zkrq.protocol.records import ItemRecord
 
 FOR_LONG = 10 * 366 * 86400.0
 """Seconds until a claim ends in a child: its parent extends it, and says so if it is lost."""
@@ -79,7 +78,7 @@ class ChildIssuer:
         self.own_loop = OwnLoop()
         self.keeps_results = handler.results is not None
         self.saved_codec = handler.saved
-        self.counts_each_step = handler.per_step
+        self._per_step = handler.per_step
         self._results = handler.results
         self._send = send
         self._waits = waits
@@ -141,11 +140,15 @@ class ChildIssuer:
         """Refuse: a child has one claim at a time of each handler."""
         raise ConfigError("claims in a process are acked one by one: claim.ack()")
 
-    def after_failure(self, record: ItemRecord, delay: float | None, reason: str) -> Again:
+    def counts_each_step(self, lease: Lease) -> bool:
+        """Tell whether a save begins the attempts anew."""
+        return self._per_step
+
+    def after_failure(self, lease: Lease, delay: float | None, reason: str) -> Again:
         """Leave the policy to the parent."""
         return Again(AS_POLICY if delay is None else delay)
 
-    def after_snooze(self, record: ItemRecord, delay: float) -> Again:
+    def after_snooze(self, lease: Lease, delay: float) -> Again:
         """Leave the policy to the parent."""
         return Again(delay)
 

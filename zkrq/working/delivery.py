@@ -26,7 +26,7 @@ from zkrq.base.errors import (
     Unavailable,
     message_of,
 )
-from zkrq.base.retry import interrupts, is_wish
+from zkrq.base.retry import Retry, interrupts, is_wish
 from zkrq.base.tasks import in_threads
 from zkrq.consuming.claims import Claim, lease_of
 from zkrq.working.outcomes import Ending, Outcome, Tally, ending_of
@@ -60,6 +60,8 @@ class Handling:
     name: str
     """Name of the handler, for logs."""
     tally: Tally = field(default_factory=Tally)
+    retry: Retry | None = None
+    """Policy after a failure, None: that of the queue."""
 
 
 class Delivery:

@@ -10,9 +10,10 @@ from dataclasses import dataclass
 from typing import Any, Generic, TypeAlias, TypeVar, cast
 
 from zkrq.base import forks
-from zkrq.base.checks import Duration, check_duration, check_task
+from zkrq.base.checks import Duration, check_duration, check_kind, check_task
 from zkrq.base.errors import ConfigError
 from zkrq.base.meant import names_fields
+from zkrq.base.retry import Retry
 from zkrq.consuming.batch import Batch
 from zkrq.consuming.claims import Claim
 
@@ -36,13 +37,17 @@ NO_TASK = ""
 class Task(Generic[T]):
     """A handler in a mapping of handlers, with options of its own.
 
-    ``time_limit``: seconds that it may take for one item, None: as ``Worker.add`` says for all of them.
+    ``time_limit``: seconds that it may take for one item, None: as ``Worker.add`` says for all of them.  ``retry``:
+    what follows a failure of one of its items in this worker, None: the policy of the queue.  Raises ``ConfigError``
+    for bad values.
     """
 
     handler: Handler[T]
     time_limit: Duration | None = None
+    retry: Retry | None = None
 
     def __post_init__(self) -> None:
+        check_kind("retry", self.retry, Retry)
         if self.time_limit is not None:
             object.__setattr__(self, "time_limit", check_duration("time_limit", self.time_limit, positive=True))
 

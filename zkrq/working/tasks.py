@@ -11,11 +11,13 @@ import asyncio
 import random
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
 from zkrq.base import clock
 from zkrq.base.events import shorten
-from zkrq.base.retry import GivenUp, NotKnown, exponential
+from zkrq.base.retry import GivenUp, NotKnown, Reject, exponential
+from zkrq.consuming.claims import lease_of
 
 if TYPE_CHECKING:
     from zkrq.consuming.claims import Claim
@@ -41,7 +43,11 @@ PUT_OFF = exponential(1.0, maximum=300.0)
 
 
 class Routes:
-    """The handlings of one queue, by the tasks of its items."""
+    """The handlings of one queue, by the tasks of its items.
+
+    Servers know the policy of the queue alone.  An item of a task with a policy of its own that no consumer has settled
+    in as many deliveries as that allows is buried here, before its handler is called once more.
+    """
 
     def __init__(self, handlings: Mapping[str, Handling], unknown: Handling) -> None:
         """``handlings``: empty for items without a task; ``unknown``: for items whose task is none of these."""
@@ -49,8 +55,19 @@ class Routes:
         self._unknown = unknown
 
     def of(self, claim: Claim[Any]) -> Handling:
-        """Return how an item is handled."""
-        return self._handlings.get(claim.task or "", self._unknown)
+        """Return how an item is handled, and have it fail as its task says."""
+        handling = self._handlings.get(claim.task or "", self._unknown)
+        if handling.retry is None:
+            return handling
+        lease_of(claim).retry = handling.retry
+        most = handling.retry.max_attempts
+        if most is None or claim.attempts <= most:
+            return handling
+        return replace(handling, call=_bury, in_thread=False)
+
+
+async def _bury(claim: Claim[Any]) -> NoReturn:
+    raise Reject(f"delivered {claim.attempts - 1} times, and settled by none of those consumers")
 
 
 class _Refused(NamedTuple):

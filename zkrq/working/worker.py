@@ -62,6 +62,7 @@ from zkrq.working.slots import Share, Slots
 from zkrq.working.tasks import UNKNOWN_AFTER, Refusing, Routes
 
 if TYPE_CHECKING:
+    from zkrq.base.retry import Retry
     from zkrq.pool.pool import Pool
     from zkrq.working.handlers import Task
 
@@ -264,7 +265,7 @@ class Worker:
                 raise ConfigError("a mapping of handlers gives each handler one item: leave batch out")
             unknown = _refusing(queue, handlers, unknown_after, log)
             handling = Handling(unknown, False, limit, *hooks, log, shorten([*map(repr, handlers)]))
-            routes = _read_routes(handlers, handling, self._read(queue))
+            routes = _read_routes(handlers, handling, partial(self._read, queue))
         else:
             handler = cast("Handler[T] | BatchHandler[T]", handler)
             call, in_thread = self._read(queue, in_batches=in_batches)(handler)
@@ -274,10 +275,12 @@ class Worker:
         self._served.append(_Served(queue, handler, handling, share, woken, routes, size, in_batches, seconds))
         return self
 
-    def _read(self, queue: Source[Any], *, in_batches: bool = False) -> Read:
-        """Return what reads a handler of a queue."""
+    def _read(self, queue: Source[Any], *, in_batches: bool = False, retry: Retry | None = None) -> Read:
+        """Return what reads a handler of a queue.  ``retry``: the policy of its items, None: that of the queue."""
+        if retry and (allow := getattr(queue, "_allow", None)):
+            allow(retry)
         if self._pool:
-            return partial(_read_pooled, self._pool, queue, in_batches=in_batches)
+            return partial(_read_pooled, self._pool, queue, in_batches=in_batches, retry=retry)
         return read_batch_handler if in_batches else read_handler
 
     def statistics(self) -> WorkerStatistics:
@@ -294,11 +297,11 @@ class Worker:
         self._slots.count = children * settings.slots
         self._pool = make_pool(settings, self._slots.count)
         for n, served in enumerate(self._served):
-            read = self._read(served.queue, in_batches=served.in_batches)
+            read = partial(self._read, served.queue, in_batches=served.in_batches)
             if (handlers := by_task(served.handler)) is not None:
                 self._served[n] = replace(served, routes=_read_routes(handlers, served.handling, read))
             else:
-                call, in_thread = read(cast("Callable[..., object]", served.handler))
+                call, in_thread = read()(cast("Callable[..., object]", served.handler))
                 self._served[n] = replace(served, handling=replace(served.handling, call=call, in_thread=in_thread))
 
     # -- running -------------------------------------------------------------------------------------------------------
@@ -602,20 +605,21 @@ def make_pool(settings: Processes, concurrency: int) -> Pool:
     return Pool(settings, concurrency)
 
 
-def _read_routes(tasks: Mapping[str, Task[Any]], common: Handling, read: Read) -> Routes:
+def _read_routes(tasks: Mapping[str, Task[Any]], common: Handling, reading: Callable[..., Read]) -> Routes:
     """Return how the items of each task are handled.
 
-    ``common``: what the handlings have in common; its ``call`` refuses items of other tasks.  Raises ``ConfigError``.
+    ``common``: what the handlings have in common; its ``call`` refuses items of other tasks.  ``reading``: returns what
+    reads a handler whose items have a policy.  Raises ``ConfigError``.
     """
     handlings: dict[str, Handling] = {}
     for name, task in tasks.items():
         try:
-            call, in_thread = read(task.handler)
+            call, in_thread = reading(retry=task.retry)(task.handler)
         except ConfigError as error:
             raise ConfigError(f"task {name!r}: {error}") from error
         limit = common.time_limit if task.time_limit is None else in_seconds(task.time_limit)
-        told = name_of(task.handler)
-        handlings[name] = replace(common, call=call, in_thread=in_thread, time_limit=limit, name=told)
+        told, retry = name_of(task.handler), task.retry
+        handlings[name] = replace(common, call=call, in_thread=in_thread, time_limit=limit, name=told, retry=retry)
     return Routes(handlings, common)
 
 
@@ -635,7 +639,7 @@ def _refusing(
 
 
 def _read_pooled(
-    pool: Pool, queue: Source[Any], handler: Callable[..., object], *, in_batches: bool
+    pool: Pool, queue: Source[Any], handler: Callable[..., object], *, in_batches: bool, retry: Retry | None
 ) -> tuple[Callable[[Any], object], bool]:
     """Return a function that calls a handler with a claim, in a process, and that it needs no thread.
 
@@ -651,6 +655,8 @@ def _read_pooled(
         raise ConfigError(f"a worker with a pool takes queues of a cluster, not {type(queue).__name__}")
     pool.clusters.add(getattr(queue, "cluster", ""))
     pooled = PooledHandler(handler, wants_claim, not in_thread, queue.name, *undecoded())
+    if retry:
+        pooled = pooled._replace(per_step=retry.per_step)
     return pool.add(pooled, name_of(handler)), False
 
 
