@@ -216,6 +216,7 @@ async def test_what_is_put_off_counts_nothing_until_it_is_too_old(
 
 
 @pytest.mark.parametrize("how", ["deferred", "failed"])
+@pytest.mark.parametrize("backend", ["testing"], indirect=True)  # by a clock that stands still while it is young
 async def test_what_is_too_old_is_a_dead_letter_when_it_fails_or_is_put_off(
     cluster: zkrq.Cluster, name: str, pass_time: PassTime, how: str
 ) -> None:
