@@ -8,6 +8,7 @@ from types import MappingProxyType
 from typing import NamedTuple, cast
 
 from zkrq.protocol import calls
+from zkrq.protocol.figures import PER_FIELD, encode
 from zkrq.protocol.payloads import join, payload_at
 from zkrq.protocol.records import (
     VERSION_BYTES,
@@ -334,3 +335,15 @@ def read_copies(items: Iterable[calls.Copied], left_out: Iterable[bytes]) -> Cop
     copies = [Copy(id.decode(), packed, notes, since.decode(), wire) for id, packed, notes, since, wire in items]
     assert len({copy.id for copy in copies}) == len(copies), "a bundle comes once in a reply"
     return Copies({copy.id: copy for copy in copies}, [id.decode() for id in left_out])
+
+
+def figures_field(at: int, counts: Sequence[int], task: str = "mail") -> bytes:
+    """Return a field of figures that has counts of one task in one minute, or hour."""
+    told = encode(counts)
+    numbers = (at % PER_FIELD, 0, len(told))
+    return b"%d\t%s\n" % (at // PER_FIELD, task.encode()) + b"".join(map(number, numbers)) + told
+
+
+def number(value: int) -> bytes:
+    """Return a number below 16,384 as it stands in a field of figures."""
+    return bytes([value] if value < 128 else [128 + value % 128, value // 128])

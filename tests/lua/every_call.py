@@ -26,7 +26,7 @@ CALLS: dict[str, AnyCall] = {
         calls.DropAside("q", [b"id"]),
         calls.DropFigures("q"),
         calls.DropName([b"\xff"]),
-        calls.Figure("q", 1, [("", "0:1")]),
+        calls.Figure("q", 1, [("", b"\1")]),
         calls.ToldFigures("q", "m", 0, 1),
         calls.Mend("q", [calls.Copied(b"id", RECORD, b"", b"0", b"")]),
         calls.SetAside("q", 0, "", [calls.Kept(b"id", b"")]),

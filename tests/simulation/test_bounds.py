@@ -26,7 +26,7 @@ from zkrq.testing.redis.server import MiniRedis
 
 FIRST_US = 1_750_000_000_000_000
 MINUTE = FIRST_US // 60_000_000
-ALL_COUNTS = " ".join(f"{key}:7" for key in range(100))
+ALL_COUNTS = bytes(100 * [7])
 SMALL, LARGE = 1_000, 2_500
 """Items of each kind in the two states that are compared."""
 

@@ -10,10 +10,11 @@ from hypothesis import strategies as st
 
 import zkrq
 from tests.every import every
+from tests.lua.entries import figures_field
 from tests.unit.views import view_of
 from zkrq.base.periods import HOUR, MINUTE
 from zkrq.client.figures import check_span
-from zkrq.protocol.figures import CLASSES, COUNTS, KEEPERS, Place, add_up, decode, encode, greatest, keepers, quantile
+from zkrq.protocol.figures import CLASSES, COUNTS, KEEPERS, Place, add_up, decode, greatest, keepers, quantile
 
 NOW = 1_750_000_000.0
 
@@ -22,7 +23,10 @@ some_counts = st.lists(st.integers(0, 10**15 - 1), min_size=COUNTS, max_size=COU
 
 @given(some_counts)
 def test_counts_are_read_as_they_were_written(counts: list[int]) -> None:
-    assert decode(f"7\tmail\t{encode(counts)}\n") == {Place(7, "mail"): counts}
+    assert decode([figures_field(7, counts), figures_field(10, [1])]) == {
+        Place(7, "mail"): counts,
+        Place(10, "mail"): [1] + [0] * (COUNTS - 1),
+    }
 
 
 @given(st.lists(some_counts, min_size=1, max_size=3))
@@ -33,10 +37,16 @@ def test_the_greater_count_is_read_whatever_one_server_has_missed(reports: list[
     assert greatest([whole, part]) == greatest([part, whole]) == {**part, **whole}
 
 
-@given(st.text(max_size=200))
-def test_whatever_is_stored_is_read(text: str) -> None:
-    for counts in decode(text).values():
+@given(st.binary(max_size=200), st.booleans())
+def test_whatever_is_stored_is_read(packed: bytes, begins_well: bool) -> None:
+    for counts in decode([b"7\tmail\tsms\n" + packed if begins_well else packed]).values():
         assert len(counts) == COUNTS
+
+
+def test_of_a_damaged_field_is_read_what_stands_before_the_damage() -> None:
+    field = figures_field(7, [3, 9])
+    for damage in (b"\1", b"\1\0", b"\1\0\2\5", b"\1\1\1\5", b"\1\0\x09" + 9 * b"\xff", b"\1\0\3\0\x64\1"):
+        assert decode([b"x\n", field + damage, b""]) == {Place(7, "mail"): [3, 9] + [0] * (COUNTS - 2)}
 
 
 @given(st.lists(st.integers(0, 10**6), min_size=CLASSES, max_size=CLASSES), st.floats(0, 1))

@@ -171,7 +171,7 @@ async def _read_shard(queue: str, span: Span, replicas: Replicas) -> Mapping[Pla
     return greatest(found.values())
 
 
-async def _ask_each(call: ToldFigures, replicas: Replicas) -> Mapping[ServerId, str]:
+async def _ask_each(call: ToldFigures, replicas: Replicas) -> Mapping[ServerId, Sequence[bytes]]:
     """Ask every server in sync, because any may have been one of the two that keep the figures.
 
     Those that do not answer are left out, unless none does.  Raises ``Unavailable``.

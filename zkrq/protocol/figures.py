@@ -15,7 +15,7 @@ the greater one is taken.  Taking the sum would count every report twice.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Literal, NamedTuple, TypeAlias
 
 from zkrq.protocol.view import first_of
@@ -60,8 +60,13 @@ Counts: TypeAlias = list[int]
 Kind: TypeAlias = Literal["m", "h"]
 """Whether something is by the minute or by the hour, in the words of scripts."""
 
-_LINE = re.compile(r"(\d{1,12})\t([^\t\n]*)\t([^\t\n]*)\n")
-_COUNT = re.compile(r"(\d{1,2}):(\d{1,15})")
+PER_FIELD = 10
+"""Minutes, or hours, that stand in one field (``lua/_figures.lua``)."""
+
+NUMBER_BYTES = 8
+"""Bytes of the longest number: it has fifteen digits."""
+
+_LINE = re.compile(rb"(\d{1,12})((?:\t[^\t\n]*)*)\n")
 
 
 class Place(NamedTuple):
@@ -76,19 +81,71 @@ def keepers(view: View, queue: str) -> Sequence[ServerId]:
     return first_of(view.members, queue, KEEPERS)
 
 
-def encode(counts: Sequence[int]) -> str:
-    """Write counts as a report has them."""
-    return " ".join([f"{key}:{number}" for key, number in enumerate(counts) if number])
+def encode(counts: Sequence[int]) -> bytes:
+    """Write counts as a report has them: numbers in the order of their keys; a zero stands, with the number after it,
+    for that many zeros."""
+    written, zeros = bytearray(), 0
+    for number in counts:
+        if not number:
+            zeros += 1
+            continue
+        if zeros:
+            written += bytes((0, zeros))
+            zeros = 0
+        while number >= 128:
+            written.append(128 + number % 128)
+            number //= 128
+        written.append(number)
+    return bytes(written)
 
 
-def decode(text: str) -> Mapping[Place, Counts]:
-    """Read the lines of one server; those that are damaged are left out, alone."""
+def decode(fields: Iterable[bytes]) -> Mapping[Place, Counts]:
+    """Read the fields of one server; of one that is damaged, what stands before the damage."""
     found: dict[Place, Counts] = {}
-    for at, task, told in _LINE.findall(text):
-        counts = found.setdefault(Place(int(at), task), [0] * COUNTS)
-        for key, number in _COUNT.findall(told):
-            counts[int(key)] = max(counts[int(key)], int(number))
+    for packed in fields:
+        if line := _LINE.match(packed):
+            names = [name.decode(errors="replace") for name in line[2].split(b"\t")[1:]]
+            try:
+                for unit, name, counts in _entries(packed, line.end()):
+                    place = Place(int(line[1]) * PER_FIELD + unit, names[name])
+                    found[place] = list(map(max, found[place], counts)) if place in found else counts
+            except (IndexError, OverflowError):
+                continue
     return found
+
+
+def _entries(packed: bytes, at: int) -> Iterator[tuple[int, int, Counts]]:
+    """Read the entries of a field: the place of each among its minutes or hours, that of its name, and its counts.
+
+    Raises ``IndexError`` and ``OverflowError`` if they are damaged.
+    """
+    while at < len(packed):
+        unit, at = _number(packed, at)
+        name, at = _number(packed, at)
+        length, at = _number(packed, at)
+        end, key, counts = at + length, 0, [0] * COUNTS
+        while at < end:
+            counts[key], at = _number(packed, at)
+            if counts[key]:
+                key += 1
+            else:
+                zeros, at = _number(packed, at)
+                key += zeros
+        yield unit, name, counts
+
+
+def _number(packed: bytes, at: int) -> tuple[int, int]:
+    """Return the number that begins at a place, and the place after it.
+
+    Raises ``IndexError`` where there is none, ``OverflowError`` if it is too long.
+    """
+    number = 0
+    for place in range(NUMBER_BYTES):
+        byte = packed[at + place]
+        number += (byte & 127) << 7 * place
+        if byte < 128:
+            return number, at + place + 1
+    raise OverflowError
 
 
 def greatest(servers: Iterable[Mapping[Place, Counts]]) -> dict[Place, Counts]:

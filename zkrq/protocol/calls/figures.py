@@ -19,14 +19,14 @@ class Figure(Call[None]):
     script: ClassVar[str] = "figure"
     queue: str
     minute: int
-    items: Sequence[tuple[str, str]]
+    items: Sequence[tuple[str, bytes]]
 
 
 @dataclass(frozen=True, slots=True)
-class ToldFigures(Call[str]):
-    """Read what one server keeps of some minutes (``m``) or hours (``h``), since 1970: lines, as they are stored.
+class ToldFigures(Call[Sequence[bytes]]):
+    """Read what one server keeps of some minutes (``m``) or hours (``h``), since 1970: fields, as they are stored.
 
-    There may be others among them.  Of more than a page it reads the first ones.
+    There may be others in them.  Of more than a page it reads the first ones.
     """
 
     script: ClassVar[str] = "figures"
@@ -35,9 +35,9 @@ class ToldFigures(Call[str]):
     earliest: int
     latest: int
 
-    def read(self, body: Body) -> str:
+    def read(self, body: Body) -> Sequence[bytes]:
         (fields,) = body
-        return b"".join(fields).decode(errors="replace")
+        return fields
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,6 +1,6 @@
 #!lua flags=allow-oom
 -- purpose: add what handlers of one process did since its last report to the figures of a minute, and of the hour that this is in.
--- It is not repeatable: a client sends it once, so a report that is lost is missing.  Lines that cannot be read are dropped.
+-- It is not repeatable: a client sends it once, so a report that is lost is missing.  What cannot be read of a field is dropped.
 -- minute: since 1970, by the client's clock, so that two servers note it under the same; a wrong one is replaced.
 -- KEYS: server figures
 -- ARGV: epoch generation minute / task counts
@@ -11,63 +11,98 @@ local MINUTES_WRONG = 5 -- difference to this server's clock from which on the c
 local TASKS_MAX = 10 -- names of tasks in a minute, or in an hour; further ones are told together
 local FIELD_BYTES = 8192 -- of a field, from which on no further names are added to it
 local COUNTS_MAX = 99 -- greatest key of a count
+local COUNTS_BYTES = 800 -- of the longest counts
 local NUMBER_MAX = 999999999999999 -- it is exact, and has fifteen digits
 local KEEP_SECONDS = 3024000 -- 35 days without any report after which all figures of the queue go
 local OTHERS = '*'
 
 local function add_counts(sums, text)
-  for key, value in string.gmatch(text, '(%d+):(%d+)') do
-    key, value = tonumber(key), tonumber(value)
-    if key <= COUNTS_MAX then sums[key] = math.min(NUMBER_MAX, (sums[key] or 0) + value) end
-  end
-end
-
-local function written(sums)
-  local parts = {}
-  for key = 0, COUNTS_MAX do
-    if sums[key] then parts[#parts + 1] = string.format('%d:%.0f', key, sums[key]) end
-  end
-  return table.concat(parts, ' ')
-end
-
--- Read the lines of a field that are of this round: in order, by name, and how many names there are at this time.
-local function lines_of_figures(packed, at)
-  local lines, named, names, round = {}, {}, 0, math.floor(at / gate.figures.PER_FIELD)
-  for when, task, text in string.gmatch(packed or '', '(%d+)\t([^\t\n]*)\t([^\t\n]*)\n') do
-    when = tonumber(when)
-    if math.floor(when / gate.figures.PER_FIELD) == round then
-      local line = {at = when, task = task, text = text}
-      lines[#lines + 1] = line
-      if when == at then named[task], names = line, names + 1 end
+  local bytes = {string.byte(text, 1, COUNTS_BYTES)}
+  local key, skips, sum, factor = 0, false, 0, 1 -- skips: the number is one of zeros
+  for n = 1, #bytes do
+    local byte = bytes[n]
+    if byte >= 128 then
+      sum, factor = sum + (byte - 128) * factor, factor * 128
+    else
+      sum = sum + byte * factor
+      if skips then
+        key, skips = key + sum, false
+      elseif sum == 0 then
+        skips = true
+      elseif key <= COUNTS_MAX then
+        sums[key] = math.min(NUMBER_MAX, (sums[key] or 0) + sum)
+        key = key + 1
+      end
+      sum, factor = 0, 1
     end
   end
-  return lines, named, names
+  return sums
+end
+
+local function counts_of(sums)
+  local written, parts, zeros = gate.figures.written, {}, 0
+  for key = 0, COUNTS_MAX do
+    local sum = sums[key]
+    if sum then
+      if zeros > 0 then parts[#parts + 1] = '\0' .. written(zeros) end
+      parts[#parts + 1], zeros = written(sum), 0
+    else
+      zeros = zeros + 1
+    end
+  end
+  return table.concat(parts)
+end
+
+-- Read what a field has of this round: its names, and its entries in order (unit: the minute or hour among those of the field).
+local function read_field(kept, round)
+  local names, entries = {}, {}
+  local stored, listed, at = string.match(kept, '^(%d+)([^\n]*)\n()')
+  if tonumber(stored) ~= round then return names, entries end
+  for name in string.gmatch(listed, '\t([^\t]*)') do names[#names + 1] = name end
+  local unit, index, length
+  while at do
+    unit, at = gate.figures.value(kept, at)
+    if at then index, at = gate.figures.value(kept, at) end
+    if at then length, at = gate.figures.value(kept, at) end
+    if not at or not names[index + 1] or at + length - 1 > #kept then break end
+    entries[#entries + 1] = {unit = unit, index = index, text = string.sub(kept, at, at + length - 1)}
+    at = at + length
+  end
+  return names, entries
+end
+
+local function write_field(field, round, names, entries)
+  local written, parts = gate.figures.written, {string.format('%.0f', round)}
+  for _, name in ipairs(names) do parts[#parts + 1] = '\t' .. name end
+  parts[#parts + 1] = '\n'
+  for _, one in ipairs(entries) do
+    local text = one.sums and counts_of(one.sums) or one.text
+    parts[#parts + 1] = written(one.unit) .. written(one.index) .. written(#text) .. text
+  end
+  redis.call('HSET', figures, field, table.concat(parts))
 end
 
 local function note_at(kind, at)
-  local field = gate.figures.field(kind, at)
-  local packed = redis.call('HGET', figures, field)
-  local lines, named, names = lines_of_figures(packed, at)
-  local is_full = packed and #packed > FIELD_BYTES
+  local field, round, unit = gate.figures.field(kind, at), math.floor(at / gate.figures.PER_FIELD), at % gate.figures.PER_FIELD
+  local kept = redis.call('HGET', figures, field) or ''
+  local names, entries = read_field(kept, round)
+  local is_full, indices, named, count = #kept > FIELD_BYTES, {}, {}, 0
+  for n, name in ipairs(names) do indices[name] = n - 1 end
+  for _, one in ipairs(entries) do
+    if one.unit == unit then named[names[one.index + 1]], count = one, count + 1 end
+  end
   for i = first, last, 2 do
     local task = ARGV[i]
-    if not named[task] and (names >= TASKS_MAX or is_full or string.find(task, '[\t\n]')) then task = OTHERS end
-    local line = named[task]
-    if not line then
-      line = {at = at, task = task, text = ''}
-      lines[#lines + 1], named[task], names = line, line, names + 1
+    if not named[task] and (count >= TASKS_MAX or is_full or string.find(task, '[\t\n]')) then task = OTHERS end
+    local one = named[task]
+    if not one then
+      if not indices[task] then names[#names + 1], indices[task] = task, #names end
+      one = {unit = unit, index = indices[task], text = ''}
+      entries[#entries + 1], named[task], count = one, one, count + 1
     end
-    if not line.sums then
-      line.sums = {}
-      add_counts(line.sums, line.text)
-    end
-    add_counts(line.sums, ARGV[i + 1])
+    one.sums = add_counts(one.sums or add_counts({}, one.text), ARGV[i + 1])
   end
-  local parts = {}
-  for n, line in ipairs(lines) do
-    parts[n] = string.format('%.0f\t%s\t%s\n', line.at, line.task, line.sums and written(line.sums) or line.text)
-  end
-  redis.call('HSET', figures, field, table.concat(parts))
+  write_field(field, round, names, entries)
 end
 
 local function operation(minute)
