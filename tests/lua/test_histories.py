@@ -35,6 +35,8 @@ KEYS = ("", "k1", "k2")  # several items may have the same one: what two primari
 TTLS = (0, 3_600_000_000)
 FIELDS: tuple[Mapping[str, bytes], ...] = ({}, {}, {"?": b"of a later release"})
 GROUPS = (None, None, "", "g", "h")
+ORDER = 5.0
+"""Of each bundle, in milliseconds, once its queue keeps an order; negative: what waits does not hold its group."""
 ROWS = (Row("ann", 1, 60_000), Row("bob", 7, 60_000), Row("ann", 2, 60_000))
 
 
@@ -64,12 +66,23 @@ def histories(draw: st.DrawFn, *, revivals: bool = False) -> list[Step]:
             may_revive = revivals and epoch > bundle.version.epoch
             if epoch > bundle.version.epoch:  # another primary may have taken a push of this id into another group
                 bundle = bundle._replace(group=draw(st.sampled_from((bundle.group, bundle.group, *GROUPS))))
+            bundle = draw(orders(bundle))
             bundle = draw(decisions(bundle._replace(version=Version(epoch, bundle.version.n + 1)), may_revive))
     version = Version(draw(st.integers(1, 3)), 1)
     for n in range(draw(st.integers(0, 4))):
         steps.append(Step(PAUSE, Bundle(version, "X" if n % 2 else "P", [0], [0]), 0))
         version = Version(draw(st.integers(version.epoch, version.epoch + 2)), version.n + 1)
     return steps
+
+
+@st.composite
+def orders(draw: st.DrawFn, bundle: Bundle) -> Bundle:
+    """The same bundle after its queue has declared an order, or after a failure that holds the group or does not."""
+    if bundle.group is None:
+        return bundle._replace(order=0.0, claim_n=None)
+    if bundle.claim_n is None and draw(st.booleans()):
+        return bundle
+    return bundle._replace(order=draw(st.sampled_from((-1.0, 1.0))) * ORDER, claim_n=bundle.claim_n or 0)
 
 
 @st.composite

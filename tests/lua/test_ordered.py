@@ -380,6 +380,20 @@ def test_a_waiting_group_that_was_lost_still_waits(server: OneServer) -> None:
     assert server.claim().ids == ["a1"]
 
 
+def test_a_waiting_item_that_lost_its_place_has_it_again_once_it_is_due(server: OneServer) -> None:
+    """Release 0.2.0 has left out some that were pushed in one bundle before the order was declared."""
+    push(server, "a1", "a2", "a3")
+    server.settle(server.claim().only.settle("nack", LATER, "why"))
+    server.command(
+        "ZREM", server.key("members"), *(each for each in server.contents().members if each.endswith(b"a1\0\x01"))
+    )
+    assert server.contents().faults != []
+    repaired(server)
+    hasten(server, "a1")
+    assert server.claim(count=9).ids == ["a1"]
+    assert server.contents().faults == []
+
+
 # -- several servers -------------------------------------------------------------------------------------------------
 
 

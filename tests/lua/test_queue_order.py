@@ -11,6 +11,7 @@ from tests.lua.one_server import Claimed, Decided, OneServer, Put, Refused
 from zkrq.protocol.records import token_of
 
 BUNDLE = "zkrq-1a-2b-3c"
+LATER = 60_000
 
 
 @pytest.fixture
@@ -202,3 +203,41 @@ def test_what_is_due_later_and_was_pushed_before_the_order_holds_nothing_until_i
     server.settle(*claimed.settle("nack", 60_000))
     assert server.claim(count=9).ids == []
     assert server.contents().faults == []
+
+
+def test_what_waits_holds_its_group_on_every_server_once_something_of_its_bundle_has_failed(
+    server: OneServer, follower: OneServer
+) -> None:
+    """Simulation, seed 2470039.  A bundle has one order, of which the sign says whether its items hold the group."""
+
+    def both(decided: dict[str, Decided]) -> None:
+        copy(decided, follower)
+        assert server.contents().faults == follower.contents().faults == []
+
+    for each in (server, follower):
+        each.put(Put(BUNDLE, [b"0", b"1", b"2"]))
+    held = server.claim(count=2).decided[BUNDLE]
+    both({BUNDLE: held})
+    both(server.settle(held.settle("nack", LATER, "why", positions=(1,))).decided)
+    server.declare("ordered=1", "groups")
+    both(server.claim("bob").decided)  # which has the items take their places
+    both(server.settle(held.settle("nack", 0, "why")).decided)
+    again = server.claim("bob")
+    assert again.handed == {f"{BUNDLE}~00": b"0"}
+    both(again.decided)
+    both(server.settle(*again.settle("ack")).decided)
+    assert server.claim("bob").ids == []
+    follower.epoch = 2
+    assert follower.claim("carl").ids == [], "2 would overtake 1"
+
+
+def test_what_waits_holds_no_group_once_something_of_its_bundle_lets_it_go_on(server: OneServer) -> None:
+    server.put(Put(BUNDLE, [b"0", b"1", b"2"]))
+    held = server.claim(count=2).decided[BUNDLE]
+    server.declare("ordered=1", "groups")
+    assert server.claim("bob").ids == []
+    server.settle(held.settle("nack", LATER, "why"))
+    assert server.contents().faults == []
+    server.settle(held.settle("pass", LATER, "why", positions=(1,)))
+    assert server.contents().faults == []
+    assert server.claim("bob").ids == [f"{BUNDLE}~02"]

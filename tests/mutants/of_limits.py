@@ -264,6 +264,14 @@ MUTANTS: tuple[Mutant, ...] = (
         Suite("tests/lua/test_ordered.py"),
     ),
     Mutant(
+        "ordered-bundle-has-its-sign-and-no-place",
+        LUA + "_index.lua",
+        "if r.before and places.holds_group(b) ~= places.holds_group(r) then b.is_lost = true end",
+        "",
+        "what waits of a bundle holds its group on every server, or on none",
+        Suite("tests/lua/test_queue_order.py"),
+    ),
+    Mutant(
         "ordered-group-goes-on-beside-a-claim",
         LUA + "_groups.lua",
         "if keeps_order and not has_both then most = 1 end",

@@ -221,6 +221,8 @@ do
     if r.is_elsewhere then change_group(b, r) end
     local is_ordered = places.is_ordered(r)
     if is_ordered then
+      -- The items of a bundle share the sign of the order, by which those that wait are members of their group, or are not.
+      if r.before and places.holds_group(b) ~= places.holds_group(r) then b.is_lost = true end
       if math.abs(r.order) > number('order') then set_number('order', math.abs(r.order)) end
       if r.claim_n > number('claim_n') then set_number('claim_n', r.claim_n) end
     end
