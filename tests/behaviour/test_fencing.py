@@ -46,7 +46,8 @@ async def test_looks_do_not_grow_with_the_number_of_clients(number: int) -> None
             opened = await consumers(own, stack, number)
             await own.clock.advance(INTERVAL_SECONDS * MANY / FOLLOWERS)  # until all have heard of all
             looks = 0
-            await own.clock.advance(INTERVAL_SECONDS * ROUNDS)
+            with patch.object(Reaper, "look"):  # a consumer that a busy machine holds up is reported, and looked for
+                await own.clock.advance(INTERVAL_SECONDS * ROUNDS)
     as_often_as_the_leader = min(len(opened), FOLLOWERS + 1)
     assert (as_often_as_the_leader - 1) * ROUNDS <= looks <= (as_often_as_the_leader + 2) * ROUNDS
 
