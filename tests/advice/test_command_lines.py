@@ -125,10 +125,10 @@ OF_THE_TABLE = (
         "queues set jobs --max-size 50 && queues set jobs --max-size none",
     ),
     Refused(
-        "operations/kinds.py",
-        "must be seconds, such as 3600, or none",
+        "base/checks.py",
+        "must be seconds, such as 3600 or 1h30m, or none",
         "queues set jobs --results-ttl long",
-        "queues set jobs --results-ttl 60 && queues set jobs --results-ttl none",
+        "queues set jobs --results-ttl 1h30m && queues set jobs --results-ttl none",
     ),
     Refused(
         "operations/kinds.py",

@@ -22,6 +22,7 @@ from zkrq.base.checks import (
     check_id,
     check_moment,
     check_name,
+    read_duration,
 )
 from zkrq.base.errors import ConfigError
 from zkrq.base.ids import new_id
@@ -231,3 +232,28 @@ def test_count_without_limit() -> None:
 @every("value", [0, 4, -1, True, 2.0, "2", None, float("nan")])
 def test_bad_count(value: object) -> None:
     refused(check_count, value, least=1, most=3)
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [
+        ("90", 90),
+        ("1e3", 1000),
+        ("0.5", 0.5),
+        ("15m", 900),
+        ("12h", 43_200),
+        ("30d", 2_592_000),
+        ("1h30m", 5400),
+        ("1.5h", 5400),
+        ("500ms", 0.5),
+        ("1m500ms", 60.5),
+    ],
+)
+def test_a_word_for_a_duration_may_have_units(text: str, seconds: float) -> None:
+    assert read_duration(text) == seconds
+
+
+@pytest.mark.parametrize("text", ["", "h", "1h 30m", "1h30", "12 h", "1w", "-1h", "1h-5m", "soon", "1:30"])
+def test_other_words_are_no_durations(text: str) -> None:
+    with pytest.raises(ValueError, match="such as 3600 or 1h30m"):
+        read_duration(text)

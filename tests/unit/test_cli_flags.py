@@ -190,7 +190,7 @@ def test_what_a_push_refuses_names_the_flags(flags: str, says: str) -> None:
 @pytest.mark.parametrize(
     ("flags", "says"),
     [
-        ("--delay soon", "argument --delay: 'soon' must be seconds, such as 3600"),
+        ("--delay soon", "argument --delay: 'soon' must be seconds, such as 3600 or 1h30m"),
         ("--priority high", "argument --priority: 'high' must be an integer"),
         ("--at tomorrow", "argument --at: 'tomorrow' must be a moment, such as 2040-01-31T08:00:00"),
         ("--header a", "argument --header: 'a' must be a name, '=' and a text, such as campaign=spring"),

@@ -22,7 +22,7 @@ from zkrq.client.inspection import Sizes, Statistics
 from zkrq.client.items import EndedItem, EndState, Item, ItemState
 from zkrq.operations.claims import CLAIMED
 from zkrq.operations.items import ENDED, ENDS, FATES, ITEM, RESULT_OF_ITEM, STATE, WORK_PROGRESS
-from zkrq.operations.kinds import Choice, Count, Flag, Header, Many, Moment, Number, Seconds, Text, Texts
+from zkrq.operations.kinds import Choice, Count, Flag, Header, Many, Moment, Number, Past, Seconds, Text, Texts
 from zkrq.operations.labels import Labels
 from zkrq.operations.operation import Parameter, Section, Wording
 from zkrq.operations.push import PUSH, PUSH_MEMBER, RECEIPT, ManyOptions, MemberOptions, PushOptions
@@ -122,6 +122,8 @@ def test_a_face_words_what_is_refused(given: dict[str, Any], text: str) -> None:
     ("kind", "word", "value"),
     [
         (Seconds(), "1.5", 1.5),
+        (Seconds(), "1h30m", 5400.0),
+        (Past(), "2040-01-01T00:00:00+00:00", datetime(2040, 1, 1, tzinfo=UTC)),
         (Count(), "7", 7),
         (Number(0, 1), "0.5", 0.5),
         (Flag(), "yes", True),
@@ -137,6 +139,14 @@ def test_a_face_words_what_is_refused(given: dict[str, Any], text: str) -> None:
 )
 def test_a_word_is_read_as_a_value(kind: Any, word: str, value: object) -> None:
     assert kind.check("it", kind.parse(word)) == value
+
+
+def test_a_word_may_say_how_long_ago_a_moment_was() -> None:
+    moment = Past().parse("2h")
+    assert moment <= datetime.now(UTC) - timedelta(hours=2)
+    for wrong in ("soon", "1e300", "nan"):
+        with pytest.raises(ValueError, match="or how long ago"):
+            Past().parse(wrong)
 
 
 @pytest.mark.parametrize(
@@ -177,7 +187,7 @@ def test_labels_are_read_as_values_or_as_texts() -> None:
 @pytest.mark.parametrize(
     ("label", "told", "text"),
     [
-        ("delay", "1h", "the label zkrq_delay is '1h', must be seconds"),
+        ("delay", "soon", "the label zkrq_delay is 'soon', must be seconds"),
         ("priority", "x", "the label zkrq_priority is 'x', "),
         ("replace", "perhaps", "must be true or false"),
         ("headers", "{1", "the label zkrq_headers is '{1', "),

@@ -138,6 +138,27 @@ def in_seconds(value: Duration) -> float:
     return value.total_seconds() if isinstance(value, timedelta) else value
 
 
+_UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0}
+
+_WITH_UNIT = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|d)")
+
+_DURATION = re.compile(rf"(?:{_WITH_UNIT.pattern})+")
+
+
+def read_duration(text: str) -> float:
+    """Read seconds, such as ``90`` or ``0.5``, or numbers with units: ``12h``, ``30m``, ``2d``, ``1h30m``, ``500ms``.
+
+    The result may be any number, since callers have bounds of their own.  Raises ``ValueError``, which says what the
+    word must be.
+    """
+    if _DURATION.fullmatch(text):
+        return sum(float(number) * _UNITS[unit] for number, unit in _WITH_UNIT.findall(text))
+    try:
+        return float(text)
+    except ValueError as error:
+        raise ValueError("must be seconds, such as 3600 or 1h30m") from error
+
+
 def number_of_seconds(what: str, value: Duration) -> float:
     """Return a number of seconds of any size, which may be a ``timedelta``."""
     value = in_seconds(value)

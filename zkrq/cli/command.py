@@ -6,14 +6,16 @@ Nearly every command connects, so the flags that say to which servers and which 
 from __future__ import annotations
 
 import dataclasses
+import sys
 from argparse import Namespace
 from collections.abc import AsyncGenerator, Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from zkrq.base.errors import ZkrqError
+from zkrq.base.meant import nearest
 from zkrq.base.settings import DEFAULTS
-from zkrq.cli.flags import Flag, Takes, attribute
+from zkrq.cli.flags import Flag, Takes, attribute, duration
 from zkrq.client.connecting import connect, looker
 from zkrq.client.environment import VARIABLES
 from zkrq.process.exits import Exit
@@ -74,6 +76,12 @@ def count(number: int, thing: str) -> str:
     return f"{number:,} {thing}{'' if number == 1 else 's'}"
 
 
+async def note_new(cluster: Cluster, queue: str) -> None:
+    """Say on stderr if a queue that is changed was never used before: its name may be misspelt."""
+    if queue not in (known := await cluster.queues()):
+        sys.stderr.write(f"queue {queue!r} is new: nothing of it was known before{nearest(queue, known)}\n")
+
+
 # -- connecting --------------------------------------------------------------------------------------------------------
 
 
@@ -91,20 +99,20 @@ CONNECTION = (
     setting("zookeeper-tls", "certificates for TLS to ZooKeeper, in the same form", "FILES"),
     setting("namespace", f"the namespace's name; default: {DEFAULTS.namespace}"),
     setting("description", "describes this process in `zkrq consumers`; default: host:pid"),
-    setting(
+    duration(
         "session-timeout",
         f"until ZooKeeper ends the session of a silent process; default: {DEFAULTS.session_timeout:g}",
-        "SECONDS",
+        setting=True,
     ),
-    setting(
+    duration(
         "command-timeout",
         f"until a silent Redis server counts as dead; default: {DEFAULTS.command_timeout:g}",
-        "SECONDS",
+        setting=True,
     ),
-    setting(
+    duration(
         "operation-timeout",
         f"during which a push or an ack is retried; default: {DEFAULTS.operation_timeout:g}",
-        "SECONDS",
+        setting=True,
     ),
 )
 

@@ -134,3 +134,11 @@ def reader(kind: kinds.Kind[Any], also: str = "") -> Callable[[str], Any]:
             raise ArgumentTypeError(f"{text!r:.100} {error}{also and f', or {also}'}") from error
 
     return read
+
+
+_SECONDS = kinds.Seconds()
+
+
+def duration(name: str, help: str, default: float | None = None, *, setting: bool = False) -> Flag:
+    """Return a flag for a duration in seconds that is no parameter of an operation."""
+    return Flag(name, help, reader(_SECONDS), default, _SECONDS.metavar, setting)

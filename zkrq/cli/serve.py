@@ -11,7 +11,7 @@ from zkrq.base.checks import check_count, check_duration, check_posix
 from zkrq.base.errors import ConfigError
 from zkrq.base.retry import Retry
 from zkrq.cli.command import Command, look_at, open_cluster
-from zkrq.cli.flags import Flag
+from zkrq.cli.flags import Flag, duration
 from zkrq.cli.worker import LOGGING, logging_of
 from zkrq.process.program import run_until_signal
 
@@ -87,7 +87,7 @@ COMMANDS = (
             Flag("admin-token-file", "file with tokens whose holders add and remove servers, too", Path, None, "FILE"),
             Flag("read-only", "refuse whatever changes anything", bool),
             Flag("max-attempts", "deliveries after which an item becomes a dead letter; 0: no limit", int, 20, "N"),
-            Flag("grace", "that clients have to settle their claims after a signal", float, 30.0, "SECONDS"),
+            duration("grace", "that clients have to settle their claims after a signal", 30.0),
             Flag("certificate", "PEM file, for HTTPS", Path, None, "FILE"),
             Flag("key", "PEM file with its key", Path, None, "FILE"),
             *LOGGING,

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from zkrq.base.errors import ConfigError, ZkrqError
 from zkrq.cli.command import Command, Line, Lines, look_at
-from zkrq.cli.flags import Flag
+from zkrq.cli.flags import Flag, duration
 from zkrq.cli.servers import server_value, shard_value
 from zkrq.client.inner import copied_by_learners
 from zkrq.client.inspection import Statistics, shards_left_out
@@ -218,7 +218,7 @@ COMMANDS: Sequence[Command] = (
         "watch servers, queues and consumers live",
         _top,
         (
-            Flag("interval", "between two looks, each of which reads all claims", float, 2.0, "SECONDS"),
+            duration("interval", "between two looks, each of which reads all claims", 2.0),
             Flag("once", "print one look and end, as without a terminal", bool, False),
         ),
     ),

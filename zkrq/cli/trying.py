@@ -15,7 +15,7 @@ from zkrq.base.settings import DEFAULTS, Settings
 from zkrq.cli.command import Command, Line, Lines
 from zkrq.cli.demo import story
 from zkrq.cli.demo.words import Display, describe
-from zkrq.cli.flags import Flag
+from zkrq.cli.flags import Flag, duration
 from zkrq.client.connecting import found
 from zkrq.client.environment import complete, variable_of
 
@@ -72,7 +72,7 @@ COMMANDS = (
         "run workers on private servers, kill some, and check that no item gets lost",
         _demo,
         (
-            Flag("seconds", "how long to push items", float, story.SECONDS),
+            duration("seconds", "how long to push items", story.SECONDS),
             Flag("rate", "at most this many pushes per second", float, story.RATE),
         ),
         connected=False,

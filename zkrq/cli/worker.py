@@ -18,7 +18,7 @@ from typing import Any, cast
 from zkrq.base.checks import check_count, check_posix
 from zkrq.base.errors import ConfigError
 from zkrq.cli.command import Command, open_cluster
-from zkrq.cli.flags import Flag
+from zkrq.cli.flags import Flag, duration
 from zkrq.logs import JsonFormatter
 from zkrq.process.control import Supervised
 from zkrq.process.listening import read_address
@@ -147,7 +147,7 @@ COMMANDS = (
         "run a worker until SIGTERM or SIGINT, then drain",
         _worker,
         (
-            Flag("grace", "that handlers have to finish after a signal; default: the worker's", float, None, "SECONDS"),
+            duration("grace", "that handlers have to finish after a signal; default: the worker's"),
             Flag("burst", "end when the queues are empty", bool, False),
             Flag("pool", "run handlers in N child processes, under one client", int, None, "N"),
             Flag("processes", "number of processes, each with a client; restarted when they crash", int, 1, "N"),

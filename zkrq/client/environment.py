@@ -15,6 +15,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from zkrq.base.checks import read_duration
 from zkrq.base.credentials import LoginFile, Source, parse_logins
 from zkrq.base.errors import ConfigError
 from zkrq.base.settings import Settings
@@ -95,9 +96,9 @@ VARIABLES: Mapping[str, Variable] = {
     "min_replicas": _setting("min_replicas", "a whole number", int),
     "description": _setting("description", "a text", str),
     "auto_upgrade": _setting("auto_upgrade", "1 or 0", read_flag),
-    "session_timeout": _setting("session_timeout", "seconds", float),
-    "command_timeout": _setting("command_timeout", "seconds", float),
-    "operation_timeout": _setting("operation_timeout", "seconds", float),
+    "session_timeout": _setting("session_timeout", "seconds", read_duration),
+    "command_timeout": _setting("command_timeout", "seconds", read_duration),
+    "operation_timeout": _setting("operation_timeout", "seconds", read_duration),
 }
 """Settings that may come from the environment, by the name of the argument."""
 

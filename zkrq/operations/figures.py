@@ -2,34 +2,13 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 from zkrq.base.periods import MINUTE, PERIOD_MAX, USUAL, check_step
 from zkrq.operations.kinds import ByName, Count, Many, Moment, Number, Seconds
 from zkrq.operations.operation import PYTHON, Field, Operation, Parameter, Record, Rule, Wording
-
-_UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
-
-_PERIOD = re.compile(r"(\d+)([smhd])")
-
-
-@dataclass(frozen=True, slots=True)
-class Period(Seconds):
-    """A duration for which a word may have a unit: ``90``, ``15m``, ``6h``, ``30d``."""
-
-    metavar: ClassVar[str] = "PERIOD"
-
-    def parse(self, text: str) -> float:
-        if match := _PERIOD.fullmatch(text):
-            return float(int(match[1]) * _UNITS[match[2]])
-        try:
-            return float(text)
-        except ValueError as error:
-            raise ValueError("must be seconds, or a number and s, m, h or d, such as 6h") from error
-
 
 SPREAD = Record(
     "Spread",
@@ -66,6 +45,7 @@ WORK_FIGURES = Record(
         Field("seconds", Seconds(), "How long it is; the last one has only begun."),
         *_OF_ANY,
         Field("tasks", ByName(TASK_FIGURES), "The same by task; `*`: those that are not told apart."),
+        Field("ready", Count(), "Items that were ready at the last report; null: there was none.", nullable=True),
     ),
 )
 
@@ -92,7 +72,7 @@ FIGURES_OF_WORK = Operation(
     (
         Parameter(
             "since",
-            Period(least=1, most=PERIOD_MAX),
+            Seconds(least=1, most=PERIOD_MAX),
             "The last seconds, at most 35 days.",
             "3600",
             default=USUAL,
@@ -100,7 +80,7 @@ FIGURES_OF_WORK = Operation(
         ),
         Parameter(
             "step",
-            Period(least=MINUTE, most=PERIOD_MAX),
+            Seconds(least=MINUTE, most=PERIOD_MAX),
             "Seconds of each record: a multiple of 60 for the last 26 hours, of 3600 for more.",
             "60, or 3600",
             example=600,

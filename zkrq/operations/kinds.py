@@ -9,10 +9,12 @@ import ast
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any, ClassVar, Generic, TypeVar, cast
 
+from zkrq.base import clock
 from zkrq.base.checks import (
     MAX_DURATION,
     MAX_HEADERS,
@@ -23,6 +25,7 @@ from zkrq.base.checks import (
     check_moment,
     check_text,
     number_of_seconds,
+    read_duration,
 )
 from zkrq.base.errors import ConfigError
 
@@ -80,7 +83,7 @@ class Text(Kind[str]):
 class Seconds(Kind[float]):
     """A duration in seconds, or a ``timedelta``: ``least`` to ``most``, or more than 0 if it is ``positive``."""
 
-    metavar: ClassVar[str] = "SECONDS"
+    metavar: ClassVar[str] = "DURATION"
     least: float = 0.0
     most: float = MAX_DURATION
     positive: bool = False
@@ -96,10 +99,7 @@ class Seconds(Kind[float]):
         return float(seconds)
 
     def parse(self, text: str) -> float:
-        try:
-            return float(text)
-        except ValueError as error:
-            raise ValueError("must be seconds, such as 3600") from error
+        return read_duration(text)
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,6 +177,21 @@ class Moment(Kind[datetime]):
 
     def tell(self, value: datetime) -> str:
         return value.isoformat()
+
+
+@dataclass(frozen=True, slots=True)
+class Past(Moment):
+    """A moment with a time zone that has passed: a word may say how long ago that was."""
+
+    metavar: ClassVar[str] = "TIME|AGO"
+
+    def parse(self, text: str) -> datetime:
+        with suppress(ValueError):
+            return Moment.parse(self, text)
+        try:
+            return clock.now() - timedelta(seconds=read_duration(text))
+        except (OverflowError, ValueError) as error:
+            raise ValueError("must be a moment, such as 2040-01-31T08:00:00+01:00, or how long ago, as 12h") from error
 
 
 @dataclass(frozen=True, slots=True)

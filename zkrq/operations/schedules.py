@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
-from zkrq.base.checks import MAX_ID, Duration, check_duration, check_id
+from zkrq.base.checks import MAX_ID, Duration, check_duration, check_id, read_duration
 from zkrq.base.errors import ConfigError
 from zkrq.operations.kinds import Choice, Content, Count, Flag, Kind, Many, Moment, Seconds, Text
 from zkrq.operations.operation import PYTHON, Failure, Field, Operation, Parameter, Record, Rule, Section, Wording
@@ -45,7 +45,7 @@ class When(Kind[float | str]):
 
     def parse(self, text: str) -> float | str:
         try:
-            return float(text)
+            return read_duration(text)
         except ValueError:
             return text
 

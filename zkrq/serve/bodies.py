@@ -38,7 +38,6 @@ from zkrq.base.codecs import JSON
 from zkrq.base.errors import CodecError
 from zkrq.operations import kinds
 from zkrq.operations.claims import CLAIMED
-from zkrq.operations.figures import Period
 from zkrq.operations.items import ITEM, RESULT_OF_ITEM
 from zkrq.operations.operation import Arguments, Operation, Parameter, Record, Section
 from zkrq.operations.push import RECEIPT
@@ -64,12 +63,12 @@ _TYPES: Mapping[type[kinds.Kind[Any]], Any] = {
     kinds.Count: int,
     kinds.Flag: bool,
     kinds.Moment: datetime,
+    kinds.Past: datetime,
     kinds.Texts: dict[str, str],
     kinds.Choice: str,
     kinds.Header: str,
     kinds.Value: Any,
     When: float | str,
-    Period: float,
 }
 """The types of JSON for kinds of values that consist of no others."""
 
