@@ -202,7 +202,7 @@ async def test_sigterm_ends_a_command_that_waits(shell: Shell) -> None:
         (["push", "jobs", "{bad"], "zkrq push: ITEM is not JSON"),
         (["push", "jobs", "-", "--id", "x"], "zkrq push: --id and --key are for one item"),
         (["pop", "no name"], "zkrq pop: the queue's name is 'no name'"),
-        (["stats", "--session-timeout", "soon"], "zkrq stats: argument --session-timeout: invalid float value"),
+        (["stats", "--session-timeout", "soon"], "zkrq stats: argument --session-timeout: 'soon' must be seconds"),
         (["stats", "--redis", ""], "zkrq stats: redis is empty"),
     ],
 )
@@ -303,7 +303,7 @@ async def test_long_work_shows_its_progress(shell: Shell, servers: local.Servers
         environment["PYTHONPATH"] = os.pathsep.join((str(tmp_path), os.environ.get("PYTHONPATH", "")))
     with on_a_terminal(shell, "dead", "redrive", "jobs", "--rate", "10", prepared=rich, **environment) as command:
         await anyio.to_thread.run_sync(command.until, "/40" if rich else " of 40")
-        assert await anyio.to_thread.run_sync(command.ended) == (0, "40 items queued again\n")
+        assert await anyio.to_thread.run_sync(command.ended) == (0, "40 items redriven\n")
 
 
 # -- completion --------------------------------------------------------------------------------------------------------

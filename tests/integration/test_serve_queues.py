@@ -377,7 +377,7 @@ async def test_what_waits_is_advanced(stage: Stage) -> None:
     for campaign in ("spring", "autumn"):
         await queue.push(campaign, delay=3600, headers={"campaign": campaign})
     path = f"/queues/{stage.name}/advance"
-    assert (await stage.http.post(path, {"ids": [named, "nobody"]})).json() == {"advanced": 1}
+    assert (await stage.http.post(path, {"ids": [named, "nobody"]})).json() == {"advanced": 1, "missing": ["nobody"]}
     assert (await stage.http.post(path, {"header": "campaign=spring"})).json() == {"advanced": 1}
     wrong: list[dict[str, Any]] = [{}, {"ids": []}, {"ids": ["a"], "key": "b"}, {"header": "campaign"}]
     for body in wrong:
@@ -396,7 +396,7 @@ async def test_dead_letters_are_listed_and_queued_again(stage: Stage) -> None:
     assert {letter["reason"] for letter in letters} == {"no such address"}
     assert all(letter["died_at"] for letter in letters)
     redrive = f"/queues/{stage.name}/dead/redrive"
-    assert (await stage.http.post(redrive, {"ids": [ids[0], "x"]})).json() == {"redriven": 1}
+    assert (await stage.http.post(redrive, {"ids": [ids[0], "x"]})).json() == {"redriven": 1, "missing": ["x"]}
     assert (await stage.http.post(redrive)).json() == {"redriven": 2}
     assert (await stage.http.client.get(dead)).json() == {"items": []}
     assert (await stage.http.client.get(dead, params={"count": 0})).status_code == 400

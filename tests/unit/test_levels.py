@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from tests.levels import LATER, RELEASE, Later, later_release
 from tests.unit.views import view_of, views
 from zkrq.base.version import __version__
+from zkrq.cli.upgrade import raised
 from zkrq.protocol import shards
 from zkrq.protocol.levels import (
     FIRST_LEVEL,
@@ -48,6 +49,15 @@ def test_a_raised_view_is_read_as_it_was_written() -> None:
         assert decode(encode(raised)) == raised
     with pytest.raises(OtherLevel):
         decode(encode(raised))
+
+
+def test_the_command_says_what_it_has_raised_and_who_is_refused() -> None:
+    late = {"session": UNNAMED._replace(description="mailer", version="0.1.9")}
+    told = raised(1, 2, late)
+    assert told.text.startswith("raised from level 1 to level 2, that of zkrq 0.3.0; it brings saved states, flows, ")
+    assert told.text.endswith("; 1 client refused from now on: mailer (0.1.9)")
+    assert told.value["refused"] == ["mailer (0.1.9)"]
+    assert raised(2, 2, {}).text == "level 2 is active, as before"
 
 
 def test_raising_a_level_is_a_new_epoch_and_is_never_undone() -> None:

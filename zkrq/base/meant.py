@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from difflib import get_close_matches
 from functools import wraps
 from types import FunctionType
@@ -78,6 +78,11 @@ METHODS: Mapping[str, str] = {
 """Methods in arq, Celery, RQ, SAQ and taskiq -> the method that does the same here."""
 
 
+def nearest(word: str, known: Iterable[str]) -> str:
+    """Return the question whether the known word that is most like this one was meant; empty: none is like it."""
+    return next((f": did you mean {close!r}?" for close in get_close_matches(word, list(known), 1)), "")
+
+
 def unknown_option(what: str, option: str, known: Collection[str]) -> TypeError:
     """Return the error for an option that a function, or the class that it makes, does not have."""
     ours = OPTIONS.get(option, option)
@@ -87,9 +92,7 @@ def unknown_option(what: str, option: str, known: Collection[str]) -> TypeError:
     elif home != what:
         advice = f": use {ours!r} of {home}"
     else:
-        advice = f", only {', '.join(sorted(known))}"
-        for close in get_close_matches(option, known, 1):
-            advice += f": did you mean {close!r}?"
+        advice = f", only {', '.join(sorted(known))}{nearest(option, known)}"
     return TypeError(f"{what} has no option {option!r}{advice}")
 
 

@@ -21,9 +21,10 @@ STATES = Choice(("dead", "waiting"))
 async def _failures(args: Namespace) -> Lines:
     # Both are without a web framework; imported here, because `zkrq --help` loads no face.
     from zkrq.serve.failing import KINDS, read_failed
-    from zkrq.serve.letters import group
+    from zkrq.serve.letters import check_by, columns, group
     from zkrq.serve.queues import Queues
 
+    check_by(args.by)
     state = args.state and STATES.check("--state", args.state)
     async with look_at(args) as cluster:
         sizes = {
@@ -32,7 +33,8 @@ async def _failures(args: Namespace) -> Lines:
             if args.queue is None or name == args.queue
         }
         reading = await read_failed(Queues(cluster), sizes, KINDS.get(state or ""), args.error or "")
-    for each in group(reading.failed, args.by):
+    groups = group(reading.failed, args.by)
+    for each in groups:
         reasons = "" if args.by == "reason" else "".join(f"; {n:,} x {reason or '-'}" for reason, n in each.reasons)
         text = f"{len(each.failed):>7,}  {_moment(each.first)} to {_moment(each.last)}  {each.value or 'none'}{reasons}"
         value = {
@@ -45,6 +47,8 @@ async def _failures(args: Namespace) -> Lines:
         yield Line(text, value)
     for part in filter(None, (*reading.parts, reading.trouble)):
         sys.stderr.write(f"not everything was read: {part}\n")
+    if groups and not any(each.value for each in groups):
+        sys.stderr.write(f"none of these has the {args.by}; they have: {', '.join(columns(reading.failed))}\n")
     if not reading.failed:
         yield Line(f"{count(0, 'item')} failed", {"items": 0})
 

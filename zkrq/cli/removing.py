@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import sys
 from argparse import Namespace
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from zkrq.base.errors import ConfigError, ZkrqError
@@ -15,7 +15,9 @@ from zkrq.cli.conditions import EVERY, FLAGS, conditions
 from zkrq.cli.flags import QUEUE, Flag, Takes
 from zkrq.cli.forms import CODEC, form_of, raw_queue
 from zkrq.cli.progress import follow, progress
+from zkrq.client.administration import Cancellation
 from zkrq.client.bulk import DEEDS, Bulk
+from zkrq.client.missing import find_missing
 from zkrq.operations.items import EDIT
 
 if TYPE_CHECKING:
@@ -67,9 +69,9 @@ async def _cancel(args: Namespace) -> Lines:
             outcomes = dict(zip(args.id, await queue.cancel_many(args.id), strict=True))
             for id, outcome in outcomes.items():
                 if outcome:
-                    yield Line(outcome.value, {"id": id, "outcome": outcome.value})
-            if missing := [id for id, outcome in outcomes.items() if not outcome]:
-                raise ConfigError(f"queue {args.queue!r} has no item {', '.join(map(repr, missing))}")
+                    owner = ", and the consumer that holds it is notified" if outcome is Cancellation.SIGNALLED else ""
+                    yield Line(f"{id}  cancelled{owner}", {"id": id, "outcome": outcome.value})
+            _complain(args, [id for id, outcome in outcomes.items() if not outcome])
             return
         bulk = await _change_found(args, queue, "cancel", "cancel {items} of {place}{held}")
     yield Line(
@@ -85,11 +87,29 @@ async def _advance(args: Namespace) -> Lines:
         queue = cluster.queue(args.queue)
         if args.id:
             advanced = await queue.advance(args.id)
-            said = count(advanced, "item")
+            said, missing = count(advanced, "item"), await _find_left(args, queue, advanced, "no longer waiting")
         else:
             bulk = await _change_found(args, queue, "advance", "have {items} of {place} ready now")
-            advanced, said = bulk.changed, _count_changed(bulk)
+            advanced, said, missing = bulk.changed, _count_changed(bulk), []
     yield Line(f"{said} ready", {"advanced": advanced})
+    _complain(args, missing)
+
+
+async def _find_left(args: Namespace, queue: Queue[Any], changed: int, why: str) -> list[str]:
+    """Return the ids that were given and of which the queue has no item; say how many other items stay as they are."""
+    ids = set(args.id)
+    if changed >= len(ids):
+        return []
+    missing = await find_missing(queue, args.id)
+    if (left := len(ids) - len(missing) - changed) > 0:
+        sys.stderr.write(f"{count(left, 'item')} left as before: {why}\n")
+    return missing
+
+
+def _complain(args: Namespace, missing: Sequence[str]) -> None:
+    """Raise ``ConfigError`` if the queue has no items of some ids that were given."""
+    if missing:
+        raise ConfigError(f"queue {args.queue!r} has no item {', '.join(map(repr, missing))}")
 
 
 async def _change_found(args: Namespace, queue: Queue[Any], deed: str, question: str, **options: Any) -> Bulk:
@@ -128,16 +148,20 @@ def _of_them_claimed(number: int) -> str:
 
 async def _dead_redrive(args: Namespace) -> Lines:
     _check_either(args)
+    missing: list[str] = []
     async with open_cluster(args) as cluster:
         queue = cluster.queue(args.queue)
         if args.given:
-            bulk = await _change_found(args, queue, "redrive", "queue {items} of {place} again", rate=args.rate)
+            bulk = await _change_found(args, queue, "redrive", "redrive {items} of {place}", rate=args.rate)
             revived, said = bulk.changed, _count_changed(bulk)
         else:
-            async with follow("queued again", _counter(queue, "dead")):
+            async with follow("redriven", _counter(queue, "dead")):
                 revived = await queue.redrive(args.id or None, rate=args.rate)
             said = count(revived, "item")
-    yield Line(f"{said} queued again", {"redriven": revived})
+            if args.id:
+                missing = await _find_left(args, queue, revived, "no dead letter, or another item has its key")
+    yield Line(f"{said} redriven", {"redriven": revived})
+    _complain(args, missing)
 
 
 async def _dead_edit(args: Namespace) -> Lines:
@@ -145,27 +169,33 @@ async def _dead_edit(args: Namespace) -> Lines:
     async with open_cluster(args) as cluster:
         queue = raw_queue(cluster, args.queue)
         redriven = await queue.edit(args.id, item, by=args.given.get("by"))
-        if not redriven and await queue.get(args.id) is None:
-            raise ConfigError(f"queue {args.queue!r} has no item {args.id!r}")
-    told = "edited, and queued again" if redriven else "not queued: it is no dead letter, or another item has its key"
+        if not redriven:
+            _complain(args, await find_missing(queue, [args.id]))
+    told = "edited and redriven" if redriven else "not redriven: it is no dead letter, or another item has its key"
     yield Line(f"{args.id}  {told}", {"id": args.id, "redriven": redriven})
 
 
 async def _dead_discard(args: Namespace) -> Lines:
     _check_either(args)
+    missing: list[str] = []
     async with open_cluster(args) as cluster:
         queue = cluster.queue(args.queue)
         if args.given:
-            bulk = await _change_found(args, queue, "discard", "remove {items} of {place}")
+            bulk = await _change_found(args, queue, "discard", "discard {items} of {place}")
             removed, said = bulk.changed, _count_changed(bulk)
         else:
             left = _counter(queue, "dead")
-            letters = count(len(args.id) or await left(), "dead letter")
-            await confirm(args, f"remove {letters} of queue {args.queue!r} in {cluster.namespace!r}")
-            async with follow("removed", left):
+            missing = await find_missing(queue, args.id)  # before it, as discarded letters are gone
+            found = len(set(args.id)) - len(missing)
+            if not found:
+                _complain(args, missing)
+            letters = count(found if args.id else await left(), "dead letter")
+            await confirm(args, f"discard {letters} of queue {args.queue!r} in {cluster.namespace!r}")
+            async with follow("discarded", left):
                 removed = await queue.discard(args.id or None)
             said = count(removed, "item")
-    yield Line(f"{said} removed", {"removed": removed})
+    yield Line(f"{said} discarded", {"removed": removed})
+    _complain(args, missing)
 
 
 def _check_either(args: Namespace) -> None:
@@ -179,7 +209,7 @@ _IDS = "ids of the items; default: all"
 COMMANDS = (
     Command(
         "cancel",
-        "remove items in any state, and stop their handlers: by id, or those that are found",
+        "cancel items: remove them in any state, and stop their handlers; by id, or those that are found",
         _cancel,
         (YES,),
         {"id?...": "ids of the items; default: those that the flags find"},
@@ -187,7 +217,7 @@ COMMANDS = (
     ),
     Command(
         "advance",
-        "have scheduled items, and those that wait for their next attempt, be ready immediately",
+        "run now: have scheduled items, and those that wait for their next attempt, be ready immediately",
         _advance,
         (YES,),
         {"id?...": "ids of the items; default: those that the flags find"},
@@ -197,7 +227,7 @@ COMMANDS = (
     Command("delete", "remove a queue: every item in any state, and all that is stored of it", _delete, (YES,), QUEUE),
     Command(
         "dead redrive",
-        "queue dead letters again",
+        "redrive dead letters: queue them again, with no attempts",
         _dead_redrive,
         (Flag("rate", "at most this many per second", float, None, "N", absent="no limit"), YES),
         {"id?...": _IDS},
@@ -205,11 +235,18 @@ COMMANDS = (
     ),
     Command(
         "dead edit",
-        "give a dead letter another content, and queue it again",
+        "give a dead letter another content, and redrive it",
         _dead_edit,
         (CODEC,),
         {"item": "the item as JSON (with --codec raw: as it is)"},
         takes=Takes(EDIT),
     ),
-    Command("dead discard", "remove dead letters", _dead_discard, (YES,), {"id?...": _IDS}, takes=conditions(*EVERY)),
+    Command(
+        "dead discard",
+        "discard dead letters: they are gone",
+        _dead_discard,
+        (YES,),
+        {"id?...": _IDS},
+        takes=conditions(*EVERY),
+    ),
 )

@@ -3,22 +3,22 @@
 from __future__ import annotations
 
 from argparse import Namespace
+from collections.abc import Mapping
 
 from zkrq.cli.command import Command, Incomplete, Line, Lines, count, open_cluster
 from zkrq.cli.flags import Flag
 from zkrq.client.inner import client_of
+from zkrq.protocol.levels import RELEASES, ClientInfo, Feature
 
 
 async def _upgrade(args: Namespace) -> Lines:
     async with open_cluster(args) as cluster:
         before = cluster.level
+        level, release, late = await client_of(cluster).upgrading.find_late(args.level)
         if not args.check:
             level = await cluster.upgrade(args.level, force=args.force)
-            text = f"level {level} is active" + (", as before" if level == before else f"; before: {before}")
-            yield Line(text, {"level": level, "before": before})
+            yield raised(before, level, late)
             return
-        upgrading = client_of(cluster).upgrading
-        level, release, late = await upgrading.find_late(args.level)
         for session, client in sorted(late.items(), key=lambda each: (each[1].host, each[1].description)):
             shown = f"{client.host or '-'}  {client.description or session}  zkrq {client.release}"
             yield Line(shown, {"session": session, **client._asdict(), "levels": list(client.levels)})
@@ -26,6 +26,19 @@ async def _upgrade(args: Namespace) -> Lines:
             raise Incomplete(f"{count(len(late), 'client')} must be replaced by zkrq {release} or later first")
         names = f"level {before} is active, and every client speaks level {level}"
         yield Line(names, {"level": before, "wanted": level})
+
+
+def raised(before: int, level: int, late: Mapping[str, ClientInfo]) -> Line:
+    """Say what an upgrade has done.  ``late``: clients that do not speak the level, which only force passes over."""
+    features = [each.value[0] for each in Feature if before < each.level <= level]
+    refused = sorted(each.label for each in late.values())
+    value = {"level": level, "before": before, "features": features, "refused": refused}
+    if level == before:
+        return Line(f"level {level} is active, as before", value)
+    parts = [f"raised from level {before} to level {level}, that of zkrq {RELEASES.get(level, 'of a later release')}"]
+    parts += [f"it brings {', '.join(features)}"] if features else []
+    parts += [f"{count(len(refused), 'client')} refused from now on: {', '.join(refused)}"] if refused else []
+    return Line("; ".join(parts), value)
 
 
 COMMANDS = (

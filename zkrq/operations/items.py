@@ -6,7 +6,7 @@ from zkrq.base.checks import MAX_CURSOR, MAX_ID, check_id
 from zkrq.base.errors import REASON_MAX
 from zkrq.base.saved import EDITOR_MAX, shown
 from zkrq.operations.claims import OF_ITEM, WAIT_MAX
-from zkrq.operations.kinds import Choice, Content, Count, Flag, Header, Many, Moment, Number, Seconds, Text, Value
+from zkrq.operations.kinds import Choice, Content, Count, Flag, Header, Many, Moment, Number, Past, Seconds, Text, Value
 from zkrq.operations.operation import Excludes, Failure, Field, Operation, Parameter, Record
 from zkrq.operations.push import GROUP, KEY, TASK
 from zkrq.operations.states import STATE
@@ -165,13 +165,13 @@ FIND = Operation(
         ),
         Parameter(
             "since",
-            Moment(),
+            Past(),
             "Only dead letters that died at this moment or later, and other items that were pushed then or later.",
             example="2030-01-31T08:00:00+01:00",
         ),
         Parameter(
             "until",
-            Moment(),
+            Past(),
             "Only dead letters that died before this moment, and other items that were pushed before it.",
             example="2030-01-31T09:00:00+01:00",
         ),
@@ -283,6 +283,10 @@ DEAD_LETTERS = Operation(
 CONDITIONS = tuple(each for each in FIND.parameters if each.name not in ("state", "limit", "after"))
 """By what items are found, beside their state."""
 
+_MISSING = Field(
+    "missing", Many(ID.kind), "Of the `ids` that were given, those of which the queue has no item.", optional=True
+)
+
 ADVANCE = Operation(
     "advance",
     "Have items that are scheduled, or wait for their next attempt, be ready immediately: those named, or those of "
@@ -295,7 +299,7 @@ ADVANCE = Operation(
     Record(
         "Advanced",
         "Items are ready.",
-        (Field("advanced", Count(), "How many. In an ordered group they stay behind those before them."),),
+        (Field("advanced", Count(), "How many. In an ordered group they stay behind those before them."), _MISSING),
     ),
     "POST",
     "/queues/{queue}/advance",
@@ -345,7 +349,7 @@ REDRIVE = Operation(
         Parameter("group", GROUP, "In place of `ids`: those of this group."),
     ),
     (Excludes("ids", "group"),),
-    Record("Redriven", "Dead letters are queued again.", (Field("redriven", Count(), "How many."),)),
+    Record("Redriven", "Dead letters are queued again.", (Field("redriven", Count(), "How many."), _MISSING)),
     "POST",
     "/queues/{queue}/dead/redrive",
     command="dead redrive",

@@ -12,6 +12,8 @@ from collections.abc import Iterable, Sequence
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from zkrq.base.errors import ConfigError
+from zkrq.base.meant import nearest
 from zkrq.serve.curves import draw
 from zkrq.serve.payloads import fields_of
 
@@ -20,6 +22,9 @@ if TYPE_CHECKING:
     from zkrq.serve.curves import Curve
 
 BY_REASON = "reason"
+
+UNNAMED = (BY_REASON, "queue", "task", "key", "group")
+"""Properties of which an item has one each."""
 
 COLUMNS_MAX = 30
 """Properties by which items can be grouped: those that most of them have."""
@@ -85,6 +90,21 @@ def columns(failed: Sequence[Failed]) -> list[str]:
         found.update(f"field {name}" for name in fields_of(item.payload))
     several = ["queue"] if len({each.queue for each in failed}) > 1 else []
     return [BY_REASON, *several, *(name for name, _ in found.most_common(COLUMNS_MAX))]
+
+
+NAMED = ("header", "field")
+"""Properties that have a name beside."""
+
+
+def check_by(by: str) -> str:
+    """Return a property by which items can be grouped.  Raises ``ConfigError``."""
+    kind, _, name = by.partition(" ")
+    if (kind in NAMED and name) or by in UNNAMED:
+        return by
+    raise ConfigError(
+        f"{by!r:.100} is no property of items, which are {', '.join(UNNAMED)}, `header NAME` and `field NAME`"
+        f"{nearest(by, UNNAMED)}"
+    )
 
 
 def value_of(failed: Failed, by: str) -> str:
