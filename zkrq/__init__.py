@@ -85,6 +85,7 @@ if TYPE_CHECKING:
     from zkrq.base.retry import Backoff, Reject, Retry, RetryLater, Snooze, constant, exponential, linear
     from zkrq.base.tls import TLS
     from zkrq.client.administration import Cancellation
+    from zkrq.client.backlog import Backlog
     from zkrq.client.cluster import Cluster
     from zkrq.client.connecting import connect, embedded, found
     from zkrq.client.consumers import Consumer
@@ -125,6 +126,7 @@ __all__ = [
     "RAW",
     "TLS",
     "After",
+    "Backlog",
     "Backoff",
     "Batch",
     "BatchHandler",
@@ -271,6 +273,7 @@ if not TYPE_CHECKING:
         "RAW": "base.codecs",
         "TLS": "base.tls",
         "After": "working.delivery",
+        "Backlog": "client.backlog",
         "Backoff": "base.retry",
         "Batch": "consuming.batch",
         "BatchHandler": "working.handlers",

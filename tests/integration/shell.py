@@ -63,6 +63,11 @@ class Shell:
         assert (code, err) == (0, "")
         return [json.loads(line) for line in out.splitlines()]
 
+    async def settings(self, queue: str) -> dict[str, Any]:
+        """What ``zkrq queues show`` says of the settings of a queue, without how it is now."""
+        (told,) = await self.value("queues", "show", queue)
+        return {name: value for name, value in told.items() if name != "now"}
+
     @asynccontextmanager
     async def start(self, *arguments: str, prepared: bool = True) -> AsyncGenerator[Process, None]:
         """A command that goes on: it can be sent signals.  ``prepared``: False where a user's own process matters."""

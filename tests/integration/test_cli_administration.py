@@ -195,8 +195,9 @@ async def test_looking_and_administering(shell: Shell) -> None:
 
 async def test_settings(shell: Shell) -> None:
     await shell.value("push", "jobs", "-", stdin="1\n2\n3\n")
-    assert await shell.run("queues", "show", "jobs") == (0, "no limits; 0 claimed\n", "")
-    assert await shell.value("queues", "show", "jobs") == [NO_SETTINGS]
+    code, out, err = await shell.run("queues", "show", "jobs")
+    assert (code, out.splitlines()[0], err) == (0, "no limits; 0 claimed", "")
+    assert await shell.settings("jobs") == NO_SETTINGS
     assert await shell.value("queues", "set", "jobs", "--concurrency", "2", "--rate", "2/1h") == [
         {**NO_SETTINGS, "limits": {"concurrency": 2, "rate": 2, "seconds": 3600.0}}
     ]
@@ -210,6 +211,8 @@ async def test_settings(shell: Shell) -> None:
 
 
 async def test_settings_that_are_not_named_stay(shell: Shell) -> None:
+    await shell.value("push", "jobs", "1")
+
     async def show(*flags: str) -> str:
         code, out, err = await shell.run("queues", "set", "jobs", *flags)
         assert (code, err) == (0, "")
@@ -232,12 +235,12 @@ async def test_settings_that_are_not_named_stay(shell: Shell) -> None:
         "results_ttl": None,
     }
     assert await shell.value("queues", "set", "jobs", "--ordered") == [everything], "it excludes their concurrency"
-    assert await shell.value("queues", "show", "jobs") == [everything]
+    assert await shell.settings("jobs") == everything
     in_order = "9 at once; in order, 5 in 1 s within each group; at most 50 items; a history of 7 items; 0 claimed\n"
-    assert await shell.run("queues", "show", "jobs") == (0, in_order, "")
+    assert (await shell.run("queues", "show", "jobs"))[1].startswith(in_order)
     code, _, err = await shell.run("queues", "set", "jobs", "--group-concurrency", "2")
     assert (code, "one item claimed at a time" in err) == (2, True)
-    assert await shell.value("queues", "show", "jobs") == [everything], "nothing that is refused changes anything"
+    assert await shell.settings("jobs") == everything, "nothing that is refused changes anything"
     assert await show("--unordered", "--group-rate", "none", "--max-size", "none", "--history", "none") == "9 at once\n"
     assert await shell.value("queues", "set", "jobs", "--concurrency", "none") == [NO_SETTINGS]
     letters = ("--dead-letters", "5", "--dead-letters-age", "60", "--keep-expired")
@@ -266,14 +269,14 @@ async def test_settings_that_are_wrong(shell: Shell) -> None:
         (("--history", "10001"), "--history is 10001"),
         (("--keep-expired", "--drop-expired"), "--keep-expired or --drop-expired"),
         (("--dead-letters", "0"), "--dead-letters is 0"),
-        (("--dead-letters-age", "long"), "'long' must be seconds, such as 3600, or none"),
+        (("--dead-letters-age", "long"), "'long' must be seconds, such as 3600 or 1h30m, or none"),
         (("--results-ttl", "0.5"), "--results-ttl is 0.5 s"),
         (("--max-size", "9", "--history", "-1"), "--history is -1"),
     ):
         code, out, err = await shell.run("queues", "set", "jobs", *wrong)
         assert (code, out) == (2, "")
         assert says in err
-    assert await shell.value("queues", "show", "jobs") == [NO_SETTINGS]
+    assert await shell.settings("jobs") == NO_SETTINGS
 
 
 async def test_schedules(shell: Shell, servers: local.Servers) -> None:
@@ -392,7 +395,7 @@ async def test_a_dead_letter_is_edited(shell: Shell, servers: local.Servers) -> 
         (item,) = await shell.value("get", "mails", id)
         assert (item["item"], item["state"], item["edited"]["by"]) == ({"to": "ann"}, "ready", "bob")
         code, out, _ = await shell.run("dead", "edit", "mails", id, "1")
-        assert (code, out) == (0, f"{id}  not queued: it is no dead letter, or another item has its key\n")
+        assert (code, out) == (0, f"{id}  not redriven: it is no dead letter, or another item has its key\n")
         code, _, err = await shell.run("dead", "edit", "mails", "nobody", "1")
         assert (code, err) == (2, "zkrq dead: queue 'mails' has no item 'nobody'\n")
         assert (await shell.run("dead", "edit", "mails", id, "{"))[0] == 2
@@ -440,7 +443,8 @@ async def test_what_was_found_is_cancelled(shell: Shell, servers: local.Servers)
         assert (await queue.size())[:2] == (1, 0)
         ids = [receipt.id for receipt in await queue.push_many([1, 2])]
         code, out, err = await shell.run("cancel", "jobs", *ids, "nobody")
-        assert (code, out, err) == (2, "removed\nremoved\n", "zkrq cancel: queue 'jobs' has no item 'nobody'\n")
+        told = "".join(f"{id}  cancelled\n" for id in ids)
+        assert (code, out, err) == (2, told, "zkrq cancel: queue 'jobs' has no item 'nobody'\n")
         for wrong in ("cancel", "jobs"), ("cancel", "jobs", "x", "--key", "y"), ("cancel", "jobs", "--state", "dead"):
             code, _, err = await shell.run(*wrong)
             assert (code, "either ids, or at least one" in err) == (2, True)
@@ -465,7 +469,7 @@ async def test_a_command_that_is_stopped_says_how_to_go_on(shell: Shell, servers
         assert re.fullmatch(r"stopped: (at least )?\d+ items? changed; repeat the command for the rest: .*\n", said)
         left = (await queue.size()).dead
         assert left > 0
-        assert await shell.run(*redrive) == (0, f"{left} items queued again\n", "")
+        assert await shell.run(*redrive) == (0, f"{left} items redriven\n", "")
         assert await queue.size() == (30, 0, 0, 0)
 
 
@@ -475,7 +479,7 @@ async def test_dead_letters_by_reason(shell: Shell, servers: local.Servers) -> N
         await bury(queue, 22)  # bad 0 ... bad 21
         code, out, err = await shell.run("dead", "redrive", "jobs", "--error", "bad 2")
         assert (code, out) == (2, "")
-        assert "to queue 3 dead letters of queue 'jobs'" in err
+        assert "to redrive 3 dead letters of queue 'jobs'" in err
         assert await shell.value("dead", "redrive", "jobs", "--error", "BAD 2", "--yes") == [{"redriven": 3}]
         assert await shell.value("dead", "discard", "jobs", "--error", "bad 1", "--yes") == [{"removed": 11}]
         assert await shell.value("dead", "discard", "jobs", "--error", "nothing") == [{"removed": 0}]
@@ -488,7 +492,7 @@ async def test_what_waits_is_advanced(shell: Shell, servers: local.Servers) -> N
     async with over_zookeeper(servers, shell.environment["ZKRQ_NAMESPACE"]) as cluster:
         queue = cluster.queue("jobs")
         ids = [(await queue.push(number, delay=3600, group=f"g{number % 2}")).id for number in range(5)]
-        assert await shell.value("advance", "jobs", ids[0], "nobody") == [{"advanced": 1}]
+        assert await shell.value("advance", "jobs", ids[0]) == [{"advanced": 1}]
         code, out, err = await shell.run("advance", "jobs", "--group", "g1")
         assert (code, out) == (2, "")
         assert "to have 2 items of queue 'jobs'" in err
@@ -507,7 +511,7 @@ async def test_what_an_item_waits_for(shell: Shell, servers: local.Servers) -> N
         assert "waits" not in (await shell.run("get", "orders", second))[1]
         claim = await take(orders)
         _, out, _ = await shell.run("get", "orders", second)
-        assert out.splitlines()[1:] == [f"  waits: {first} of its group 'order-1' is claimed by {claim.owner}"]
+        assert out.splitlines()[3:] == [f"  waits: {first} of its group 'order-1' is claimed by {claim.owner}"]
         await claim.nack(reason="no answer")
         await orders.pause()
         (told,) = await shell.value("get", "orders", second)
@@ -558,6 +562,10 @@ async def test_failures_are_counted_by_what_they_have_in_common(shell: Shell, se
         assert [each["reason"] for each in await shell.value("failures", "--error", "PAPER")] == ["no paper"]
         assert await shell.run("failures", "--queue", "others") == (0, "0 items failed\n", "")
         assert (await shell.run("failures", "--state", "daed"))[0] == 2
+        code, _, err = await shell.run("failures", "--by", "taks")
+        assert (code, "'taks' is no property of items" in err, "did you mean 'task'?" in err) == (2, True, True)
+        code, _, err = await shell.run("failures", "--by", "header campaing")
+        assert (code, err) == (0, "none of these has the header campaing; they have: reason, task\n")
         _, out, err = await shell.run("dead", "list", "jobs", "--count", "2")
         assert (len(out.splitlines()), "oldest 2 of 4" in err) == (2, True)
         code, _, err = await shell.run("find", "jobs", "--state", "dead")

@@ -105,18 +105,18 @@ async def test_an_import_keeps_the_order_of_each_group(shell: Shell, servers: lo
 
 async def test_an_export_has_the_settings_of_the_queue_and_import_can_give_them(shell: Shell) -> None:
     flags = ("--ordered", "--group-rate", "5/s", "--history", "7", "--dead-letters-age", "60", "--results-ttl", "90")
-    (settings,) = await shell.value("queues", "set", "emails", *flags)
     await shell.value("push", "emails", "-", stdin="1\n2\n")
+    (settings,) = await shell.value("queues", "set", "emails", *flags)
     code, exported, _ = await shell.run("export", "emails")
     first, *items = exported.splitlines(keepends=True)
     assert (code, json.loads(first)) == (0, {"queue": settings.pop("queue"), "settings": settings})
     code, out, err = await shell.run("import", "copies", stdin=exported)
     assert (code, out) == (0, "2 pushed\n")
     assert err.startswith("the exported queue had other settings (in order, 5 in 1 s within each group; ")
-    assert await shell.value("queues", "show", "copies") == [{**NO_SETTINGS, "queue": "copies"}]
+    assert await shell.settings("copies") == {**NO_SETTINGS, "queue": "copies"}
     twice = f"{exported}{exported}"
     assert await shell.run("import", "copies", "--settings", stdin=twice) == (0, "0 pushed, 4 there already\n", "")
-    assert await shell.value("queues", "show", "copies") == [{"queue": "copies", **settings}]
+    assert await shell.settings("copies") == {"queue": "copies", **settings}
     assert await shell.run("import", "copies", stdin=exported) == (0, "0 pushed, 2 there already\n", "")
     _, exported, _ = await shell.run("export", "others")
     assert exported == "", "no line for a queue without settings"

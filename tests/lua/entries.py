@@ -337,11 +337,13 @@ def read_copies(items: Iterable[calls.Copied], left_out: Iterable[bytes]) -> Cop
     return Copies({copy.id: copy for copy in copies}, [id.decode() for id in left_out])
 
 
-def figures_field(at: int, counts: Sequence[int], task: str = "mail") -> bytes:
-    """Return a field of figures that has counts of one task in one minute, or hour."""
-    told = encode(counts)
-    numbers = (at % PER_FIELD, 0, len(told))
-    return b"%d\t%s\n" % (at // PER_FIELD, task.encode()) + b"".join(map(number, numbers)) + told
+def figures_field(at: int, counts: Sequence[int], *more: tuple[str, Sequence[int]], task: str = "mail") -> bytes:
+    """Return a field of figures that has counts in one minute, or hour; ``more``: of further tasks."""
+    told = [(task, counts), *more]
+    packed = b"%d%s\n" % (at // PER_FIELD, b"".join(b"\t" + name.encode() for name, _ in told))
+    for index, text in enumerate(encode(each) for _, each in told):
+        packed += b"".join(map(number, (at % PER_FIELD, index, len(text)))) + text
+    return packed
 
 
 def number(value: int) -> bytes:

@@ -12,7 +12,21 @@ from tests.every import every
 from tests.lua.entries import figures_field
 from tests.lua.one_server import OneServer
 from zkrq.protocol import calls
-from zkrq.protocol.figures import COUNTS, HOURS_KEPT, MINUTES_KEPT, PER_FIELD, decode, encode
+from zkrq.protocol.figures import (
+    COUNTS,
+    HOURS_KEPT,
+    MINUTES_KEPT,
+    OTHERS,
+    PER_FIELD,
+    READY,
+    Place,
+    decode,
+    encode,
+    last_ready,
+)
+
+NONE_READY = (OTHERS, [0] * COUNTS)
+"""What a server adds to a report while its queue is empty."""
 
 
 def now() -> int:
@@ -25,13 +39,14 @@ def add(server: OneServer, minute: int, **tasks: Mapping[int, int]) -> None:
 
 
 def told(server: OneServer, kind: Literal["m", "h"], first: int, last: int) -> dict[tuple[int, str], dict[int, int]]:
-    """What is kept, without what is left of other rounds."""
+    """What handlers did as it is kept, without what is left of other rounds."""
     read = decode(server.ask(calls.ToldFigures(server.queue, kind, first, last)))
-    return {
-        place: {key: number for key, number in enumerate(counts) if number}
+    found = {
+        place: {key: number for key, number in enumerate(counts) if number and (place.task, key) != (OTHERS, READY)}
         for place, counts in read.items()
         if first <= place.at <= last
     }
+    return {place: counts for place, counts in found.items() if counts or place.task != OTHERS}
 
 
 def test_reports_are_added_up_by_minute_and_by_hour(server: OneServer) -> None:
@@ -49,6 +64,25 @@ def test_reports_are_added_up_by_minute_and_by_hour(server: OneServer) -> None:
     assert sum(counts.get(1, 0) for counts in by_hour.values()) == 2
     assert sum(counts.get(0, 0) for counts in by_hour.values()) == 5
     assert server.command("TTL", server.key("figures")) in range(35 * 86_400 - 60, 35 * 86_400 + 1)
+
+
+def test_the_ready_items_are_noted_and_the_last_report_counts(server: OneServer) -> None:
+    minute = now()
+
+    def noted(kind: Literal["m", "h"], at: int) -> int | None:
+        return last_ready(decode(server.ask(calls.ToldFigures(server.queue, kind, at, at))), at, at)
+
+    assert noted("m", minute) is None
+    server.put("a", "b", "c")
+    add(server, minute, mail={1: 1}, sms={4: 7})
+    assert noted("m", minute) == 3
+    server.claim("ann", 2)
+    add(server, minute, mail={1: 1})
+    assert noted("m", minute) == noted("h", minute // 60) == 1
+    server.claim("bob", 2)
+    add(server, minute + 1, mail={1: 1})
+    assert (noted("m", minute), noted("m", minute + 1)) == (1, 0)
+    assert told(server, "m", minute, minute)[minute, "mail"] == {1: 2}
 
 
 @every("wrong", [0, 10**15, -5, "soon", "nan", ""])
@@ -69,7 +103,7 @@ def test_fields_are_used_in_turn(server: OneServer) -> None:
     assert told(server, "m", minute, minute) == {}
     add(server, minute, mail={1: 1})
     assert told(server, "m", minute, minute) == {(minute, "mail"): {1: 1}}
-    assert server.command("HGET", server.key("figures"), field) == figures_field(minute, [0, 1])
+    assert server.command("HGET", server.key("figures"), field) == figures_field(minute, [0, 1], NONE_READY)
     assert MINUTES_KEPT <= 157 * 10 - 10, "a minute that is told is of this round"
     assert HOURS_KEPT <= 85 * 10 - 10
 
@@ -139,7 +173,9 @@ def test_the_same_is_kept_as_a_client_writes_it(server: OneServer, counts: list[
     minute = now()
     server.ask(calls.DropFigures(server.queue))
     server.ask(calls.Figure(server.queue, minute, [("mail", encode(counts))]))
-    assert server.command("HGET", server.key("figures"), f"m{minute // 10 % 157}") == figures_field(minute, counts)
+    assert server.command("HGET", server.key("figures"), f"m{minute // 10 % 157}") == figures_field(
+        minute, counts, NONE_READY
+    )
     server.ask(calls.Figure(server.queue, minute, [("mail", encode(counts))]))
     twice = {key: min(10**15 - 1, 2 * number) for key, number in enumerate(counts) if number}
     assert told(server, "m", minute, minute) == {(minute, "mail"): twice}

@@ -9,9 +9,7 @@ import pytest
 
 import zkrq
 from zkrq.client.figures import NO_ITEMS
-from zkrq.serve.curves import Point
 from zkrq.serve.figures import FRESH_SECONDS, PERIODS, READ_MAX, Period, Reading, show_work
-from zkrq.serve.shown import trend_of
 
 BEGAN = datetime(2026, 5, 1, tzinfo=UTC)
 
@@ -54,23 +52,6 @@ def test_nothing_is_drawn_of_nothing() -> None:
     work = show_work([], PERIODS["1 h"], None)
     assert (work.done, work.waits, [*work.totals]) == (None, None, [])
     assert NO_ITEMS.p95 is None
-
-
-@pytest.mark.parametrize(
-    ("depths", "wanted"),
-    [
-        ([(0, 1000), (30, 900), (60, 880)], (-2.0, 440.0)),
-        ([(0, 1000), (60, 1060)], (1.0, None)),
-        ([(0, 1000), (100, 1001)], (0.0, None)),
-        ([(0, 9000), (40, 1000), (100, 400)], (-10.0, 40.0)),
-        ([(0, 1000), (59, 800)], None),
-        ([(0, 1000), (60, 0)], None),
-        ([], None),
-    ],
-)
-def test_a_queue_shrinks_or_grows(depths: list[tuple[int, int]], wanted: tuple[float, float | None] | None) -> None:
-    trend = trend_of([Point(at, depth) for at, depth in depths])
-    assert (trend and (trend.per_second, trend.seconds_left)) == wanted
 
 
 class Asked:

@@ -18,8 +18,11 @@ _WIDTHS = (9, 9, 9, 9, 12, 9, 12, 9)
 
 
 async def _figures(args: Namespace) -> Lines:
+    from zkrq.serve.texts import show_backlog  # here, because `zkrq --help` loads no face
+
     async with look_at(args) as cluster:
-        found = await cluster.queue(args.queue).figures(**args.given)
+        queue = cluster.queue(args.queue)
+        found, trend = await queue.figures(**args.given), show_backlog(await queue.backlog())
     head = "".join(f"{name:>{width}}" for name, width in zip(_HEADS, _WIDTHS, strict=True))
     yield Line(f"{'from (UTC)':24}{head}", {"queue": args.queue, "seconds": found[-1].seconds})
     if not args.json:  # people want to know which task is slow, and no rows without anything
@@ -31,6 +34,8 @@ async def _figures(args: Namespace) -> Lines:
         yield Line(_row(f"{each.at:%Y-%m-%d %H:%M}", each), WORK_FIGURES.tell(each))
         for task, of in () if args.json else each.tasks.items():  # the value of the time has them
             yield Line(_row(f"  {task or 'without a task'}", of), {})
+    if trend and not args.json:
+        yield Line(f"the backlog {trend}", {})
 
 
 def _row(name: str, of: Figures) -> str:

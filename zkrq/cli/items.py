@@ -6,9 +6,11 @@ import json
 from argparse import Namespace
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
+from datetime import timedelta
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
+from zkrq.base import clock
 from zkrq.base.errors import ConfigError, Unavailable
 from zkrq.base.saved import shown
 from zkrq.cli.command import Command, Line, Lines, count, look_at, open_cluster
@@ -40,12 +42,28 @@ async def _get(args: Namespace) -> Lines:
         waits = await _waits(queue, item)
         names = await describe_owners(cluster, [item])
     line = item_line(item, names)
-    more = [f"waits: {reason}" for reason in waits]
+    more = [*_about(item), *(f"waits: {reason}" for reason in waits)]
     more += [_failed(each) for each in item.last_failures if each.at]
     if item.saved is not None:
         more.append(f"saved: {json.dumps(shown(item.saved))}")
     more += [f"step {name}: {json.dumps(shown(value))}" for name, value in item.steps.items()]
     yield Line("\n  ".join((line.text, *more)), {**line.value, "waits": waits})
+
+
+def _about(item: Item[Any]) -> list[str]:
+    """Say what else is known of an item, in a few lines."""
+    named = {"key": item.key, "group": item.group, "priority": item.priority or None}
+    lines = ["  ".join(f"{name}: {value}" for name, value in named.items() if value is not None)]
+    lines += [f"header {name}: {text}" for name, text in item.headers.items()]
+    times = [f"pushed {item.pushed_at:%Y-%m-%d %H:%M:%S} UTC"]
+    if item.seconds_left is not None:
+        at = clock.now() + timedelta(seconds=item.seconds_left)
+        what = "due" if item.state == "scheduled" else "claim ends, unless extended,"
+        times.append(f"{what} in {item.seconds_left:,.1f} s, at {at:%Y-%m-%d %H:%M:%S} UTC")
+    times += [] if item.expires_in is None else [f"expires in {item.expires_in:,.1f} s"]
+    times += [f"{count(item.attempts, 'attempt')}, {item.failures:,} failed"] if item.attempts else []
+    edited = [f"edited {item.edited.at:%Y-%m-%d %H:%M:%S} UTC by {item.edited.by}"] if item.edited else []
+    return [*filter(None, lines), ", ".join(times), *edited]
 
 
 LOOKED_AT = 500

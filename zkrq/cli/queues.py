@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from zkrq.base import clock
 from zkrq.base.errors import ConfigError
-from zkrq.cli.command import Command, Line, Lines, look_at, open_cluster
+from zkrq.cli.command import Command, Line, Lines, look_at, note_new, open_cluster
 from zkrq.cli.conditions import EVERY, FLAGS, conditions
 from zkrq.cli.flags import Flag, Takes
 from zkrq.cli.items import LOOKED_AT, item_line
@@ -55,6 +55,7 @@ def _note_of(statistics: Statistics) -> str:
 
 async def _pause(args: Namespace) -> Lines:
     async with open_cluster(args) as cluster:
+        await note_new(cluster, args.queue)
         await cluster.queue(args.queue).pause(**args.given)
     until = end_of_pause(args.given)
     ending = f"until {clock.at_ms(until).isoformat(timespec='seconds')}" if until else "until it is resumed"
@@ -63,6 +64,7 @@ async def _pause(args: Namespace) -> Lines:
 
 async def _resume(args: Namespace) -> Lines:
     async with open_cluster(args) as cluster:
+        await note_new(cluster, args.queue)
         await cluster.queue(args.queue).resume()
     yield Line(f"{args.queue} is resumed", {"queue": args.queue, "paused": False})
 

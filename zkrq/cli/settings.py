@@ -5,35 +5,40 @@ from __future__ import annotations
 import re
 from argparse import ArgumentTypeError, Namespace
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, cast
 
-from zkrq.cli.command import Command, Line, Lines, look_at, open_cluster
+from zkrq.base.checks import read_duration
+from zkrq.base.errors import ZkrqError
+from zkrq.cli.command import Command, Line, Lines, look_at, note_new, open_cluster
 from zkrq.cli.flags import Flag, Takes, attribute, flag_of, reader
 from zkrq.client.changing import change_settings, named_in
+from zkrq.client.inner import client_of
 from zkrq.operations.operation import Arguments
+from zkrq.operations.queues import BACKLOG
 from zkrq.operations.settings import CHANGE_SETTINGS, SETTINGS, STORED
 
 if TYPE_CHECKING:
     from zkrq.base.limits import QueueSettings
+    from zkrq.client.cluster import Cluster
     from zkrq.operations.operation import Section
 
 NONE = "none"
 """The value of a flag that takes a setting away."""
 
-_RATE = re.compile(r"(\d+)/(\d*(?:\.\d+)?)(ms|s|m|h)")
-_SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
+_RATE = re.compile(r"(\d+)/(.*[a-z])")
+_UNIT = re.compile(r"ms|[smhd]")
 
 
 def read_rate(text: str) -> tuple[int, float] | str:
     """Read a rate such as ``50/1s``, ``50/s`` or ``1000/15m``, or ``none``."""
     if text == NONE:
         return text
-    if not (match := _RATE.fullmatch(text)):
-        raise ArgumentTypeError(
-            f"{text!r} is no rate: give a number and a time, such as 50/1s, 100/m or 5000/1h, or none"
-        )
-    return int(match[1]), float(match[2] or 1) * _SECONDS[match[3]]
+    with suppress(ValueError):
+        if match := _RATE.fullmatch(text):
+            return int(match[1]), read_duration(f"1{match[2]}" if _UNIT.fullmatch(match[2]) else match[2])
+    raise ArgumentTypeError(f"{text!r} is no rate: give a number and a time, such as 50/1s, 100/m or 5000/1h, or none")
 
 
 _SECTIONS: Mapping[str, Section] = {
@@ -82,9 +87,44 @@ def _flag(name: str, within: str, field: str) -> Flag:
 
 
 async def _show(args: Namespace) -> Lines:
+    from zkrq.serve.texts import show_backlog  # here, because `zkrq --help` loads no face
+
     async with look_at(args) as cluster:
-        statistics = await cluster.queue(args.queue).statistics()
-    yield _line(args.queue, statistics.settings, statistics.limited or f"{statistics.sizes.claimed:,} claimed")
+        queue = cluster.queue(args.queue)
+        statistics, backlog = await queue.statistics(), await queue.backlog()
+        consumers = await client_of(cluster).upgrading.consumers()
+        pauser = await _find_pauser(cluster, args.queue) if statistics.paused else ""
+    line = _line(args.queue, statistics.settings, statistics.limited or f"{statistics.sizes.claimed:,} claimed")
+    quiet = sorted(each.description for each in consumers.values() if each.is_quiet)
+    trend, oldest = show_backlog(backlog), statistics.oldest_ready
+    more = [
+        f"{statistics.pause}{pauser and f', by {pauser}'}: `zkrq resume {args.queue}`" if statistics.paused else "",
+        ", ".join(f"{number:,} {state}" for state, number in statistics.sizes._asdict().items()),
+        f"the backlog {trend}" if trend else "",
+        "" if oldest is None else f"the oldest ready item waits for {oldest:,.1f} s",
+        f"quiet consumers of the namespace: {', '.join(quiet)}" if quiet else "",
+    ]
+    now = {
+        **statistics.sizes._asdict(),
+        "paused": statistics.paused,
+        "paused_until": statistics.paused_until and statistics.paused_until.isoformat(),
+        "paused_by": pauser or None,
+        "oldest_ready": oldest,
+        "backlog": BACKLOG.tell(backlog),
+        "quiet": quiet,
+    }
+    yield Line("\n  ".join((line.text, *filter(None, more))), {**line.value, "now": now})
+
+
+async def _find_pauser(cluster: Cluster, queue: str) -> str:
+    """Return who has paused a queue by `zkrq serve`, which records that; empty: nobody, as far as is known."""
+    from zkrq.serve.audit import REGISTER, decode  # here, because `zkrq --help` loads no face
+
+    with suppress(ZkrqError):
+        lines = decode((await client_of(cluster).coordinator.read(REGISTER)).data)
+        last = next((line for line in reversed(lines) if line.on == queue and line.what in ("pause", "resume")), None)
+        return last.who if last and last.what == "pause" else ""
+    return ""
 
 
 async def _set(args: Namespace) -> Lines:
@@ -106,6 +146,7 @@ async def _set(args: Namespace) -> Lines:
         part[field] = None if value == NONE else flag in _EITHER if value is True else kind.check(f"--{flag}", value)
     async with open_cluster(args) as cluster:
         queue = cluster.queue(args.queue)
+        await note_new(cluster, args.queue)
         settings = await change_settings(queue, named_in(changes))
     yield _line(args.queue, settings)
 
@@ -121,7 +162,10 @@ _FLAGS = {flag.name: flag for flag in _BY_HAND}
 
 COMMANDS = (
     Command(
-        "queues show", "show the settings of a queue: limits, order, size, history, ...", _show, takes=Takes(SETTINGS)
+        "queues show",
+        "show the settings of a queue (limits, order, size, history, ...), and how it is now: its backlog, a pause",
+        _show,
+        takes=Takes(SETTINGS),
     ),
     Command(
         "queues set",

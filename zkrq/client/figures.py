@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import TYPE_CHECKING, NamedTuple
@@ -20,7 +20,9 @@ from zkrq.protocol.figures import (
     DONE,
     DURATIONS,
     FAILED,
+    OTHERS,
     PAGE,
+    READY,
     WAITS,
     Counts,
     Kind,
@@ -28,6 +30,7 @@ from zkrq.protocol.figures import (
     add_up,
     decode,
     greatest,
+    last_ready,
     quantile,
 )
 from zkrq.protocol.levels import Feature
@@ -83,6 +86,7 @@ class Figures:
     dead letter; ``dead``: items that became dead letters, also because no delivery was ever settled.  ``waits``: from
     when an item was due until it was first claimed.  ``durations``: from the claim until it was acked or had failed.
     ``tasks``: the same by task, empty if items name none; ``*`` stands for those beyond the tenth of a minute or hour.
+    ``ready``: items that were ready at the last report; None: there was none.
     """
 
     at: datetime
@@ -94,6 +98,7 @@ class Figures:
     waits: Spread = NO_ITEMS
     durations: Spread = NO_ITEMS
     tasks: Mapping[str, Figures] = field(default_factory=dict[str, "Figures"])
+    ready: int | None = None
 
     @property
     def failure_rate(self) -> float | None:
@@ -106,7 +111,8 @@ def total(found: Sequence[Figures]) -> Figures:
     """Add up figures of several times, also by task; ``found``: at least one, the oldest first."""
     tasks = sorted({task for each in found for task in each.tasks})
     by_task = {task: [each.tasks[task] for each in found if task in each.tasks] for task in tasks}
-    return replace(_sum(found), tasks={task: _sum(some) for task, some in by_task.items()})
+    ready = next((each.ready for each in reversed(found) if each.ready is not None), None)
+    return replace(_sum(found), tasks={task: _sum(some) for task, some in by_task.items()}, ready=ready)
 
 
 def _sum(some: Sequence[Figures]) -> Figures:
@@ -187,7 +193,7 @@ async def _ask_each(call: ToldFigures, replicas: Replicas) -> Mapping[ServerId, 
     raise Unavailable(f"the figures of queue {call.queue!r} cannot be read: {reason}")
 
 
-def _records(span: Span, shards: Iterable[Mapping[Place, Counts]]) -> list[Figures]:
+def _records(span: Span, shards: Sequence[Mapping[Place, Counts]]) -> list[Figures]:
     """Add up what the shards keep, in records of one step each."""
     of: dict[int, dict[str, list[Sequence[int]]]] = {}
     for kept in shards:
@@ -198,9 +204,19 @@ def _records(span: Span, shards: Iterable[Mapping[Place, Counts]]) -> list[Figur
     for number in range(span.first // span.together, span.last // span.together + 1):
         at = clock.at_ms(round(number * seconds * 1000))
         by_task = {task: add_up(counts) for task, counts in sorted(of.get(number, {}).items())}
+        if not _has_work(by_task.get(OTHERS, ())):
+            by_task.pop(OTHERS, None)  # it is only there for the ready items
         tasks = {task: _figures(at, seconds, counts) for task, counts in by_task.items()} if any(by_task) else {}
-        found.append(_figures(at, seconds, add_up(by_task.values()), tasks))
+        begin = number * span.together
+        known = [last_ready(kept, begin, begin + span.together - 1) for kept in shards]
+        ready = sum(each for each in known if each is not None) if any(each is not None for each in known) else None
+        found.append(replace(_figures(at, seconds, add_up(by_task.values()), tasks), ready=ready))
     return found
+
+
+def _has_work(counts: Sequence[int]) -> bool:
+    """Tell whether counts say anything beside the number of ready items."""
+    return any(count for key, count in enumerate(counts) if key != READY)
 
 
 def _figures(

@@ -7,6 +7,7 @@ import itertools
 import logging
 import math
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
@@ -16,7 +17,9 @@ from zkrq.base.checks import MAX_GROUPS, check_count, check_group, check_id
 from zkrq.base.errors import ConfigError
 from zkrq.base.events import TaskUnknown
 from zkrq.base.limits import HISTORY_MAX, DeadLetters, Groups, History, Limits, QueueSettings, ResultTtl, Size
+from zkrq.base.periods import MINUTE
 from zkrq.base.tasks import together
+from zkrq.client.backlog import LOOK_BACK_SECONDS, Backlog, stored_backlog
 from zkrq.client.figures import read_figures
 from zkrq.client.groups import LargestGroups, add_groups, read_groups
 from zkrq.client.history import read_history
@@ -269,6 +272,18 @@ class Inspection(Generic[T]):
         """
         self._parts.check_open()
         return await read_figures(self.name, self._everywhere, since, step)
+
+    async def backlog(self) -> Backlog:
+        """Tell how many items are ready, whether they grow or shrink, and when none is left.
+
+        It is told from the figures of the last ten minutes, so nobody need have looked before; below level 2, which has
+        none, only the number is known.  Raises ``Unavailable``.
+        """
+        ready = (await self.size()).ready
+        found: Sequence[Figures] = ()
+        with suppress(ConfigError):  # the level has no figures
+            found = await self.figures(LOOK_BACK_SECONDS, MINUTE)
+        return stored_backlog(found, clock.now_ms() / 1000, ready)
 
     async def scan(self, state: ItemState | None = None, *, group: str | None = None) -> AsyncGenerator[Item[T]]:
         """Iterate over all items in no particular order, page by page; ``state``: only over those in that state;

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -9,7 +10,7 @@ from typing import Any
 from zkrq.base import clock
 from zkrq.base.checks import MAX_GROUPS, MAX_ID, MAX_NAME, check_name
 from zkrq.base.errors import ConfigError
-from zkrq.operations.kinds import ByName, Choice, Count, Flag, Many, Moment, Seconds, Text
+from zkrq.operations.kinds import ByName, Choice, Count, Flag, Many, Moment, Number, Seconds, Text
 from zkrq.operations.operation import PYTHON, Excludes, Field, Operation, Parameter, Record, Rule, Wording
 from zkrq.operations.push import seconds_until
 from zkrq.operations.settings import IN_FIGURES
@@ -198,6 +199,36 @@ QUEUE_STATISTICS = Operation(
     result=FIGURES,
     method="GET",
     path="/queues/{queue}",
+    subject="figures",
+)
+
+BACKLOG = Record(
+    "Backlog",
+    "The items of a queue that wait to be claimed.",
+    (
+        Field("ready", Count(), "How many there are now."),
+        Field(
+            "per_second",
+            Number(),
+            "By how many they grow, negative if they shrink; null: not known, as no consumer reports it.",
+            nullable=True,
+        ),
+        Field(
+            "seconds_left",
+            Seconds(most=math.inf),
+            "Seconds until none is left if that goes on; null: they do not shrink, or it is not known.",
+            nullable=True,
+        ),
+    ),
+)
+
+TREND = Operation(
+    "backlog",
+    "Tell whether the ready items of a queue grow or shrink, and when none is left.",
+    result=BACKLOG,
+    method="GET",
+    path="/queues/{queue}/backlog",
+    command="queues show",
     subject="figures",
 )
 

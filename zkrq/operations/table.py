@@ -19,6 +19,7 @@ from zkrq.operations.queues import (
     QUIET,
     RESUME,
     STATISTICS,
+    TREND,
     UNQUIET,
 )
 from zkrq.operations.schedules import NAME, SCHEDULES
@@ -46,6 +47,7 @@ OPERATIONS: Mapping[str, Operation] = {
         QUIET,
         UNQUIET,
         QUEUE_STATISTICS,
+        TREND,
         PAUSE,
         RESUME,
         FIND,

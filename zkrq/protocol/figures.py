@@ -2,7 +2,8 @@
 
 A process reports what its handlers did in the last seconds, as counts of each task: how many deliveries began, were
 done, failed, or left a dead letter, and two histograms: for how long items waited, and for how long they were held.
-Two servers add the reports up, by minutes and by hours (``lua/figure.lua``).
+Two servers add the reports up, by minutes and by hours (``lua/figure.lua``), and note with each how many items of the
+queue are ready on them.
 
 A histogram has classes whose bounds double: below a millisecond, below 2, below 4, and so on up to 24 days.  So it is
 small, needs no settings, and is added up by adding its classes; a percentile of it is right to within a factor of two,
@@ -29,6 +30,9 @@ BEGUN, DONE, FAILED, DEAD = range(4)
 CLASSES = 32
 """Classes of a histogram: the first one is below a millisecond, each other one reaches twice as far as the one before,
 and the last one has no end."""
+
+READY = 4
+"""Key of the number of ready items at the last report of a time, which servers write with ``OTHERS``."""
 
 WAITS, DURATIONS = 10, 50
 """Keys of the first class of each histogram."""
@@ -156,6 +160,14 @@ def greatest(servers: Iterable[Mapping[Place, Counts]]) -> dict[Place, Counts]:
             known = found.get(place)
             found[place] = counts if known is None else list(map(max, known, counts))
     return found
+
+
+def last_ready(kept: Mapping[Place, Counts], first: int, last: int) -> int | None:
+    """Return the number of ready items at the last report from ``first`` to ``last``; None: there was none."""
+    for at in range(last, first - 1, -1):
+        if counts := kept.get(Place(at, OTHERS)):
+            return counts[READY]
+    return None
 
 
 def add_up(counts: Iterable[Sequence[int]]) -> Counts:

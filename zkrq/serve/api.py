@@ -14,12 +14,13 @@ from zkrq.base.codecs import JSON
 from zkrq.base.errors import ClaimLost, Closed, CodecError, OutcomeUnknown, PayloadTooLarge, Receipt, ZkrqError
 from zkrq.base.limits import check_result
 from zkrq.client.changing import change_settings, named_in
+from zkrq.client.missing import find_missing
 from zkrq.operations.claims import ACK, BURY, CLAIM, EXTEND, NACK, PROGRESS, RELEASE, SAVE
 from zkrq.operations.figures import WORK_FIGURES
 from zkrq.operations.flows import FLOWS
 from zkrq.operations.items import ENDED
 from zkrq.operations.push import RECEIPT
-from zkrq.operations.queues import CONSUMER, FIGURES, GROUPS_FOUND, QUIETED, SHARD
+from zkrq.operations.queues import BACKLOG, CONSUMER, FIGURES, GROUPS_FOUND, QUIETED, SHARD
 from zkrq.operations.schedules import SCHEDULES
 from zkrq.operations.settings import STORED
 from zkrq.operations.table import OPERATIONS
@@ -235,6 +236,9 @@ class Api:
     async def queue_statistics(self, queue: str) -> Response:
         return JSONResponse(FIGURES.tell(await self._queues[queue].statistics()))
 
+    async def backlog(self, queue: str) -> Response:
+        return JSONResponse(BACKLOG.tell(await self._queues[queue].backlog()))
+
     # -- manage ----------------------------------------------------------------------------------------------------
 
     async def pause(self, queue: str, body: Body | None) -> Response:
@@ -295,13 +299,24 @@ class Api:
 
     async def redrive(self, queue: str, body: Body | None) -> Response:
         wanted = body.given() if body else {}
-        return JSONResponse({"redriven": await self._queues[queue].redrive(**wanted)})
+        redriven = await self._queues[queue].redrive(**wanted)
+        return JSONResponse({"redriven": redriven, **await self._missing(queue, redriven, **wanted)})
 
     async def advance(self, queue: str, body: Body | None) -> Response:
         wanted = body.given() if body else {}
         if not wanted:
             raise NoneNamed
-        return JSONResponse({"advanced": await self._queues[queue].advance(**wanted)})
+        advanced = await self._queues[queue].advance(**wanted)
+        return JSONResponse({"advanced": advanced, **await self._missing(queue, advanced, **wanted)})
+
+    async def _missing(
+        self, queue: str, changed: int, ids: Sequence[str] | None = None, **others: Any
+    ) -> dict[str, list[str]]:
+        """Return which of the ids that were named the queue does not have, for a reply."""
+        if ids is None:
+            return {}
+        is_whole = changed >= len(set(ids))
+        return {"missing": [] if is_whole else await find_missing(self._queues[queue], ids)}
 
 
 def _values(operation: Operation, body: Body | None) -> dict[str, Any]:

@@ -41,12 +41,14 @@ NOTHING = Passed(0, 0)
 
 
 class Point(NamedTuple):
-    """How many items a queue had at one moment, dead letters left out, and how many came and left since the first."""
+    """How many items a queue had at one moment, dead letters left out, how many came and left since the first, and how
+    many of them were ready."""
 
     at: float
     depth: int
     pushed: int = 0
     removed: int = 0
+    ready: int = 0
 
 
 class Still(NamedTuple):
@@ -104,9 +106,9 @@ class History:
             points = self._points.setdefault(name, deque(maxlen=POINTS_MAX))
             still = self._still.get(name)
             passed = seen.flow.since(still.seen.flow if still else NO_THROUGHPUT) or NOTHING
-            pushed, removed = points[-1][2:] if points else (0, 0)
+            pushed, removed = points[-1][2:4] if points else (0, 0)
             depth = sum(seen.sizes) - seen.sizes.dead
-            points.append(Point(at, depth, pushed + passed.pushed, removed + passed.removed))
+            points.append(Point(at, depth, pushed + passed.pushed, removed + passed.removed, seen.sizes.ready))
             while points[0].at < at - HISTORY_SECONDS:
                 points.popleft()
             self._still[name] = Still(at, seen, still.since if still and is_still(still, at, seen) else at)

@@ -28,6 +28,7 @@ def make_templates() -> Environment:
     cast("dict[str, Any]", templates.filters).update(
         {
             "number": texts.show_number,
+            "backlog": texts.show_backlog,
             "duration": texts.show_duration,
             "moment": texts.show_moment,
             "bytes": texts.show_bytes,

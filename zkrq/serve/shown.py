@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from datetime import datetime
 from typing import NamedTuple
 
+from zkrq.client.backlog import Backlog, backlog_of
 from zkrq.client.inspection import Sizes, Statistics
 from zkrq.serve.curves import Curve, Point, Rate, draw, rates, thin
 from zkrq.serve.listing import IDLE, UNTAKEN_SECONDS
@@ -18,32 +19,6 @@ NO_FIGURES = Statistics(Sizes(0, 0, 0, 0), False, None, 0, 0, 0, 0)
 """What is shown of a queue while nothing is known of it."""
 
 
-TREND_SECONDS = 60.0
-"""Seconds over which it is measured whether a queue shrinks, at least."""
-
-TREND_LEAST = 0.05
-"""Items per second below which a queue counts as one that stays as it is."""
-
-
-class Trend(NamedTuple):
-    """Items per second by which a queue grows, negative if it shrinks; then the seconds until none is left."""
-
-    per_second: float
-    seconds_left: float | None = None
-
-
-def trend_of(points: Sequence[Point]) -> Trend | None:
-    """Tell whether a queue shrinks; None: it is empty, or was not looked at for ``TREND_SECONDS``."""
-    if not points or not points[-1].depth or points[-1].at - points[0].at < TREND_SECONDS:
-        return None
-    now = points[-1]
-    before = next(point for point in reversed(points) if point.at <= now.at - TREND_SECONDS)
-    per_second = (now.depth - before.depth) / (now.at - before.at)
-    if abs(per_second) < TREND_LEAST:
-        return Trend(0.0)
-    return Trend(per_second, now.depth / -per_second if per_second < 0 else None)
-
-
 class Shown(NamedTuple):
     """A queue as its page shows it."""
 
@@ -53,7 +28,7 @@ class Shown(NamedTuple):
     flow: Curve | None
     rate: str
     untaken: float = 0.0
-    trend: Trend | None = None
+    trend: Backlog | None = None
 
 
 def show_queue(name: str, figures: Statistics, points: Sequence[Point], as_of: datetime, untaken: float = 0.0) -> Shown:
@@ -73,7 +48,7 @@ def show_queue(name: str, figures: Statistics, points: Sequence[Point], as_of: d
         draw(moments, *lines, ends=as_of),
         show_rate(passed),
         untaken if untaken >= UNTAKEN_SECONDS else 0.0,
-        trend_of(points),
+        backlog_of([(point.at, point.ready) for point in points]),
     )
 
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from zkrq.base import clock
 
 if TYPE_CHECKING:
+    from zkrq.client.backlog import Backlog
     from zkrq.client.health import Health
 
 STANDINGS: Mapping[str, str] = {
@@ -62,6 +63,16 @@ def show_duration(seconds: float) -> str:
         if seconds >= 2 * size:
             return f"{seconds / size:.0f} {unit}"
     return f"{seconds:.0f} s" if seconds >= 10 else f"{seconds:.1f} s"
+
+
+def show_backlog(backlog: Backlog | None) -> str:
+    """Say what the ready items of a queue do, and when none is left; empty if that is not known."""
+    if backlog is None or backlog.per_second is None:
+        return ""
+    if backlog.seconds_left is not None:
+        pace = show_number(-backlog.per_second)
+        return f"shrinks by {pace} a second: it is gone in {show_duration(backlog.seconds_left)} if that goes on"
+    return f"grows by {show_number(backlog.per_second)} a second" if backlog.per_second else "stays as it is"
 
 
 def show_moment(moment: datetime, now: datetime | None = None) -> str:

@@ -152,6 +152,7 @@ class Queue(Generic[T]):
     history = blocking(queue.Queue[T].history)
     groups = blocking(queue.Queue[T].groups)
     figures = blocking(queue.Queue[T].figures)
+    backlog = blocking(queue.Queue[T].backlog)
     dead_letters = blocking(queue.Queue[T].dead_letters)
     scan = iterating(queue.Queue[T].scan, itself, "Item[T]")
     find = iterating(queue.Queue[T].find, itself, "Item[T]")

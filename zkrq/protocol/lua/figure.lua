@@ -1,8 +1,9 @@
 #!lua flags=allow-oom
 -- purpose: add what handlers of one process did since its last report to the figures of a minute, and of the hour that this is in.
 -- It is not repeatable: a client sends it once, so a report that is lost is missing.  What cannot be read of a field is dropped.
+-- It also notes how many items are ready here now: a backlog, minute by minute.
 -- minute: since 1970, by the client's clock, so that two servers note it under the same; a wrong one is replaced.
--- KEYS: server figures
+-- KEYS: server figures scheduled expiring lead
 -- ARGV: epoch generation minute / task counts
 -- reply: OK
 -- reply: NOTINSYNC generation
@@ -15,6 +16,7 @@ local COUNTS_BYTES = 800 -- of the longest counts
 local NUMBER_MAX = 999999999999999 -- it is exact, and has fifteen digits
 local KEEP_SECONDS = 3024000 -- 35 days without any report after which all figures of the queue go
 local OTHERS = '*'
+local READY = 4 -- key of the number of ready items, which is not added up; it stands with OTHERS
 
 local function add_counts(sums, text)
   local bytes = {string.byte(text, 1, COUNTS_BYTES)}
@@ -82,26 +84,35 @@ local function write_field(field, round, names, entries)
   redis.call('HSET', figures, field, table.concat(parts))
 end
 
-local function note_at(kind, at)
+local function note_at(kind, at, ready_now)
   local field, round, unit = gate.figures.field(kind, at), math.floor(at / gate.figures.PER_FIELD), at % gate.figures.PER_FIELD
   local kept = redis.call('HGET', figures, field) or ''
   local names, entries = read_field(kept, round)
   local is_full, indices, named, count = #kept > FIELD_BYTES, {}, {}, 0
+  local function name_entry(task, one)
+    named[task] = one
+    if task ~= OTHERS then count = count + 1 end
+  end
+  local function sums_of(task)
+    if not named[task] then
+      if not indices[task] then names[#names + 1], indices[task] = task, #names end
+      entries[#entries + 1] = {unit = unit, index = indices[task], text = ''}
+      name_entry(task, entries[#entries])
+    end
+    local one = named[task]
+    one.sums = one.sums or add_counts({}, one.text)
+    return one.sums
+  end
   for n, name in ipairs(names) do indices[name] = n - 1 end
   for _, one in ipairs(entries) do
-    if one.unit == unit then named[names[one.index + 1]], count = one, count + 1 end
+    if one.unit == unit then name_entry(names[one.index + 1], one) end
   end
   for i = first, last, 2 do
     local task = ARGV[i]
     if not named[task] and (count >= TASKS_MAX or is_full or string.find(task, '[\t\n]')) then task = OTHERS end
-    local one = named[task]
-    if not one then
-      if not indices[task] then names[#names + 1], indices[task] = task, #names end
-      one = {unit = unit, index = indices[task], text = ''}
-      entries[#entries + 1], named[task], count = one, one, count + 1
-    end
-    one.sums = add_counts(one.sums or add_counts({}, one.text), ARGV[i + 1])
+    add_counts(sums_of(task), ARGV[i + 1])
   end
+  sums_of(OTHERS)[READY] = ready_now > 0 and ready_now or nil -- a zero is not written
   write_field(field, round, names, entries)
 end
 
@@ -109,8 +120,9 @@ local function operation(minute)
   local here = math.floor(now_ms / 60000)
   minute = tonumber(minute) or here
   if not (math.abs(minute - here) <= MINUTES_WRONG) then minute = here end -- NaN is replaced, too
-  note_at('m', minute)
-  note_at('h', math.floor(minute / 60))
+  local ready_now = totals()
+  note_at('m', minute, ready_now)
+  note_at('h', math.floor(minute / 60), ready_now)
   redis.pcall('EXPIRE', figures, KEEP_SECONDS) -- a user with the rights of release 0.2.0 may not do this: figures stay for longer
   return {'OK'}
 end
