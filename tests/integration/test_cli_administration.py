@@ -35,8 +35,10 @@ async def test_servers(servers: local.Servers, prepared_zkrq: list[str]) -> None
         assert added["server"] == "redis-4"
         for line in await shell.value("servers", "list"):  # a new process that was given the other three
             assert line["connected"], line
-        code, out, err = await shell.run("servers", "remove", "redis-1")
+        code, out, err = await shell.run("servers", "remove", servers.redis[0].url)
         assert (code, out, err) == (0, "redis-1 is removed\n", "")
+        code, _, err = await shell.run("servers", "add", "redis://127.0.0.1:1")
+        assert (code, "does not answer: nothing listens at 127.0.0.1:1" in err) == (1, True)
         code, _, err = await shell.run("servers", "remove", "redis-1")
         assert code == 2
         assert "is not a server of this namespace: redis-2, redis-3, redis-4" in err

@@ -13,6 +13,7 @@ from redis.exceptions import RedisError
 
 from zkrq.protocol.replies import Status
 from zkrq.replication.redis_wire import Parser, RedisWire
+from zkrq.replication.urls import dial
 from zkrq.replication.wire import NoConnection
 
 
@@ -72,4 +73,17 @@ async def test_a_socket_that_is_not_there_is_a_server_that_is_down() -> None:
     connection: Any = Connection(FileNotFoundError(errno.ENOENT, "No such file"))
     with pytest.raises(NoConnection) as failed:
         await RedisWire(lambda: connection, "/run/redis.sock").connect()
+    assert failed.value.answer.status is Status.UNREACHABLE
+    assert failed.value.answer.reason == "nothing listens at /run/redis.sock"
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("host", ["127.0.0.1", "[::1]"])
+async def test_where_nothing_listens_is_said_in_words(host: str) -> None:
+    """Not as an error number of the operating system, as redis-py does."""
+    with pytest.raises(NoConnection) as failed:
+        wire = dial(f"redis://{host}:1", 5.0)()
+        await wire.prepare()
+        await wire.connect()
+    assert failed.value.answer.reason == f"nothing listens at {host}:1"
     assert failed.value.answer.status is Status.UNREACHABLE

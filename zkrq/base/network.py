@@ -10,6 +10,7 @@ there.
 from __future__ import annotations
 
 import asyncio
+import errno
 import socket
 import ssl
 from collections.abc import Sequence
@@ -50,6 +51,32 @@ Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
 class Unresolved(socket.gaierror):
     """A name could not be resolved, and no address of it is known; the text says why."""
+
+
+class NotReached(ConnectionError):
+    """Nothing could be connected to; the text says in words what the operating system says by a number."""
+
+    def __init__(self, text: str, number: int | None = None) -> None:
+        super().__init__(text)
+        self.errno = number
+
+
+_WORDS = {
+    errno.ECONNREFUSED: "nothing listens at {place}",
+    errno.ENOENT: "nothing listens at {place}",  # the socket of a file that is not there
+    errno.EHOSTUNREACH: "no route leads to {place}",
+    errno.ENETUNREACH: "no route leads to the network of {place}",
+    errno.ETIMEDOUT: "{place} does not answer",
+    errno.EHOSTDOWN: "the host of {place} is down",
+}
+"""What errors of connecting say for people."""
+
+
+def put_in_words(error: BaseException, place: str) -> NotReached | None:
+    """Return the error of a connection to a place in words; None: it is another one, or one of this host."""
+    number = error.errno if isinstance(error, OSError) else None
+    words = _WORDS.get(number or 0)
+    return NotReached(words.format(place=place), number) if words else None
 
 
 class Address(NamedTuple):
@@ -165,8 +192,11 @@ async def _connect(address: Address) -> socket.socket:
             if (option := getattr(socket, name, None)) is not None:
                 made.setsockopt(socket.IPPROTO_TCP, option, value)
         await asyncio.get_running_loop().sock_connect(made, address.place)
-    except BaseException:
+    except BaseException as error:
         made.close()
+        host, port, *_ = address.place
+        if worded := put_in_words(error, f"[{host}]:{port}" if ":" in str(host) else f"{host}:{port}"):
+            raise worded from error
         raise
     return made
 

@@ -77,20 +77,31 @@ async def _servers_add(args: Namespace) -> Lines:
         yield Line(f"{name} is in sync{step}", _changed(cluster, name, args.shard))
 
 
+def _name_of(cluster: Cluster, named: str) -> str:
+    """Return the name of a server that is named by it, or by its URL."""
+    if "://" not in named:
+        return named
+    views = (shard.view for shard in cluster.shards.values())
+    servers = {id: url for view in views if view for id, url in view.servers.items()}
+    return next((id for id, url in servers.items() if address(url) == address(named)), redact(named))
+
+
 async def _servers_remove(args: Namespace) -> Lines:
     async with open_cluster(args) as cluster:
-        known = cluster.health().servers.get(args.name)
-        await cluster.remove_server(args.name)
-        yield Line(f"{args.name} is removed", _changed(cluster, args.name, known.shard if known else FIRST))
+        name = _name_of(cluster, args.name)
+        known = cluster.health().servers.get(name)
+        await cluster.remove_server(name)
+        yield Line(f"{name} is removed", _changed(cluster, name, known.shard if known else FIRST))
 
 
 async def _servers_rename(args: Namespace) -> Lines:
     async with open_cluster(args) as cluster:
-        known = cluster.health().servers.get(args.name)
-        await cluster.rename_server(args.name, args.new)
+        name = _name_of(cluster, args.name)
+        known = cluster.health().servers.get(name)
+        await cluster.rename_server(name, args.new)
         shard = known.shard if known else FIRST
         step = "; write so in ZKRQ_REDIS" if shard == FIRST else ""
-        yield Line(f"{args.name} is called {args.new}{step}", _changed(cluster, args.new, shard))
+        yield Line(f"{name} is called {args.new}{step}", _changed(cluster, args.new, shard))
 
 
 def _changed(cluster: Cluster, server: str, shard: str) -> dict[str, object]:
@@ -140,12 +151,17 @@ COMMANDS = (
         ),
         {"url": "its URL; all that it holds of this namespace is wiped"},
     ),
-    Command("servers remove", "remove a server from the namespace", _servers_remove, arguments={"name": "its name"}),
+    Command(
+        "servers remove",
+        "remove a server from the namespace",
+        _servers_remove,
+        arguments={"name": "its name, or its URL"},
+    ),
     Command(
         "servers rename",
         "give a server another name; nothing is copied",
         _servers_rename,
-        arguments={"name": "its name", "new": "its new name"},
+        arguments={"name": "its name, or its URL", "new": "its new name"},
     ),
     Command(
         "servers recover",

@@ -24,7 +24,7 @@ from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from zkrq.base.errors import ConfigError, Unavailable
 from zkrq.base.handshakes import read_alert, speaks_plainly, speaks_tls
-from zkrq.base.network import NAME_SECONDS, Address, connect, resolve
+from zkrq.base.network import NAME_SECONDS, Address, NotReached, connect, put_in_words, resolve
 from zkrq.protocol.replies import Answer, Status, read_error
 from zkrq.replication.patience import patience
 from zkrq.replication.stream import Receiver, Stream
@@ -219,7 +219,8 @@ def _why(error: RedisError | OSError | ValueError, path: str | None) -> Answer:
     """Explain why there is no connection, and whose fault it is."""
     if text := getattr(error, "reply", None):  # as the server wrote it
         return read_error(text)
-    reason = str(error)
+    worded = (each if isinstance(each, NotReached) else path and put_in_words(each, path) for each in _causes(error))
+    reason = next((str(each) for each in worded if each), str(error))  # redis-py would say Error 111
     for cause in _causes(error):
         if isinstance(cause, ssl.SSLError) and str(cause) not in reason:
             reason += f" {cause}"  # redis-py before 6 leaves it out
