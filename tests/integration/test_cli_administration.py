@@ -18,9 +18,11 @@ from tests.harness import command as ask
 from tests.harness import over_zookeeper, settled, take
 from tests.integration.shell import NO_RATE, NO_SETTINGS, Shell, founded_shell, on_a_terminal
 from zkrq import local
+from zkrq.client.inner import client_of
 from zkrq.operations.items import ENDED, ITEM, RESULT_OF_ITEM
 from zkrq.operations.queues import GROUP_FIGURES
 from zkrq.process.exits import Exit
+from zkrq.serve.audit import REGISTER, decode
 
 pytestmark = pytest.mark.anyio
 
@@ -33,6 +35,7 @@ async def test_servers(servers: local.Servers, prepared_zkrq: list[str]) -> None
     async with local.servers(redis=1, zookeeper=0) as more:
         (added,) = await shell.value("servers", "add", more.redis[0].url, "--name", "redis-4")
         assert added["server"] == "redis-4"
+        assert added["items"] == 1 or added["items"] is None, "None: another client has copied them"
         for line in await shell.value("servers", "list"):  # a new process that was given the other three
             assert line["connected"], line
         code, out, err = await shell.run("servers", "remove", servers.redis[0].url)
@@ -42,6 +45,12 @@ async def test_servers(servers: local.Servers, prepared_zkrq: list[str]) -> None
         code, _, err = await shell.run("servers", "remove", "redis-1")
         assert code == 2
         assert "is not a server of this namespace: redis-2, redis-3, redis-4" in err
+        async with over_zookeeper(servers, shell.environment["ZKRQ_NAMESPACE"]) as cluster:
+            noted = decode((await client_of(cluster).coordinator.read(REGISTER)).data)
+        assert [(line.who, line.what, line.on) for line in noted] == [
+            ("the command line", what, "servers") for what in ("add", "remove")
+        ]
+        assert re.fullmatch(r"redis-4 was added in [\d.]+ (s|ms)(, 1 item copied)?", noted[0].result)
         code, _, err = await shell.run("servers", "recover", "redis-2", "redis-3")
         assert code == 2
         assert "nothing to recover" in err
@@ -143,7 +152,7 @@ async def test_what_has_ended_and_what_blocks_a_group(shell: Shell) -> None:
     assert (code, "leave it out" in complaint) == (2, True)
     code, _, complaint = await shell.run("find", "ended")
     assert (code, "`zkrq export ended`" in complaint) == (2, True)
-    assert (await shell.value("queues", "set", "ended", "--history", "10"))[0]["history"] == 10
+    assert (await shell.run("queues", "set", "ended", "--history", "10"))[0] == 0
     (pushed,) = await shell.value("push", "ended", "1", "--group", "tenant")
     await shell.run("pop", "ended")
     (item,) = await shell.value("list", "ended", "--state", "done")

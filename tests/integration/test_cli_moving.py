@@ -70,7 +70,7 @@ async def test_what_was_saved_is_moved_exported_and_shown(shell: Shell, servers:
         await claim.step("charge", lambda: "paid")
         await claim.bury("bad")
         code, out, _ = await shell.run("get", "orders", "order-7")
-        assert (code, out.splitlines()[2:]) == (0, ['  saved: {"page": 12}', '  step charge: "paid"'])
+        assert (code, out.splitlines()[3:]) == (0, ['  saved: {"page": 12}', '  step charge: "paid"'])
         (item,) = await shell.value("get", "orders", "order-7")
         assert (item["saved"], item["steps"]) == ({"page": 12}, {"charge": "paid"})
         _, exported, _ = await shell.run("export", "orders")

@@ -78,8 +78,16 @@ async def test_a_queue_is_shown_as_it_is_now(shell: Shell, servers: local.Server
 async def test_an_item_is_shown_with_all_that_it_was_pushed_with(shell: Shell, servers: local.Servers) -> None:
     async with over_zookeeper(servers, shell.environment["ZKRQ_NAMESPACE"]) as cluster:
         queue = cluster.queue("emails", retry=zkrq.Retry(backoff=zkrq.constant(600)))
-        options = {"id": "welcome-7", "key": "user-42", "group": "tenant-42", "priority": 3, "ttl": 7200}
-        await queue.push("ann", **options, headers={"campaign": "spring"}, task="welcome")
+        await queue.push(
+            "ann",
+            id="welcome-7",
+            key="user-42",
+            group="tenant-42",
+            priority=3,
+            ttl=7200,
+            headers={"campaign": "spring"},
+            task="welcome",
+        )
         await (await take(queue)).nack(reason="no answer")
         first, *more = (await shell.run("get", "emails", "welcome-7"))[1].splitlines()
         assert first == 'welcome-7  scheduled welcome  "ann"  no answer'

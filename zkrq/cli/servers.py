@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import time
 from argparse import Namespace
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from typing import TYPE_CHECKING
 
-from zkrq.base.errors import ConfigError
+from zkrq.base.errors import ConfigError, ZkrqError
+from zkrq.base.events import Event, ServerCaughtUp
 from zkrq.cli.command import Command, Line, Lines, look_at, open_cluster, setting, settings_of
 from zkrq.cli.flags import Flag
 from zkrq.client.connecting import founder
+from zkrq.client.inner import client_of
 from zkrq.protocol.shards import FIRST
 from zkrq.replication.urls import address, redact
 
@@ -70,11 +73,33 @@ async def _servers_list(args: Namespace) -> Lines:
 
 
 async def _servers_add(args: Namespace) -> Lines:
-    async with open_cluster(args) as cluster:
+    from zkrq.serve.texts import show_count, show_duration  # here, because `zkrq --help` loads no face
+
+    copied: list[int] = []
+
+    def hear(event: Event) -> None:
+        if isinstance(event, ServerCaughtUp):
+            copied.append(event.items)
+
+    async with open_cluster(args, on_event=hear) as cluster:
+        began = time.monotonic()
         name = await cluster.add_server(args.url, name=args.name, force=args.force, shard=args.shard)
+        seconds = time.monotonic() - began
+        items = f", {show_count(copied[-1], 'item')} copied" if copied else ""  # None: another process has copied them
+        took = f"in {show_duration(seconds)}{items}"
+        await _record(cluster, "add", f"{name} was added {took}")
         written = ("" if name == address(args.url) else f"{name}=") + redact(args.url)
         step = f"; write {written} into ZKRQ_REDIS" if args.shard == FIRST else ""
-        yield Line(f"{name} is in sync{step}", _changed(cluster, name, args.shard))
+        value = {"seconds": round(seconds, 3), "items": copied[-1] if copied else None}
+        yield Line(f"{name} is in sync {took}{step}", {**_changed(cluster, name, args.shard), **value})
+
+
+async def _record(cluster: Cluster, what: str, result: str) -> None:
+    """Record a change of servers where `zkrq serve` records its own, by best effort."""
+    from zkrq.serve.audit import write_line  # here, because `zkrq --help` loads no face
+
+    with suppress(ZkrqError):
+        await write_line(client_of(cluster).coordinator, "the command line", what, "servers", result)
 
 
 def _name_of(cluster: Cluster, named: str) -> str:
@@ -91,6 +116,7 @@ async def _servers_remove(args: Namespace) -> Lines:
         name = _name_of(cluster, args.name)
         known = cluster.health().servers.get(name)
         await cluster.remove_server(name)
+        await _record(cluster, "remove", f"{name} was removed")
         yield Line(f"{name} is removed", _changed(cluster, name, known.shard if known else FIRST))
 
 

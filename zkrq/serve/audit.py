@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
     from zkrq.client.cluster import Cluster
+    from zkrq.coordination.coordinator import Coordinator
     from zkrq.serve.showing import Showing
 
 REGISTER = "audit"
@@ -138,6 +139,13 @@ def merge(known: Iterable[Line], new: Sequence[Line]) -> list[Line]:
     """Add lines, unless they were written before: the reply to that was lost."""
     ids = {line.id for line in new}
     return [*(line for line in known if line.id not in ids), *new]
+
+
+async def write_line(coordinator: Coordinator, who: str, what: str, on: str, result: str) -> None:
+    """Add one line, of a program that is no server.  Raises ``Unavailable``."""
+    who, what, on, result = (" ".join(text.split())[:TEXT_MAX] for text in (who, what, on, result))
+    line = Line(clock.now_ms(), who, what, on, result, secrets.token_hex(4))
+    await rewrite(coordinator, REGISTER, lambda found: encode(merge(decode(found.data), [line])), TRIES)
 
 
 class Audit:
