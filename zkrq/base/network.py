@@ -172,7 +172,7 @@ async def connect(host: str, addresses: Sequence[Address], context: ssl.SSLConte
     errors: list[OSError] = []
     for address in addresses:
         try:
-            connected = await _connect(address)
+            connected = await _connect(host, address)
         except OSError as error:
             errors.append(error)
         else:
@@ -183,7 +183,7 @@ async def connect(host: str, addresses: Sequence[Address], context: ssl.SSLConte
     raise OSError(f"no address accepts: {', '.join(map(str, errors))}")
 
 
-async def _connect(address: Address) -> socket.socket:
+async def _connect(host: str, address: Address) -> socket.socket:
     made = socket.socket(address.family, socket.SOCK_STREAM)
     try:
         made.setblocking(False)
@@ -194,8 +194,9 @@ async def _connect(address: Address) -> socket.socket:
         await asyncio.get_running_loop().sock_connect(made, address.place)
     except BaseException as error:
         made.close()
-        host, port, *_ = address.place
-        if worded := put_in_words(error, f"[{host}]:{port}" if ":" in str(host) else f"{host}:{port}"):
+        ip, port, *_ = address.place
+        place = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+        if worded := put_in_words(error, place if ip == host else f"{place} ({ip})"):
             raise worded from error
         raise
     return made
