@@ -19,7 +19,6 @@ from zkrq.protocol.figures import (
     OTHERS,
     PER_FIELD,
     READY,
-    Place,
     decode,
     encode,
     last_ready,
