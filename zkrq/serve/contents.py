@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Mapping
+import asyncio
+from collections.abc import Awaitable, Callable, Generator, Hashable, Mapping
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Literal, get_args
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, get_args
 
 from zkrq.base.checks import check_id
 from zkrq.base.errors import ConfigError
@@ -18,6 +20,8 @@ if TYPE_CHECKING:
     from zkrq.client.inspection import Sizes
     from zkrq.client.items import Item
     from zkrq.client.queue import Queue
+
+T = TypeVar("T")
 
 CONTENTS_SECONDS = 5.0
 """Seconds that a page waits for items; then it shows what is known."""
@@ -100,3 +104,39 @@ class Searches:
             yield
         finally:
             self._running -= 1
+
+
+class SharedReads:
+    """Read once what several pages ask for at the same time.  Nothing is kept for later ones.
+
+    A page that asks while a reading is in flight takes part in the next one: it shows nothing older than its request.
+    """
+
+    def __init__(self) -> None:
+        self._readings: dict[Hashable, _Reading] = {}
+
+    async def read(self, key: Hashable, read: Callable[[], Awaitable[T]]) -> T:
+        """Return what ``read`` returns, or what that of another caller with this key does.  Raises what it raises."""
+        reading = self._readings.setdefault(key, _Reading())
+        reading.callers += 1
+        begun = reading.begun
+        try:
+            async with reading.lock:
+                if reading.begun == begun or not reading.found:
+                    reading.begun, reading.found = reading.begun + 1, ()
+                    reading.found = (await read(),)
+                return reading.found[0]
+        finally:
+            reading.callers -= 1
+            if not reading.callers:
+                del self._readings[key]
+
+
+@dataclass(slots=True)
+class _Reading:
+    """What callers share.  ``begun``: number of readings; ``found``: what the last one has read, () if it failed."""
+
+    callers: int = 0
+    begun: int = 0
+    found: tuple[Any, ...] = ()
+    lock: asyncio.Lock = field(default_factory=asyncio.Lock)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import urlencode
 
@@ -20,6 +21,7 @@ from zkrq.serve.contents import (
     CONTENTS_SECONDS,
     NO_QUEUE,
     Searches,
+    SharedReads,
     Tab,
     first_state,
     get_item,
@@ -39,6 +41,7 @@ if TYPE_CHECKING:
     from fastapi import APIRouter, Request, Response
 
     from zkrq.client.cluster import Cluster
+    from zkrq.client.inspection import Statistics
     from zkrq.client.items import Item
     from zkrq.client.queue import Queue
     from zkrq.serve.queues import Queues
@@ -123,6 +126,7 @@ class QueuePages:
         self._watching = watching
         self._showing = showing
         self._figures = Reading()
+        self._shared = SharedReads()
 
     def add_to(self, router: APIRouter) -> None:
         """Add the pages, with their paths."""
@@ -173,29 +177,34 @@ class QueuePages:
         }
         try:
             async with asyncio.timeout(CONTENTS_SECONDS):
-                figures = await queue.statistics()
-                values["queue"] = self._shown(queue.name, look, figures)
-                if wish.state == "settings":
-                    values |= await settings_form.shown(queue, figures.settings)
-                elif wish.state == "dead":
-                    values |= _sorted_letters(await self._letters(queue, wish.error, wish.after), wish)
-                elif wish.state == "done":
-                    values["ended"] = await queue.history(wish.most)
-                elif wish.state == "groups":
-                    values["largest"], values["items"] = await asyncio.gather(
-                        queue.groups(), self.claimed(queue.name, ITEMS_MOST)
-                    )
-                elif wish.state == "figures":
-                    period = PERIODS[wish.period]
-                    values["work"] = show_work(await self._figures.read(queue, period), period, wish.task)
-                elif wish.state == "claimed":
-                    values["items"] = await self.claimed(queue.name, wish.most)
-                else:
-                    values["items"] = await queue.peek(wish.most, wish.state)
+                figures, found = await self._shared.read((queue.name, wish), partial(self._read, queue, wish))
+            values |= {"queue": self._shown(queue.name, look, figures), **found}
         except (ZkrqError, TimeoutError) as error:
-            values.setdefault("queue", self._shown(queue.name, look, look.queues.get(queue.name, NO_FIGURES)))
+            values["queue"] = self._shown(queue.name, look, look.queues.get(queue.name, NO_FIGURES))
             values["look"] = look.without(error)
         return {**_sorted_letters(Letters((), None), wish), **values} if wish.state == "dead" else values
+
+    async def _read(self, queue: Queue[bytes], wish: Wish) -> tuple[Statistics, dict[str, Any]]:
+        """Read a queue, and what is shown of it.  Raises ``Busy``, ``ConfigError``, ``Unavailable``."""
+        figures, found = await queue.statistics(), dict[str, Any]()
+        if wish.state == "settings":
+            found = await settings_form.shown(queue, figures.settings)
+        elif wish.state == "dead":
+            found = _sorted_letters(await self._letters(queue, wish.error, wish.after), wish)
+        elif wish.state == "done":
+            found["ended"] = await queue.history(wish.most)
+        elif wish.state == "groups":
+            found["largest"], found["items"] = await asyncio.gather(
+                queue.groups(), self.claimed(queue.name, ITEMS_MOST)
+            )
+        elif wish.state == "figures":
+            period = PERIODS[wish.period]
+            found["work"] = show_work(await self._figures.read(queue, period), period, wish.task)
+        elif wish.state == "claimed":
+            found["items"] = await self.claimed(queue.name, wish.most)
+        else:
+            found["items"] = await queue.peek(wish.most, wish.state)
+        return figures, found
 
     async def _letters(self, queue: Queue[bytes], error: str, after: str) -> Letters:
         """Read dead letters; see ``read_letters``.  Raises ``Busy``, ``Unavailable``."""
