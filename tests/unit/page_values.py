@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from zkrq.base.results import Result, ResultState
-from zkrq.client.bulk import Bulk, Counted
+from zkrq.client.bulk import Bulk
 from zkrq.client.consumers import Consumer
 from zkrq.client.groups import Group, LargestGroups
 from zkrq.client.health import Health, ServerHealth
@@ -16,11 +16,9 @@ from zkrq.client.shards import ShardStatus
 from zkrq.protocol.levels import UNNAMED
 from zkrq.protocol.view import Life, ServerId, View
 from zkrq.repair.progress import Progress
-from zkrq.serve.actions import Form
 from zkrq.serve.curves import Point, draw
 from zkrq.serve.failing import Reading
 from zkrq.serve.failure_page import BUTTONS as FAILURE_BUTTONS
-from zkrq.serve.failure_page import Chosen
 from zkrq.serve.failure_page import Wish as FailureWish
 from zkrq.serve.job_page import VERBS
 from zkrq.serve.jobs import Job
@@ -29,7 +27,7 @@ from zkrq.serve.listing import Choice, Row, arrange
 from zkrq.serve.queue_pages import Wish
 from zkrq.serve.search_page import BUTTONS
 from zkrq.serve.searching import FIELDS, Found, Search
-from zkrq.serve.server_page import Wanted
+from zkrq.serve.showing import PREVIEW, Question
 from zkrq.serve.shown import show_queue
 from zkrq.serve.watching import Look
 
@@ -97,6 +95,11 @@ ENDED = EndedItem('<script>"', "dead", NOON, 2.0, "1", 3, "<i>", "<b>", "<img sr
 LARGEST = LargestGroups([Group("<script>", 3, 1, "blocked", 9.0)], 1, whole=False)
 
 
+ASKED = Question(
+    "<i>", ["<u>"], '/"onclick', {"yes": "<b>"}, "/?<img>", [("<x>", "<img>")], True, [HOSTILE.id] * 12, here="/flows"
+)
+
+
 def job_of(state: Any) -> Job:
     """A job with hostile conditions."""
     search = Search({"key": "<img>", "text": '"onclick='}, {})
@@ -140,19 +143,11 @@ def values_of(template: str, health: Health, *, read_only: bool, full: bool) -> 
         "choice": Choice("dead", text="<e>") if full else Choice(),
         "consumers": list(consumers.items()),
         "more_consumers": 2 if full else 0,
-        "queue": "emails"
-        if "find" in template or template in ("confirm.html", "begin_job.html")
-        else show_queue("emails", figures, points if full else [], NOON),
+        "queue": "emails" if "find" in template else show_queue("emails", figures, points if full else [], NOON),
         "wish": FailureWish("<by>", group(failed)[0].value if full else None, "emails", "dead" if full else None, "<e>")
         if has_failed
         else Wish("dead" if is_dead else "ready", group=group(failed)[0].value if letters else None),
-        "items": "<b>"
-        if template == "begin_job.html"
-        else failed
-        if is_dead or has_failed
-        else letters
-        if template != "consumer.html"
-        else {"emails": letters},
+        "items": failed if is_dead or has_failed else letters if template != "consumer.html" else {"emails": letters},
         "columns_of_failed": columns(failed),
         "reading": Reading(failed, ["<u>emails</u>"] if full else (), "<i>" if full else ""),
         "names": ["emails", "others"],
@@ -161,10 +156,10 @@ def values_of(template: str, health: Health, *, read_only: bool, full: bool) -> 
         "more_groups": 1,
         "grouped": len(letters),
         "next": "<b>" if full else None,
-        "chosen": [Chosen("dead", "emails", HOSTILE.id)] * 12 if template == "confirm_failed.html" else len(letters),
+        "chosen": len(letters),
         "name": "emails",
         "id": HOSTILE.id,
-        "form": Form((HOSTILE.id,) * 12, "<by>", "<img>") if template == "confirm.html" else "",
+        "form": "",
         "item": HOSTILE if full else None,
         "ended": [ENDED] if full else [],
         "largest": LARGEST if full else LargestGroups((), 0, whole=True),
@@ -181,24 +176,17 @@ def values_of(template: str, health: Health, *, read_only: bool, full: bool) -> 
         "deeds": BUTTONS,
         "jobs": [job_of(each) for each in ("running", "failed", "done")] if full else [],
         "verbs": VERBS,
-        "deed": "cancel",
-        "counted": Counted(5, 1, whole=full),
-        "begun": NOON.isoformat(),
-        "asked": 3,
+        "asked": 3 if template == "find_all.html" else ASKED,
         "trouble": "<img>" if full else "",
         "owner": "1",
         "consumer": Consumer("<i>worker</i>", {"emails": 1}),
-        "question": "<img>?",
-        "verb": "Remove" if template == "begin_job.html" else "discard",
         "written": "<b>",
         "back": "/?<img>",
-        "preview": 10,
+        "preview": PREVIEW,
         "running": ["<i> is being added"] if full else [],
         "failed": ["<b>"] if full else [],
         "level_now": 1,
         "latest": 2,
         "release": "<u>",
         "late": [UNNAMED._replace(description="<i>", host="<b>")] if full else [],
-        "wanted": Wanted("replace", "<i>", "<b>"),
-        "told": ["<u>"],
     }

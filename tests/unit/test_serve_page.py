@@ -49,12 +49,12 @@ LIVE = ("live_overview.html", "live_queue.html", "live_item.html", "live_consume
 
 RENDERED = (
     *LIVE,
-    *("live.html", "consumer.html", "find_all.html", "live_jobs.html", "begin_job.html", "edit.html"),
-    *("failures.html", "confirm_failed.html", "change_server.html", "level.html"),
+    *("live.html", "consumer.html", "find_all.html", "live_jobs.html", "ask.html", "edit.html"),
+    *("failures.html", "level.html"),
 )
 
 
-@every("template", [*RENDERED, *TABS, "find.html", "confirm.html"])
+@every("template", [*RENDERED, *TABS, "find.html"])
 @every("health", [GOOD, BAD])
 @every("read_only", [False, True])
 @every("full", [False, True])
@@ -86,7 +86,7 @@ def test_every_template_renders_and_escapes(template: str, health: Health, read_
         ("live.html", "/", "page"),
         ("consumer.html", "/consumers", "true"),
         ("find.html", "/", "true"),
-        ("confirm.html", "", ""),
+        ("ask.html", "/flows", "true"),
     ],
 )
 def test_every_page_has_the_bar_and_marks_where_it_is(template: str, here: str, current: str) -> None:

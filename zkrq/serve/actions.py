@@ -48,6 +48,13 @@ class Form(NamedTuple):
     seconds: int = 0
     until: str = ""
 
+    @property
+    def fields(self) -> Sequence[tuple[str, str]]:
+        """The form, to be sent again with the answer to a question."""
+        group = [] if self.group is None else [("group", self.group)]
+        texts = [(name, text) for name, text in (("by", self.by), ("error", self.error)) if text]
+        return [*(("id", id) for id in self.ids or ()), *group, *texts]
+
 
 class Outcome(NamedTuple):
     """What an action has done.  ``code``: of ``OUTCOMES``; ``changed``: items; ``asked``: items that were chosen."""

@@ -15,6 +15,7 @@ from zkrq.serve.actions import read_fields, read_number
 from zkrq.serve.audit import name_chosen, say
 from zkrq.serve.contents import CONTENTS_SECONDS, ITEMS_MOST
 from zkrq.serve.problems import page_status
+from zkrq.serve.showing import Question
 from zkrq.serve.texts import show_count
 
 if TYPE_CHECKING:
@@ -123,8 +124,12 @@ class ConsumerPage:
         if (consumer := consumers.get(owner)) is None:
             return self._showing.message(404, "Not found", "No such process consumes now.")
         if verb == "quiet" and "confirmed" not in fields:
-            asked = question(owner, consumers)
-            return self._showing.reply("quiet.html", owner=owner, consumer=consumer, question=asked, back=back)
+            asked, answers = [question(owner, consumers)], {"owner": "Quiet"}
+            if consumer.host:
+                answers["host"] = f"Quiet all of {consumer.host}"
+            return self._showing.ask(
+                Question(consumer.description, asked, f"{back}/quiet", answers, back, here="/consumers")
+            )
         act = self._cluster.quiet if verb == "quiet" else self._cluster.unquiet
         owners, host = ((), consumer.host) if fields.get("confirmed") == ["host"] else ((owner,), None)
         try:

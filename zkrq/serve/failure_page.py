@@ -17,6 +17,7 @@ from zkrq.serve.contents import read_count
 from zkrq.serve.failing import KINDS, READ_MAX, Kind, Reading, read_failed
 from zkrq.serve.letters import BY_REASON, in_group, sorted_failed
 from zkrq.serve.problems import kind_of
+from zkrq.serve.showing import Question
 from zkrq.serve.texts import show_count
 
 if TYPE_CHECKING:
@@ -35,9 +36,6 @@ FIELDS_MAX = READ_MAX + 20
 
 TEXT_MAX = 200
 """Characters of a text that is looked for in reasons."""
-
-PREVIEW = 10
-"""Items that are named when it is asked whether to change them."""
 
 
 class Wish(NamedTuple):
@@ -187,15 +185,7 @@ class FailurePage:
                 text = "No item was chosen, or none of the group is left."
                 return self._showing.message(400, "Nothing to do", text, back)
             if fields.get("confirmed") != ["yes"]:
-                return self._showing.reply(
-                    "confirm_failed.html",
-                    verb=verb,
-                    wish=wish,
-                    chosen=chosen,
-                    question=_question(verb, chosen),
-                    back=back,
-                    preview=PREVIEW,
-                )
+                return self._showing.ask(_ask(verb, wish, chosen, back))
             changed = await self._change(verb, chosen)
         except ZkrqError as error:
             return self._showing.message(kind_of(error).status, "It failed", str(error), back)
@@ -227,11 +217,15 @@ class FailurePage:
         return changed
 
 
-def _question(verb: str, chosen: Sequence[Chosen]) -> str:
+def _ask(verb: str, wish: Wish, chosen: Sequence[Chosen], back: str) -> Question:
     dead = sum(each.state == "dead" for each in chosen)
     waiting = len(chosen) - dead
-    return QUESTIONS[verb].format(
+    asked = QUESTIONS[verb].format(
         items=show_count(len(chosen), "item"),
         dead=show_count(dead, "dead letter"),
         waiting=f"{waiting:,} that {'waits' if waiting == 1 else 'wait'}",
     )
+    answers, is_danger = next(({"yes": text}, bool(kind)) for name, text, kind in BUTTONS if name == verb)
+    fields = [*(("id", each.text) for each in chosen), ("by", wish.by), *wish.carried.items()]
+    named = [f"{each.id} of {each.queue}" for each in chosen]
+    return Question("Failures", [asked], f"{PATH}/{verb}", answers, back, fields, is_danger, named, PATH)

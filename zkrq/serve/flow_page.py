@@ -17,6 +17,7 @@ from zkrq.serve.actions import read_fields
 from zkrq.serve.contents import get_item
 from zkrq.serve.flows import flow_in, page_of
 from zkrq.serve.problems import kind_of
+from zkrq.serve.showing import Question
 from zkrq.serve.texts import show_count
 
 if TYPE_CHECKING:
@@ -163,8 +164,9 @@ class FlowPage:
             back = f"/flows/{flow.queue}/{flow.name}"
             asked = None if fields.get("confirmed") == ["yes"] else question(verb, await flow.status())
             if asked:
-                page, queue, name = "end_flow.html", flow.queue, flow.name
-                return self._showing.reply(page, queue=queue, name=name, verb=verb, question=asked)
+                answers = {"yes": verb.capitalize()}
+                to, here = f"{back}/{verb}", "/flows"
+                return self._showing.ask(Question(flow.name, [asked], to, answers, back, is_danger=True, here=here))
             await ACTIONS[verb](flow)
         except ZkrqError as error:
             status = 404 if isinstance(error, ConfigError) else kind_of(error).status

@@ -16,6 +16,7 @@ from zkrq.serve.actions import read_fields, read_number
 from zkrq.serve.audit import say
 from zkrq.serve.problems import page_status
 from zkrq.serve.searching import read_search
+from zkrq.serve.showing import Question
 from zkrq.serve.texts import show_count
 
 if TYPE_CHECKING:
@@ -44,6 +45,9 @@ VERBS: Mapping[str, str] = {
     "advance": "Run now",
 }
 """What the buttons say, by the deeds that jobs do."""
+
+REMOVING = frozenset(("cancel", "discard"))
+"""Deeds after which the items are gone."""
 
 
 class JobPage:
@@ -91,17 +95,13 @@ class JobPage:
         if not counted.items and counted.whole:
             return self._showing.message(400, "Nothing to do", f"No item of {queue} is meant: {search.words}.", back)
         noun = "dead letter" if DEEDS[deed].state == "dead" else "item"
-        return self._showing.reply(
-            "begin_job.html",
-            queue=queue,
-            deed=deed,
-            verb=VERBS[deed],
-            search=search,
-            items=show_count(counted.items, noun),
-            counted=counted,
-            begun=bulk.begun.isoformat(),
-            back=back,
-        )
+        verb, fields = VERBS[deed], {**search.texts, "begun": bulk.begun.isoformat()}
+        if counted.whole:
+            fields["counted"] = str(counted.items)
+        to, is_danger = f"/queues/{queue}/found/{deed}", deed in REMOVING
+        told = [_question(verb, show_count(counted.items, noun), search.words, counted, is_final=is_danger)]
+        asked = Question(queue, told, to, {"yes": verb}, back, fields.items(), is_danger, here="/jobs")
+        return self._showing.ask(asked)
 
     async def stop(self, request: Request) -> Response:
         """Stop a job."""
@@ -109,6 +109,15 @@ class JobPage:
             say(f"{job} is stopped")
         self._watching.soon()
         return RedirectResponse("/jobs", 303)
+
+
+def _question(verb: str, items: str, words: str, counted: Counted, *, is_final: bool) -> str:
+    """Return what is asked before a job begins."""
+    whole = items if counted.whole else f"all items, at least {items} (there are more than could be counted now)"
+    claimed = f"{counted.claimed:,} of them claimed: the processes that work on these are told to stop"
+    told = f", {claimed}" if counted.claimed else ""
+    final = " This cannot be undone." if is_final else ""
+    return f"{verb} {whole} with {words or 'any property'}{told}?{final} What comes from now on is left alone."
 
 
 def _begun(text: str) -> datetime | None:

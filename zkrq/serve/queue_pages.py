@@ -35,6 +35,7 @@ from zkrq.serve.letters import BY_REASON, in_group, sorted_failed
 from zkrq.serve.payloads import compact, write
 from zkrq.serve.problems import kind_of, page_status
 from zkrq.serve.rights import CALLER
+from zkrq.serve.showing import Question
 from zkrq.serve.shown import NO_FIGURES, Shown, show_queue
 
 if TYPE_CHECKING:
@@ -54,8 +55,8 @@ ERROR_MAX = 200
 EDIT_FIELDS_MAX = 10
 """Fields of the form of an edited item; one with more changes nothing."""
 
-PREVIEW = 10
-"""Ids that are named when it is asked whether to change many items."""
+_BUTTONS: Mapping[str, str] = {"cancel": "Remove"}
+"""What the button of a question says if it is not the word of the path."""
 
 
 class Wish(NamedTuple):
@@ -291,8 +292,10 @@ class QueuePages:
                 return self._showing.message(400, "Nothing to do", text, _address(queue.name, verb, form))
             if not form.confirmed and (asked := await _ask(queue, verb, form)):
                 back = _address(queue.name, verb, form)
-                return self._showing.reply(
-                    "confirm.html", queue=queue.name, verb=verb, form=form, question=asked, back=back, preview=PREVIEW
+                to, answers = f"/queues/{queue.name}/{verb}", {"yes": _BUTTONS.get(verb, verb.capitalize())}
+                is_danger = verb != "redrive"
+                return self._showing.ask(
+                    Question(queue.name, [asked], to, answers, back, form.fields, is_danger, form.ids or ())
                 )
             outcome = await ACTIONS[verb](queue, form)
         except ZkrqError as error:
@@ -317,10 +320,8 @@ class QueuePages:
             if (asked := settings_form.question(queue.name, change)) is None:
                 return RedirectResponse(back, 303)
             if not change.is_confirmed:
-                fields = change.fields
-                return self._showing.reply(
-                    "change_settings.html", queue=queue.name, question=asked, fields=fields, back=back
-                )
+                to, fields = f"/queues/{queue.name}/settings", change.fields.items()
+                return self._showing.ask(Question(queue.name, [asked], to, {"yes": "Change"}, back, fields))
             await write_settings(queue, change.wanted, differing(change.wanted, change.read), change.read)
         except ZkrqError as error:
             return self._showing.message(page_status(error), "Not changed", str(error), back)

@@ -13,6 +13,7 @@ from zkrq.base.errors import ConfigError, ZkrqError
 from zkrq.serve.actions import read_fields
 from zkrq.serve.audit import say
 from zkrq.serve.problems import kind_of
+from zkrq.serve.showing import Question
 
 if TYPE_CHECKING:
     from fastapi import APIRouter, Request, Response
@@ -100,9 +101,19 @@ class SchedulePage:
         try:
             if verb == "remove" and fields.get("confirmed") != ["yes"]:
                 entry = await self._schedules.get(queue, name)
-                return self._showing.reply("remove_schedule.html", queue=queue, name=name, entry=entry)
+                is_declared = entry is not None and entry.declared
+                return self._showing.ask(_ask(queue, name, is_declared=is_declared))
             await ACTIONS[verb](self._schedules, queue, name)
         except ZkrqError as error:
             return self._showing.message(kind_of(error).status, "Not done", str(error), "/schedules")
         say(NOTICES[verb].format(f"{name} of {queue}"))
         return RedirectResponse(f"/schedules?{urlencode({'done': verb, 'name': name})}", 303)
+
+
+def _ask(queue: str, name: str, *, is_declared: bool) -> Question:
+    asked = [f"Remove this schedule of {queue}? What it has pushed stays."]
+    if is_declared:
+        text = "Code declares it, so it comes back when a process of that code starts: pause it instead to stop it."
+        asked.append(text)
+    fields, here = [("queue", queue), ("name", name)], "/schedules"
+    return Question(name, asked, "/schedules/remove", {"yes": "Remove"}, here, fields, is_danger=True, here=here)

@@ -24,6 +24,7 @@ from zkrq.replication.urls import address, check_url
 from zkrq.serve.actions import read_fields
 from zkrq.serve.audit import say
 from zkrq.serve.problems import Busy, page_status
+from zkrq.serve.showing import Question
 from zkrq.serve.texts import show_bytes, show_count
 
 if TYPE_CHECKING:
@@ -230,7 +231,10 @@ class ServerPage:
             view = self._view_of(wanted)
             if not is_confirmed:
                 told = question(wanted, view, await self._watching.look())
-                return self._showing.reply("change_server.html", wanted=wanted, told=told)
+                subject, is_danger = f"{verb.capitalize()} {wanted.name or 'a server'}", verb != "add"
+                answers, fields = {"yes": verb.capitalize()}, wanted.fields.items()
+                to, back = f"/servers/{verb}", "/servers"
+                return self._showing.ask(Question(subject, told, to, answers, back, fields, is_danger, here=back))
             is_done = await self._changes.make(wanted)
         except ZkrqError as error:
             status = page_status(error)

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import aclosing
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from starlette.responses import HTMLResponse, StreamingResponse
 
@@ -19,6 +19,29 @@ if TYPE_CHECKING:
 
     from zkrq.client.cluster import Cluster
     from zkrq.serve.security import Policy
+
+PREVIEW = 10
+"""Items that are named when it is asked whether to change them."""
+
+
+class Question(NamedTuple):
+    """What is asked before a change, and the form that makes it.
+
+    ``subject``: what is changed; ``told``: the question, in sentences.  ``to``: where the form is sent, with ``fields``
+    and with ``confirmed``, whose value is the key of the button in ``answers`` that was pressed.  ``back``: the address
+    to go on with instead.  ``named``: the items that are changed, of which ``PREVIEW`` are shown.  ``here``: the page
+    of the bar to which the question belongs.
+    """
+
+    subject: str
+    told: Sequence[str]
+    to: str
+    answers: Mapping[str, str]
+    back: str
+    fields: Iterable[tuple[str, str]] = ()
+    is_danger: bool = False
+    named: Sequence[str] = ()
+    here: str = "/"
 
 
 class Showing:
@@ -58,6 +81,10 @@ class Showing:
     def reply(self, template: str, status: int = 200, **values: object) -> Response:
         """Return a page."""
         return HTMLResponse(self.render(template, **values), status)
+
+    def ask(self, asked: Question) -> Response:
+        """Return a page with a question."""
+        return self.reply("ask.html", asked=asked, preview=PREVIEW)
 
     def add_live(
         self, router: APIRouter, title: str, path: str, fragment: str, values: Callable[[Look], dict[str, Any]]
