@@ -41,8 +41,8 @@ def text_of(reply: httpx.Response) -> str:
 
 
 def fields_of(page: str) -> dict[str, str]:
-    """The hidden fields of the form of a page."""
-    found = re.findall(r'<input type="hidden" name="([^"]*)" value="([^"]*)"', page)
+    """What the form of a page is sent with: hidden fields, and the button."""
+    found = re.findall(r'<(?:input type="hidden"|button id="confirm"[^>]*) name="([^"]*)" value="([^"]*)"', page)
     return {name: html.unescape(value) for name, value in found}
 
 

@@ -11,7 +11,7 @@ from zkrq.base.limits import Limits
 from zkrq.client.inspection import Sizes, Statistics
 from zkrq.client.throughput import Throughput
 from zkrq.serve import curves
-from zkrq.serve.curves import HEIGHT, MARKS, WIDTH, History, Point, draw, latest_rate, rates, thin
+from zkrq.serve.curves import HEIGHT, MARKS, WIDTH, Curve, History, Point, draw, latest_rate, rates, thin
 from zkrq.serve.shown import NO_FIGURES
 
 
@@ -95,13 +95,21 @@ def test_the_latest_rate_is_the_last_of_all(seconds: int) -> None:
 
 def test_a_curve_has_zero_in_sight_and_stays_within_its_edges() -> None:
     assert draw([0], [5.0]) is draw([], [], []) is None
-    assert draw([0, 10], [5.0, 10.0]) == ([f"0.0,{HEIGHT / 2} {WIDTH}.0,0.0"], 10.0, ())
-    assert draw([0, 10], [0.0, 5.0], [10.0, 0.0]) == (
-        [f"0.0,{HEIGHT}.0 {WIDTH}.0,{HEIGHT / 2}", f"0.0,0.0 {WIDTH}.0,{HEIGHT}.0"],
-        10.0,
-        (),
+    assert draw([0, 10], [5.0, 10.0]) == Curve([f"0.0,{HEIGHT / 2} {WIDTH}.0,0.0"], 10.0)
+    assert draw([0, 10], [0.0, 5.0], [10.0, 0.0]) == Curve(
+        [f"0.0,{HEIGHT}.0 {WIDTH}.0,{HEIGHT / 2}", f"0.0,0.0 {WIDTH}.0,{HEIGHT}.0"], 10.0
     )
-    assert draw([3, 3], [0.0, 0.0]) == ([f"0.0,{HEIGHT}.0 0.0,{HEIGHT}.0"], 0.0, ())
+    assert draw([3, 3], [0.0, 0.0]) == Curve([f"0.0,{HEIGHT}.0 0.0,{HEIGHT}.0"], 0.0)
+
+
+def test_a_curve_may_be_a_part_of_its_axis() -> None:
+    """So the curves of a page have one axis, whatever is known of each."""
+    drawn = draw([40, 50, 60], [0.0, 1.0, 0.0], ends=NOON, axis=(0, 120))
+    assert drawn
+    assert drawn.lines == [f"80.0,{HEIGHT}.0 100.0,0.0 120.0,{HEIGHT}.0"]
+    assert [(mark.left, mark.width) for mark in drawn.marks] == [(70, 20), (90, 20), (110, 20)]
+    assert [mark.at for mark in drawn.marks] == [NOON - timedelta(seconds=back) for back in (80, 70, 60)]
+    assert (drawn.begins, drawn.ends) == (NOON - timedelta(seconds=120), NOON)
 
 
 @every("count", [2, 3, MARKS, 500])

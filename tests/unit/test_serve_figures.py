@@ -26,7 +26,7 @@ def minute(number: int, done: int = 0, failed: int = 0, **tasks: zkrq.Figures) -
 
 
 def test_curves_leave_out_times_of_which_nothing_is_known() -> None:
-    found = [minute(0), minute(1, done=60), minute(2), minute(3, done=30, failed=30)]
+    found = [minute(0), minute(1, done=60), minute(2), minute(3, done=30, failed=30), minute(4)]
     work = show_work(found, PERIODS["1 h"], None)
     assert work.done
     assert [mark.values for mark in work.done.marks] == [(0, 0), (1, 0), (0, 0), (0.5, 0.5)]
@@ -37,6 +37,21 @@ def test_curves_leave_out_times_of_which_nothing_is_known() -> None:
     (total,) = work.totals
     assert (total.done, total.failed, total.durations.count) == (90, 30, 120)
     assert total.durations.p50 == pytest.approx(1.5, rel=0.5)
+
+
+def test_all_curves_have_the_axis_of_the_period_and_end_before_the_minute_that_runs() -> None:
+    found = [minute(0), minute(1, done=60), minute(2, done=60), minute(3, done=1)]
+    work = show_work(found, PERIODS["1 h"], None)
+    drawn = [each for each in (work.done, work.failures, work.waits, work.durations) if each]
+    assert [(each.begins, each.ends) for each in drawn] == [(BEGAN, BEGAN + timedelta(minutes=3))] * 4
+    assert drawn[0].marks[-1].values == (1, 0)
+    assert work.totals[0].done == 121
+
+
+def test_the_slowest_task_is_the_first() -> None:
+    slow, quick = (zkrq.Figures(BEGAN, 60.0, durations=spread(each, 1)) for each in (9.0, 0.02))
+    work = show_work([minute(0, a=quick, b=slow, c=quick, d=minute(0))], PERIODS["1 h"], None)
+    assert [each.name for each in work.totals] == ["", "b", "a", "c", "d"]
 
 
 def test_a_task_has_curves_of_its_own() -> None:

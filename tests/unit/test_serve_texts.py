@@ -13,13 +13,23 @@ from zkrq.serve.texts import show_bytes, show_count, show_duration, show_moment,
 
 @every(
     ("seconds", "text"),
-    [(0, "0.0 s"), (9.94, "9.9 s"), (10, "10 s"), (119, "119 s"), (120, "2 min"), (7200, "2 h"), (172800, "2 days")],
+    [
+        *((0, "0 s"), (0.00004, "0 s"), (0.0026, "2.6 ms"), (0.00996, "10 ms"), (0.026, "26 ms"), (0.9994, "999 ms")),
+        *((0.9996, "1.0 s"), (9.94, "9.9 s"), (9.96, "10 s"), (10, "10 s"), (119, "119 s"), (120, "2 min")),
+        *((7200, "2 h"), (172800, "2 days")),
+    ],
 )
 def test_durations_are_for_people(seconds: float, text: str) -> None:
     assert show_duration(seconds) == text
 
 
-@every(("value", "text"), [(0, "0"), (1234567, "1,234,567"), (0.25, "0.2"), (-3.55, "-3.5"), (123.4, "123")])
+@every(
+    ("value", "text"),
+    [
+        *((0, "0"), (1234567, "1,234,567"), (0.25, "0.25"), (-3.55, "-3.5"), (123.4, "123"), (99.97, "100.0")),
+        *((0.0166, "0.017"), (0.0009, "0"), (-0.5, "-0.5"), (0.996, "1"), (2.0, "2")),
+    ],
+)
 def test_numbers_are_for_people(value: float, text: str) -> None:
     assert show_number(value) == text
 

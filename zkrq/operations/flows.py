@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from zkrq.base.checks import MAX_CURSOR, check_name, check_text
+from zkrq.base.checks import check_name, check_text
 from zkrq.base.flows import AFTER_MAX, FLOW_NAME_MAX, KEEP, KEEP_LEAST, KEEP_MOST, FlowState
 from zkrq.operations.kinds import ByName, Choice, Count, Flag, Many, Seconds, Text
 from zkrq.operations.operation import Failure, Field, Operation, Parameter, Record, Section
 from zkrq.operations.push import PUSH, RECEIPT
 from zkrq.operations.push import PUSH_MEMBER as MEMBER
 from zkrq.operations.queues import QUEUE_PLACE
+from zkrq.operations.states import AFTER_PAGE
 
 LASTING = tuple(state.value for state in (FlowState.OPEN, FlowState.RUNNING, FlowState.FAILING))
 """States of flows that have not ended."""
@@ -110,9 +111,7 @@ LIST_FLOWS = Operation(
     (
         Parameter("state", Choice(LISTED), "Only those in this state.", "in any", example="running"),
         Parameter("limit", Count(1, LISTED_MAX), "At most this many flows.", "100", default=100, example=100),
-        Parameter(
-            "after", Text(MAX_CURSOR, pattern="^[A-Za-z0-9_-]+$"), "`next` of the reply before.", "from the beginning"
-        ),
+        AFTER_PAGE,
     ),
     result=Record(
         "Flows",

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from zkrq.base.checks import MAX_CURSOR, MAX_ID, check_id
+from zkrq.base.checks import MAX_ID, check_id
 from zkrq.base.errors import REASON_MAX
 from zkrq.base.saved import EDITOR_MAX, shown
 from zkrq.operations.claims import OF_ITEM, WAIT_MAX
 from zkrq.operations.kinds import Choice, Content, Count, Flag, Header, Many, Moment, Number, Past, Seconds, Text, Value
 from zkrq.operations.operation import Excludes, Failure, Field, Operation, Parameter, Record
 from zkrq.operations.push import GROUP, KEY, TASK
-from zkrq.operations.states import STATE
+from zkrq.operations.states import AFTER_PAGE, STATE
 
 FOUND_MAX = 500
 """Items of one request to find some."""
@@ -177,9 +177,7 @@ FIND = Operation(
         ),
         Parameter("task", TASK, "Only items of this task.", example="welcome"),
         Parameter("limit", Count(1, FOUND_MAX), "At most this many items.", "100", default=100, example=100),
-        Parameter(
-            "after", Text(MAX_CURSOR, pattern="^[A-Za-z0-9_-]+$"), "`next` of the reply before.", "from the beginning"
-        ),
+        AFTER_PAGE,
     ),
     result=Record(
         "FoundItems",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
 from itertools import pairwise
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
@@ -80,11 +80,14 @@ class Curve(NamedTuple):
     """A drawing: the points of its lines, and the value at its upper edge; the lower one is zero.
 
     ``marks``: what is told to those who point at it, the oldest first; () for a small curve without an axis.
+    ``begins``, ``ends``: the time at the left and at the right edge, None without an axis.
     """
 
     lines: Sequence[str]
     top: float
     marks: Sequence[Mark] = ()
+    begins: datetime | None = None
+    ends: datetime | None = None
 
 
 class History:
@@ -170,30 +173,42 @@ def thin(points: Sequence[P], most: int) -> Sequence[P]:
     return [points[round(number * step)] for number in range(most)]
 
 
-def draw(at: Sequence[float], *lines: Sequence[float], ends: datetime | None = None) -> Curve | None:
+def draw(
+    at: Sequence[float],
+    *lines: Sequence[float],
+    ends: datetime | None = None,
+    axis: tuple[float, float] | None = None,
+) -> Curve | None:
     """Draw values over time, above zero and on the same scale; None if there are fewer than two moments.
 
-    ``ends``: the time of the last moment; None: the curve has no marks.
+    ``axis``: the moments at the left and at the right edge, None: the first and the last one of ``at``.  ``ends``: the
+    time at the right edge; None: the curve has no marks.
     """
     if len(at) < 2:
         return None
+    left, right = axis or (at[0], at[-1])
     top = max(map(max, lines))
-    across, up = WIDTH / (at[-1] - at[0] or 1.0), HEIGHT / (top or 1.0)
+    across, up = WIDTH / (right - left or 1.0), HEIGHT / (top or 1.0)
     drawn = [
         " ".join(
-            f"{(moment - at[0]) * across:.1f},{HEIGHT - value * up:.1f}" for moment, value in zip(at, line, strict=True)
+            f"{(moment - left) * across:.1f},{HEIGHT - value * up:.1f}" for moment, value in zip(at, line, strict=True)
         )
         for line in lines
     ]
-    return Curve(drawn, top, () if ends is None else _marks(at, lines, across, ends))
-
-
-def _marks(at: Sequence[float], lines: Sequence[Sequence[float]], across: float, ends: datetime) -> list[Mark]:
-    """Divide a curve into strips, each of which reaches half-way to the next moment that is told."""
-    told = thin(range(len(at)), MARKS)
-    places = [(at[number] - at[0]) * across for number in told]
-    edges = [0.0, *((left + right) / 2 for left, right in pairwise(places)), float(WIDTH)]
-    return [
-        Mark(left, right - left, ends - timedelta(seconds=at[-1] - at[number]), tuple(line[number] for line in lines))
-        for number, (left, right) in zip(told, pairwise(edges), strict=True)
+    if ends is None:
+        return Curve(drawn, top)
+    marks = [
+        Mark(begin, end - begin, ends - timedelta(seconds=right - at[number]), tuple(line[number] for line in lines))
+        for number, begin, end in _strips([(moment - left) * across for moment in at])
     ]
+    return Curve(drawn, top, marks, ends - timedelta(seconds=right - left), ends)
+
+
+def _strips(places: Sequence[float]) -> Iterator[tuple[int, float, float]]:
+    """Divide a curve into strips, each of which reaches half-way to the next moment that is told; yield the number of
+    its moment, and its edges."""
+    told = thin(range(len(places)), MARKS)
+    middles = [(places[one] + places[other]) / 2 for one, other in pairwise(told)]
+    first, last = 2 * places[0] - middles[0], 2 * places[-1] - middles[-1]
+    edges = [max(0.0, first), *middles, min(float(WIDTH), last)]
+    return ((number, left, right) for number, (left, right) in zip(told, pairwise(edges), strict=True))

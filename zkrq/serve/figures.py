@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
-from datetime import timedelta
+from datetime import datetime, timedelta
+from itertools import starmap
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from zkrq.client.figures import total
@@ -87,17 +88,26 @@ class Reading:
 
 
 def show_work(found: Sequence[Figures], period: Period, task: str | None) -> Work:
-    """Draw figures of a period; ``task``: only those of this task, None: all."""
-    of = [each for one in found if (each := one if task is None else one.tasks.get(task))]
+    """Draw figures of a period; ``task``: only those of this task, None: all.
+
+    The curves have one axis of time, the whole period, and end before the last of the figures, whose time has only
+    begun: it would look like a fall.  The totals have all, the slowest tasks first.
+    """
     whole = total(found) if found else None
+    axis = (found[0].at, found[-1].at) if found else None
+
+    def curve(values: Callable[[Figures], Sequence[float] | None]) -> Curve | None:
+        of = [each for one in found[:-1] if (each := one if task is None else one.tasks.get(task))]
+        return _curve(of, values, axis) if axis else None
+
     return Work(
         period,
         task,
-        _curve(of, lambda each: (each.done / each.seconds, each.failed / each.seconds)),
-        _curve(of, lambda each: _quantiles(each.waits)),
-        _curve(of, lambda each: _quantiles(each.durations)),
-        _curve(of, lambda each: None if each.failure_rate is None else (100 * each.failure_rate,)),
-        [_total(name, each) for name, each in (("", whole), *whole.tasks.items())] if whole else [],
+        curve(lambda each: (each.done / each.seconds, each.failed / each.seconds)),
+        curve(lambda each: _quantiles(each.waits)),
+        curve(lambda each: _quantiles(each.durations)),
+        curve(lambda each: None if each.failure_rate is None else (100 * each.failure_rate,)),
+        [_total("", whole), *sorted(starmap(_total, whole.tasks.items()), key=_slowness)] if whole else [],
     )
 
 
@@ -105,15 +115,22 @@ def _total(name: str, of: Figures) -> Total:
     return Total(name, of.done, of.failed, of.dead, of.waits, of.durations)
 
 
+def _slowness(total: Total) -> tuple[float, float, str]:
+    return -(total.durations.p95 or 0.0), -(total.durations.p50 or 0.0), total.name
+
+
 def _quantiles(spread: Spread) -> tuple[float, float] | None:
     p50, p95 = spread.p50, spread.p95
     return None if p50 is None or p95 is None else (p50, p95)
 
 
-def _curve(some: Sequence[Figures], values: Callable[[Figures], Sequence[float] | None]) -> Curve | None:
+def _curve(
+    some: Sequence[Figures], values: Callable[[Figures], Sequence[float] | None], axis: tuple[datetime, datetime]
+) -> Curve | None:
     """Draw the values of those that have some, each in the middle of its time."""
     told = [(each.at + timedelta(seconds=each.seconds / 2), has) for each in some if (has := values(each)) is not None]
     if not told:
         return None
     lines = list(zip(*(has for _, has in told), strict=True))
-    return draw([at.timestamp() for at, _ in told], *lines, ends=told[-1][0])
+    begins, ends = axis
+    return draw([at.timestamp() for at, _ in told], *lines, ends=ends, axis=(begins.timestamp(), ends.timestamp()))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import aclosing
 from typing import TYPE_CHECKING, Any
 
 from fastapi.responses import JSONResponse
@@ -37,11 +38,12 @@ async def page_of(
     """
     found: list[FlowStatus] = []
     last = FlowPlace.read(after) if after else FlowPlace()
-    async for status, place in client_of(cluster).flows.lists.walk(check_state(state), last):
-        if len(found) == limit:
-            return found, last.text()
-        found.append(status)
-        last = place
+    async with aclosing(client_of(cluster).flows.lists.walk(check_state(state), last)) as flows:
+        async for status, place in flows:
+            if len(found) == limit:
+                return found, last.text()
+            found.append(status)
+            last = place
     return found, None
 
 

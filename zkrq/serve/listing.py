@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import urlencode
 
-from zkrq.serve.texts import show_count, show_duration, show_moment
+from zkrq.serve.texts import show_count, show_duration, show_pause
 
 if TYPE_CHECKING:
     from zkrq.client.inspection import Statistics
@@ -81,12 +81,6 @@ class Row(NamedTuple):
         return f"{what}: waits {show_duration(self.figures.oldest_ready or 0)}"
 
     @property
-    def pause(self) -> str:
-        """What is said of a paused queue, with the moment at which it goes on by itself."""
-        until = self.figures.paused_until
-        return f"paused until {show_moment(until)}" if until else "paused"
-
-    @property
     def troubles(self) -> Sequence[str]:
         """What needs attention, in a few words each, the worst first."""
         told = ["some items not counted"] if self.figures.away else []
@@ -95,7 +89,7 @@ class Row(NamedTuple):
         if self.figures.sizes.dead:
             told.append(show_count(self.figures.sizes.dead, "dead letter"))
         if self.figures.paused:
-            told.append(self.pause)
+            told.append(show_pause(self.figures))
         if self.figures.limited:
             told.append(self.figures.limited)
         return told
@@ -104,7 +98,7 @@ class Row(NamedTuple):
     def alarms(self) -> Sequence[str]:
         """Those of the troubles that are shown in red: all but what somebody has set, and waits that are not long."""
         waits = self.waits if self.figures.limited or not self.is_late else ""
-        others = (self.pause, self.figures.limited, waits)
+        others = (show_pause(self.figures), self.figures.limited, waits)
         return [trouble for trouble in self.troubles if trouble not in others]
 
     @property

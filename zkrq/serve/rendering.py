@@ -31,6 +31,7 @@ def make_templates() -> Environment:
             "backlog": texts.show_backlog,
             "duration": texts.show_duration,
             "moment": texts.show_moment,
+            "pause": texts.show_pause,
             "bytes": texts.show_bytes,
             "count": texts.show_count,
             "alarm": texts.show_alarm,

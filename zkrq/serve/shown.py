@@ -39,13 +39,14 @@ def show_queue(name: str, figures: Statistics, points: Sequence[Point], as_of: d
     """
     passed = rates(points)
     some, flow = thin(points, CURVE_POINTS), thin(passed, CURVE_POINTS)
-    depth = draw([point.at for point in some], [point.depth for point in some], ends=as_of)
+    axis = (points[0].at, points[-1].at) if points else None
+    depth = draw([point.at for point in some], [point.depth for point in some], ends=as_of, axis=axis)
     moments, *lines = zip(*flow, strict=True) if flow else ((), (), ())
     return Shown(
         name,
         figures,
         depth,
-        draw(moments, *lines, ends=as_of),
+        draw(moments, *lines, ends=as_of, axis=axis),
         show_rate(passed),
         untaken if untaken >= UNTAKEN_SECONDS else 0.0,
         backlog_of([(point.at, point.ready) for point in points]),

@@ -11,6 +11,7 @@ from zkrq.base import clock
 if TYPE_CHECKING:
     from zkrq.client.backlog import Backlog
     from zkrq.client.health import Health
+    from zkrq.client.inspection import Statistics
 
 STANDINGS: Mapping[str, str] = {
     "member": "in sync",
@@ -53,16 +54,21 @@ def show_state(health: Health, trouble: str = "", notes: Sequence[str] = ()) -> 
 
 
 def show_number(value: float) -> str:
-    """Write a number: without decimals, unless it is small."""
-    return f"{value:,.1f}" if value != int(value) and abs(value) < 100 else f"{value:,.0f}"
+    """Write a number with at least two digits: without decimals, unless it is small; one below a thousandth is 0."""
+    if 0.001 <= abs(value) < 0.995:
+        return f"{value:.2g}"
+    return f"{value:,.1f}" if 1 <= abs(value) < 100 and value != int(value) else f"{value:,.0f}"
 
 
 def show_duration(seconds: float) -> str:
-    """Write seconds, in the largest unit of which there are at least two."""
+    """Write seconds with at least two digits, in the largest unit of which there are at least two, or a second."""
     for unit, size in (("days", 86400), ("h", 3600), ("min", 60)):
         if seconds >= 2 * size:
             return f"{seconds / size:.0f} {unit}"
-    return f"{seconds:.0f} s" if seconds >= 10 else f"{seconds:.1f} s"
+    if seconds >= 0.9995:
+        return f"{seconds:.0f} s" if seconds >= 9.95 else f"{seconds:.1f} s"
+    thousandths = 1000 * seconds
+    return "0 s" if thousandths < 0.05 else f"{thousandths:.0f} ms" if thousandths >= 9.95 else f"{thousandths:.1f} ms"
 
 
 def show_backlog(backlog: Backlog | None) -> str:
@@ -79,6 +85,11 @@ def show_moment(moment: datetime, now: datetime | None = None) -> str:
     """Write a moment: the time of a day in UTC, and the date unless it is within twelve hours of ``now``."""
     is_near = abs(moment - (now or clock.now())) < timedelta(hours=12)
     return f"{moment.astimezone(UTC):{'%H:%M:%S' if is_near else '%Y-%m-%d %H:%M'}} UTC"
+
+
+def show_pause(figures: Statistics) -> str:
+    """Say that a queue is paused, with the moment at which it goes on by itself."""
+    return f"paused until {show_moment(figures.paused_until)}" if figures.paused_until else "paused"
 
 
 def show_bytes(count: float) -> str:
