@@ -62,7 +62,7 @@ async def test_changes_are_recorded_with_their_holder_and_survive_the_server(two
         assert (await post("/queues/orders/pause")).status_code == 303
         assert (await http.client.post("/v1/queues/orders/resume", headers=bearer(ANN))).status_code == 200
         asked = await post("/queues/orders/redrive")
-        assert "Queue all 3 dead letters again?" in asked.text
+        assert "Redrive all 3 dead letters?" in asked.text
         assert (await post("/queues/orders/redrive", data={"confirmed": "yes"})).status_code == 303
         await post("/v1/queues/orders/push", json={"item": 1})
         await post(f"/v1/queues/orders/items/{ids[0]}/cancel")
@@ -71,7 +71,7 @@ async def test_changes_are_recorded_with_their_holder_and_survive_the_server(two
     expected = [
         ("unnamed (operate)", "pause", "orders", "orders is paused: nothing more is claimed, and pushes continue."),
         ("ann", "resume", "orders", "done"),
-        ("unnamed (operate)", "redrive", "orders", "3 dead letters of orders queued again."),
+        ("unnamed (operate)", "redrive", "orders", "3 dead letters of orders redriven."),
     ]
     assert [each[1:5] for each in await two.lines()] == expected, "a server that stops writes what it has noted"
     async with two.serving() as http:

@@ -61,7 +61,7 @@ async def test_failures_of_all_queues_and_both_kinds_are_in_groups(stage: Stage)
     assert re.search(r"no answer from ….….….… 2 [\d:]+ UTC to [\d:]+ UTC Retry now Remove no stock 1 ", text)
     assert re.search(
         rf"{waits} no answer from 10.0.0.2 2 failures The last: no answer from 10.0.0.2 [\d:]+ UTC on worker <1> after "
-        r"[\d.]+ s Before: no stock [\d:]+ UTC on worker <1> after [\d.]+ s orders again in \d+ min 2 ",
+        r"[\d.]+ m?s Before: no stock [\d:]+ UTC on worker <1> after [\d.]+ m?s orders again in \d+ min 2 ",
         text,
     )
     assert "planned" not in text

@@ -152,7 +152,7 @@ async def test_the_pages_of_flows(stage: Stage) -> None:
     await settled(is_held_up)
     assert "held up by 1 dead letter" in (await client.get("/flows")).text
     reply = await client.post(f"{path}/redrive", follow_redirects=True)
-    assert "The dead letters of nightly are queued again." in reply.text
+    assert "The dead letters of nightly are redriven." in reply.text
     assert (await others.size()).ready == 1
     assert (await take(others)).id == bad.id
     asked = await client.post(f"{path}/finish")

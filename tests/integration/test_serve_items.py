@@ -83,7 +83,7 @@ async def test_an_item_tells_all_that_is_known(stage: Stage) -> None:
 
     await settled(is_known)
     text = await page(stage, "/queues/told/item?id=a%2Fb%3Fc")
-    assert re.search(r"Worked on by worker <1> for [\d.]+ s\. The claim ends in", text)
+    assert re.search(r"Worked on by worker <1> for [\d.]+ m?s\. The claim ends in", text)
     assert "Delivered 1 time; none of these failed." in text
     owner = re.search(r'href="/consumers/([^"]+)"', (await stage.http.client.get("/queues/told?tab=claimed")).text)
     assert owner
@@ -97,7 +97,7 @@ async def test_an_item_tells_all_that_is_known(stage: Stage) -> None:
     await claim.nack(reason="no answer", delay=3600)
     text = await page(stage, "/queues/told/item?id=a%2Fb%3Fc")
     saved = "given to each further delivery; steps done: <charge>."
-    assert re.search(r"The last failure: no answer [\d:]+ UTC on worker <1> after [\d.]+ s ", text)
+    assert re.search(r"The last failure: no answer [\d:]+ UTC on worker <1> after [\d.]+ m?s ", text)
     for told in ("scheduled in told", "1 of these failed", "Saved: 33 bytes", saved):
         assert told in text
     await page(stage, "/queues/told/item?id=unheard-of", 404)
@@ -202,7 +202,7 @@ async def test_letters_of_one_reason_are_redriven_and_the_others_stay(stage: Sta
 
     post = partial(stage.http.client.post, "/queues/reasons/redrive")
     asked = (await post(data={"by": "reason", "group": "late by … s"})).text
-    assert "Queue 4 dead letters of “late by … s” again?" in asked
+    assert "Redrive 4 dead letters of “late by … s”?" in asked
     assert (await queue.size()).dead == 5
     await stage.bury("reasons", 9, "late by 9 s")  # after the question: it was not counted, so it stays
     form = {
@@ -211,7 +211,7 @@ async def test_letters_of_one_reason_are_redriven_and_the_others_stay(stage: Sta
     }
     reply = await post(data=form)
     assert reply.status_code == 303
-    assert "4 dead letters of reasons queued again." in await page(stage, reply.headers["location"])
+    assert "4 dead letters of reasons redriven." in await page(stage, reply.headers["location"])
     assert await queue.size() == (4, 0, 0, 2)
     assert (await post(data={"by": "reason", "group": "unheard of"})).status_code == 400
 
@@ -243,7 +243,7 @@ async def test_all_letters_are_reached_page_by_page_and_by_their_reason(
     assert "Redrive all" not in text  # it would be of others, too
     form = {"by": "field of none", "group": "", "error": "ANSWER"}
     asked = (await stage.http.client.post("/queues/endless/redrive", data=form)).text
-    assert "Queue 4 dead letters of “none” again?" in asked
+    assert "Redrive 4 dead letters of “none”?" in asked
     assert 'name="error" value="ANSWER"' in asked
     for nonsense in ("after=nonsense", f"error={'%00'}"):
         assert "All dead letters" in await page(stage, f"/queues/endless?tab=dead&{nonsense}")
@@ -253,30 +253,35 @@ async def test_one_letter_is_retried_without_a_question(stage: Stage) -> None:
     id = await stage.bury("single", 1, "broken")
     reply = await stage.http.client.post("/queues/single/redrive", data={"id": id})
     assert reply.headers["location"].startswith(f"/queues/single/item?id={id}&done=redrive")
-    assert "1 dead letter of single queued again." in await page(stage, reply.headers["location"])
+    assert "1 dead letter of single redriven." in await page(stage, reply.headers["location"])
 
 
 async def test_a_letter_is_edited_and_sent_again(stage: Stage) -> None:
     queue = stage.cluster.queue("edited")
     await queue.push({"sum": 1}, id="a/b")
     await (await take(queue)).bury("no such sum")
-    assert "Edit and send again" in await page(stage, "/queues/edited/item?id=a%2Fb")
+    assert "Edit and redrive" in await page(stage, "/queues/edited/item?id=a%2Fb")
     form = await page(stage, "/queues/edited/edit?id=a%2Fb")
     assert '{ "sum": 1 }' in form
     post = partial(stage.http.client.post, "/queues/edited/edit")
-    reply = await post(data={"id": "a/b", "item": '{"sum": '})
+    reply = await post(data={"id": "a/b", "item": '\n{"sum": <2>}'})
     assert reply.status_code == 400
-    assert "this is not JSON" in reply.text
+    text = html.unescape(reply.text)
+    assert "this is not JSON: Expecting value: line 2 column 9" in text
+    assert '{"sum": <2>}\n--------^</pre>' in text
+    assert 'aria-describedby="trouble" autofocus>\n\n{"sum": <2>}</textarea>' in text, "nothing that was typed is lost"
     reply = await post(data={"id": "a/b", "item": '{\r\n  "sum": 1.10\r\n}'})
     assert reply.status_code == 303
     text = await page(stage, reply.headers["location"])
-    assert "The item is queued again, with its new content." in text
-    assert re.search(r"Edited [\d:]+ UTC by the page\.", text)
+    assert "The item is redriven, with its new content." in text
+    assert re.search(r"Edited [\d:]+ UTC by unnamed \(operate\), on the page\.", text)
     item = await queue.get("a/b")
     assert item
     assert (item.payload, item.state) == (b'{"sum":1.10}', "ready")
     reply = await post(data={"id": "a/b", "item": "1"})
-    assert "The item is not queued" in await page(stage, reply.headers["location"])
+    assert reply.status_code == 409
+    assert "The item is not redriven: it is no dead letter" in reply.text
+    assert "\n1</textarea>" in reply.text
     await page(stage, "/queues/edited/edit?id=a%2Fb", 404)  # it is no dead letter now
     await page(stage, "/queues/edited/edit?id=%20", 404)
     raw = stage.cluster.queue("edited-bytes", codec=RAW)
@@ -291,9 +296,9 @@ async def test_an_item_is_cancelled_after_a_question(stage: Stage) -> None:
     await queue.push(1, id="ready")
     await queue.push(2, id="held", priority=9)
     claim = await take(queue)
-    assert "Remove this item? This cannot be undone." in (await post(data={"id": "ready"})).text
+    assert "Cancel this item? This cannot be undone." in (await post(data={"id": "ready"})).text
     assert (await queue.size()).ready == 1
-    for id, told in (("ready", "The item is removed."), ("held", "told to stop"), ("ready", "No item has that id")):
+    for id, told in (("ready", "The item is cancelled."), ("held", "told to stop"), ("ready", "No item has that id")):
         reply = await post(data={"id": id, "confirmed": "yes"})
         assert told in await page(stage, reply.headers["location"])
     assert await queue.size() == (0, 0, 0, 0)
@@ -410,7 +415,9 @@ async def test_what_has_ended_last_is_told_with_its_result(stage: Stage) -> None
     await settled(names_the_worker)
     text = await page(stage, "/queues/ended?tab=done")
     assert "The last 2 items that ended, of up to 100 that are kept" in text
-    assert re.search(r"ended-2 cancelled [\d:]+ UTC 0 ended-1 key user <7> done [\d:]+ UTC [\d.]+ s worker <1> 1", text)
+    assert re.search(
+        r"ended-2 cancelled [\d:]+ UTC 0 ended-1 key user <7> done [\d:]+ UTC [\d.]+ m?s worker <1> 1", text
+    )
     marked = (await stage.http.client.get("/queues/ended?tab=done")).text
     assert '<td class="short">done</td>' in marked, "beside a long group, a word of the table is not broken"
     assert '{ "sum": 42 }' in await page(stage, "/queues/ended/item?id=ended-1")

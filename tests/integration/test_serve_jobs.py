@@ -74,15 +74,15 @@ async def test_all_that_was_found_is_removed_after_a_question(stage: Stage) -> N
     found = (await client.get("/queues/campaigns/find?header=campaign%3Dspring")).text
     assert 'formaction="/queues/campaigns/found/cancel"' in found
     asked = await client.post("/queues/campaigns/found/cancel", data=FORM)
-    assert "Remove 700 items with header campaign=spring? This cannot be undone." in text_of(asked)
+    assert "Cancel 700 items with header campaign=spring? This cannot be undone." in text_of(asked)
     assert (await mails.size()).scheduled == 720
     await mails.push("late", headers=SPRING, delay=3600)
     reply = await client.post("/queues/campaigns/found/cancel", data=fields_of(asked.text))
     assert reply.headers["location"] == "/jobs"
-    await ended(client, "700 items were counted before. 700 items found, 700 removed.")
+    await ended(client, "700 items were counted before. 700 items found, 700 cancelled.")
     assert (await mails.size()).scheduled == 21
     noted = text_of(await client.get("/audit"))
-    for told in ("job 1: all with header campaign=spring begins", "campaign=spring is done, 700 removed"):
+    for told in ("job 1: all with header campaign=spring begins", "campaign=spring is done, 700 cancelled"):
         assert told in noted
 
 
@@ -91,12 +91,12 @@ async def test_letters_and_waiting_items_have_jobs_too(stage: Stage) -> None:
     for number in range(6):
         await stage.bury("deeds", number, "no price" if number % 2 else "no answer")
     await queue.push_many(range(4), headers=SPRING, delay=3600)
-    assert "Queue again 3 dead letters with error PRICE?" in await begin(client, "deeds", "redrive", {"error": "PRICE"})
-    await ended(client, "3 queued again.")
-    assert "Remove 3 dead letters with error ANSWER?" in await begin(client, "deeds", "discard", {"error": "ANSWER"})
-    await ended(client, "3 items were counted before. 3 items found, 3 removed.")
+    assert "Redrive 3 dead letters with error PRICE?" in await begin(client, "deeds", "redrive", {"error": "PRICE"})
+    await ended(client, "3 redriven.")
+    assert "Discard 3 dead letters with error ANSWER?" in await begin(client, "deeds", "discard", {"error": "ANSWER"})
+    await ended(client, "3 items were counted before. 3 items found, 3 discarded.")
     assert "Run now 4 items" in await begin(client, "deeds", "advance", {"state": "scheduled"})
-    await ended(client, "4 ready.")
+    await ended(client, "4 ready now.")
     assert await queue.size() == (7, 0, 0, 0)
 
 
@@ -149,9 +149,9 @@ async def test_more_than_can_be_counted_is_told_so(stage: Stage, monkeypatch: py
     queue = stage.cluster.queue("uncounted")
     await queue.push_many(range(300), headers=SPRING)
     asked = await begin(stage.http.client, "uncounted", "cancel", FORM)
-    assert re.search(r"Remove all items, at least \d+ items \(there are more than could be counted now\)", asked)
+    assert re.search(r"Cancel all items, at least \d+ items \(there are more than could be counted now\)", asked)
     await ended(stage.http.client, "begun")
-    await ended(stage.http.client, "300 items found, 300 removed.")
+    await ended(stage.http.client, "300 items found, 300 cancelled.")
 
 
 async def test_a_job_is_stopped_and_begun_once_more(
@@ -170,11 +170,13 @@ async def test_a_job_is_stopped_and_begun_once_more(
     monkeypatch.setattr("zkrq.client.bulk.PAGE_MAX", 20)
     await do(browser.open, f"{stage.http.url}/queues/stopped/find?header=campaign%3Dspring", width=390, dark=True)
     await do(browser.click, "#cancel-found")
-    await do(browser.shows, "main", "Remove 60 items with header campaign=spring?")
+    await do(browser.shows, "main", "Cancel 60 items with header campaign=spring?")
     assert await do(browser.violations) == []
     await do(browser.click, "#confirm")
     await do(browser.shows, "h1", "Jobs")
-    await do(browser.shows, "section.flow .result", "60 items were counted before. 20 items found so far, 20 removed.")
+    await do(
+        browser.shows, "section.flow .result", "60 items were counted before. 20 items found so far, 20 cancelled."
+    )
     await do(browser.shows, "section.flow .badge", "running")
     assert await do(browser.violations) == []
     assert await do(browser.script, "return document.documentElement.scrollWidth") <= 390
@@ -183,9 +185,9 @@ async def test_a_job_is_stopped_and_begun_once_more(
     assert (await queue.size()).ready == 40
     go_on.set()
     await do(browser.click, "section.flow button")
-    await do(browser.shows, "main", "Remove 40 items")
+    await do(browser.shows, "main", "Cancel 40 items")
     await do(browser.click, "#confirm")
-    await do(browser.shows, "section.flow .result", "40 removed")
+    await do(browser.shows, "section.flow .result", "40 cancelled")
     assert (await queue.size()).ready == 0
     assert await do(browser.complaints) == []
 
@@ -253,7 +255,7 @@ async def test_a_job_whose_process_is_killed_is_completed_by_the_same_job_of_ano
         async with process(servers, namespace) as second, httpx.AsyncClient(timeout=HANG, trust_env=False) as client:
             client.base_url = await url_of(second)
             await begin(client, "jobs", "cancel", FORM)
-            await ended(client, f"{left:,} removed")
+            await ended(client, f"{left:,} cancelled")
         assert {item.id async for item in queue.scan()} == {*others}
         with pytest.raises(zkrq.ClaimLost):
             await claim.ack()

@@ -109,9 +109,9 @@ async def test_a_bad_day_is_worked_through_from_the_page(browser: Browser, serve
         await do(browser.driver.back)
         await do(browser.shows, "#group-2", "TimeoutError")
         await do(browser.click, "#group-2 button")
-        await do(browser.shows, "main", "Queue 50 dead letters of “TimeoutError: no answer of pay-… within … s” again?")
+        await do(browser.shows, "main", "Redrive 50 dead letters of “TimeoutError: no answer of pay-… within … s”?")
         await do(browser.click, "#confirm")
-        await do(browser.shows, "#notice", "50 dead letters of orders queued again")
+        await do(browser.shows, "#notice", "50 dead letters of orders redriven")
         assert await orders.size() == (50, 0, 0, 150)
 
         await do(browser.open, stage.http.url)

@@ -100,23 +100,23 @@ async def test_dead_letters_are_shown_redriven_and_discarded(browser: Browser, s
     await dead.push("more")
     await do(browser.shows, "#tab-ready", "1")  # what was ticked stays ticked while the page changes
     await do(browser.click, "#discard-chosen")
-    await do(browser.shows, "main", "Remove the 2 dead letters that you chose? This cannot be undone.")
+    await do(browser.shows, "main", "Discard the 2 dead letters that you chose? This cannot be undone.")
     assert (await dead.size()).dead == 5
     await do(browser.click, "#confirm")
-    await do(browser.shows, "#notice", "2 dead letters of dead removed")
+    await do(browser.shows, "#notice", "2 dead letters of dead discarded")
     assert await dead.get(first) is await dead.get(ids[0]) is None
     await do(browser.wait, lambda: hostile not in browser.text("#live"))
 
     await do(browser.click, "#group-1 button")
-    await do(browser.shows, "main", "Queue 2 dead letters of “late by … s” again?")
+    await do(browser.shows, "main", "Redrive 2 dead letters of “late by … s”?")
     await do(browser.click, "#confirm")
-    await do(browser.shows, "#notice", "2 dead letters of dead queued again")
+    await do(browser.shows, "#notice", "2 dead letters of dead redriven")
     assert await dead.size() == (3, 0, 0, 1)
 
     await do(browser.click, f'[id="letter-{second}"] th a')
     await do(browser.shows, "#history ~ ol", "It died of: also broken")
     await do(browser.click, "#redrive button")
-    await do(browser.shows, "#notice", "1 dead letter of dead queued again")
+    await do(browser.shows, "#notice", "1 dead letter of dead redriven")
     await do(browser.shows, "#live .badge", "ready")
     assert await dead.size() == (4, 0, 0, 0)
     assert await do(browser.complaints) == []
@@ -129,7 +129,7 @@ async def test_all_that_are_shown_are_chosen_by_one_box(browser: Browser, stage:
     await do(browser.click, "#choose-all")
     assert await do(browser.script, "return document.querySelectorAll('[form=selection]:checked').length") == 3
     await do(browser.click, "#redrive-chosen")
-    await do(browser.shows, "main", "Queue the 3 dead letters that you chose again?")
+    await do(browser.shows, "main", "Redrive the 3 dead letters that you chose?")
 
 
 async def test_a_curve_tells_its_value_under_the_pointer(browser: Browser, stage: Stage) -> None:
@@ -276,21 +276,21 @@ async def test_without_scripts_the_server_asks_before_letters_go(stage: Stage) -
     post = partial(stage.http.client.post, "/queues/asked/discard")
     asked = await post()
     assert asked.status_code == 200
-    assert "Remove all 3 dead letters?" in asked.text
+    assert "Discard all 3 dead letters?" in asked.text
     assert 'name="confirmed" value="yes"' in asked.text
     assert 'name="id"' not in asked.text
     assert (await stage.http.client.post("/queues/asked/discard", data={"chosen": "yes"})).status_code == 400
     asked = await post(data={"id": ids[0]})
-    assert "Remove this dead letter?" in asked.text
+    assert "Discard this dead letter?" in asked.text
     assert f'name="id" value="{ids[0]}"' in asked.text
-    assert "Queue all 3 dead letters again?" in (await stage.http.client.post("/queues/asked/redrive")).text
+    assert "Redrive all 3 dead letters?" in (await stage.http.client.post("/queues/asked/redrive")).text
     assert (await queue.size()).dead == 3
     for form, left in (({"id": ids[0]}, 2), ({}, 0)):
         reply = await post(data={**form, "confirmed": "yes"})
         assert reply.status_code == 303
         assert reply.headers["location"].startswith("/queues/asked?tab=dead&done=discard&count=")
         assert (await queue.size()).dead == left
-        assert "of asked removed" in (await stage.http.client.get(reply.headers["location"])).text
+        assert "of asked discarded" in (await stage.http.client.get(reply.headers["location"])).text
 
 
 def fields_of(text: str) -> dict[str, str]:

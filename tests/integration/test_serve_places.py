@@ -89,8 +89,11 @@ async def test_consumers_and_servers_have_pages_that_live(browser: Browser, stag
     await do(browser.shows, "#consumers ~ table", "1 item of lively")  # without loading the page again
     await do(browser.click, "#consumers ~ table th a")
     await do(browser.shows, "h1", "worker <1>")
-    await do(browser.shows, "main", "lively")
+    await do(browser.shows, "main table", claim.id)
     assert await do(browser.script, CURRENT) == "Consumers"
+    claim.progress(0.5, "half-way")
+    await do(browser.shows, "main table", "half-way")  # without loading the page again
+    assert await do(browser.violations) == []
     await do(browser.open, f"{stage.http.url}/queues/lively/item?id={claim.id}")
     await do(browser.wait, partial(browser.text, "nav[aria-label=Queue] a"))
     await do(browser.click, "nav[aria-label=Queue] a")
@@ -104,7 +107,7 @@ async def test_a_consumer_is_made_quiet_from_its_page_and_claims_again(browser: 
     await calm.push("x")
     claim = await take(calm)
     await do(browser.open, f"{stage.http.url}/consumers/{claim.owner}")
-    await do(browser.click, "main .actions button")
+    await do(browser.click, "#quiet button")
     await do(browser.shows, "main", "It finishes 1 item.")
     assert await do(browser.violations) == []
     await do(browser.click, "#confirm")
@@ -113,7 +116,8 @@ async def test_a_consumer_is_made_quiet_from_its_page_and_claims_again(browser: 
     await calm.push("y")
     assert await calm.pop_one(timeout=0) is None
     await claim.ack()
-    await do(browser.click, "main .actions button")
+    await do(browser.shows, "main", "It has finished: it may be stopped.")  # without loading the page again
+    await do(browser.click, "#quiet button")
     await do(browser.shows, "#notice", "1 consumer will claim again")
     assert (await take(calm)).item == "y"
     assert await do(browser.complaints) == []

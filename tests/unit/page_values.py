@@ -147,7 +147,11 @@ def values_of(template: str, health: Health, *, read_only: bool, full: bool) -> 
         "wish": FailureWish("<by>", group(failed)[0].value if full else None, "emails", "dead" if full else None, "<e>")
         if has_failed
         else Wish("dead" if is_dead else "ready", group=group(failed)[0].value if letters else None),
-        "items": failed if is_dead or has_failed else letters if template != "consumer.html" else {"emails": letters},
+        "items": failed
+        if is_dead or has_failed
+        else {"emails": letters}
+        if template == "live_consumer.html"
+        else letters,
         "columns_of_failed": columns(failed),
         "reading": Reading(failed, ["<u>emails</u>"] if full else (), "<i>" if full else ""),
         "names": ["emails", "others"],
@@ -181,6 +185,7 @@ def values_of(template: str, health: Health, *, read_only: bool, full: bool) -> 
         "owner": "1",
         "consumer": Consumer("<i>worker</i>", {"emails": 1}),
         "written": "<b>",
+        "place": "<x>\n---^" if full else "",
         "back": "/?<img>",
         "preview": PREVIEW,
         "running": ["<i> is being added"] if full else [],

@@ -165,15 +165,15 @@ def test_a_form_names_items_a_group_or_all_letters() -> None:
 @every(
     ("verb", "count", "ids", "group", "asked"),
     [
-        ("redrive", 3, None, None, "Queue all 3 dead letters again?"),
-        ("redrive", 1, None, None, "Queue the one dead letter again?"),
+        ("redrive", 3, None, None, "Redrive all 3 dead letters?"),
+        ("redrive", 1, None, None, "Redrive the one dead letter?"),
         ("redrive", 1, ["a"], None, None),
-        ("redrive", 2, ["a", "b"], None, "Queue the 2 dead letters that you chose again?"),
-        ("redrive", 1, ["a"], "KeyError", "Queue 1 dead letter of “KeyError” again?"),
-        ("discard", 50, ["a"] * 50, "KeyError", "Remove 50 dead letters of “KeyError”? This cannot be undone."),
-        ("discard", 50, ["a"] * 50, "", "Remove 50 dead letters of “none”? This cannot be undone."),
-        ("discard", 1, ["a"], None, "Remove this dead letter? This cannot be undone."),
-        ("cancel", 1, ["a"], None, "Remove this item? This cannot be undone."),
+        ("redrive", 2, ["a", "b"], None, "Redrive the 2 dead letters that you chose?"),
+        ("redrive", 1, ["a"], "KeyError", "Redrive 1 dead letter of “KeyError”?"),
+        ("discard", 50, ["a"] * 50, "KeyError", "Discard 50 dead letters of “KeyError”? This cannot be undone."),
+        ("discard", 50, ["a"] * 50, "", "Discard 50 dead letters of “none”? This cannot be undone."),
+        ("discard", 1, ["a"], None, "Discard this dead letter? This cannot be undone."),
+        ("cancel", 1, ["a"], None, "Cancel this item? This cannot be undone."),
         ("pause", 0, None, None, None),
     ],
 )
@@ -186,8 +186,8 @@ def test_what_changes_much_is_asked_first(
 def test_an_outcome_travels_in_an_address() -> None:
     outcome = Outcome("redrive", 48, 50)
     assert read_outcome(dict(parse_qsl(outcome.query))) == outcome
-    assert tell("orders", outcome).startswith("48 dead letters of orders queued again. 2 of those chosen")
-    assert tell("orders", Outcome("discard", 1)) == "1 dead letter of orders removed."
+    assert tell("orders", outcome).startswith("48 dead letters of orders redriven. 2 of those chosen")
+    assert tell("orders", Outcome("discard", 1)) == "1 dead letter of orders discarded."
     for query in (
         {"done": "<script>"},
         {"done": "redrive", "count": "x"},

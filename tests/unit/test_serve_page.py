@@ -49,7 +49,7 @@ LIVE = ("live_overview.html", "live_queue.html", "live_item.html", "live_consume
 
 RENDERED = (
     *LIVE,
-    *("live.html", "consumer.html", "find_all.html", "live_jobs.html", "ask.html", "edit.html"),
+    *("live.html", "live_consumer.html", "find_all.html", "live_jobs.html", "ask.html", "edit.html"),
     *("failures.html", "level.html"),
 )
 
@@ -84,7 +84,7 @@ def test_every_template_renders_and_escapes(template: str, health: Health, read_
     [
         ("live.html", "/consumers", "page"),
         ("live.html", "/", "page"),
-        ("consumer.html", "/consumers", "true"),
+        ("edit.html", "/", "true"),
         ("find.html", "/", "true"),
         ("ask.html", "/flows", "true"),
     ],
@@ -102,7 +102,7 @@ def test_every_page_has_the_bar_and_marks_where_it_is(template: str, here: str, 
 def test_who_may_act_sees_what_can_be_done() -> None:
     for template, shown in (
         ("live_queue.html", ("Resume", "Redrive all", "Discard chosen")),
-        ("live_item.html", ("Retry now", "Discard")),
+        ("live_item.html", ("Redrive", "Edit and redrive", "Discard")),
     ):
         text = TEMPLATES.get_template(template).render(values_of(template, GOOD, read_only=False, full=True))
         for button in shown:
@@ -115,7 +115,7 @@ def test_an_item_that_is_not_dead_can_be_cancelled() -> None:
         values["item"] = item_in(state)
         text = TEMPLATES.get_template("live_item.html").render(values)
         assert ">Cancel</button>" in text
-        assert "Retry now" not in text
+        assert "Redrive" not in text
 
 
 def item_in(state: Any) -> Item[bytes]:

@@ -74,16 +74,16 @@ OUTCOMES: Mapping[str, str] = {
     "pause-for": "{queue} is paused, and goes on by itself; pushes continue.",
     "resume": "{queue} is resumed.",
     "settings": "The settings of {queue} are changed, for all programs.",
-    "redrive": "{letters} of {queue} queued again.",
-    "discard": "{letters} of {queue} removed.",
-    "advance": "{items} of {queue} ready: no longer waiting for the moment.",
-    "cancel": "The item is removed.",
-    "signalled": "The item is removed, and the process that works on it is told to stop.",
-    "cancelled": "{items} of {queue} removed; processes that worked on any are told to stop.",
+    "redrive": "{letters} of {queue} redriven.",
+    "discard": "{letters} of {queue} discarded.",
+    "advance": "{items} of {queue} ready now.",
+    "cancel": "The item is cancelled.",
+    "signalled": "The item is cancelled, and the process that works on it is told to stop.",
+    "cancelled": "{items} of {queue} cancelled; processes that worked on any are told to stop.",
     "retry": "{items} ready now.",
     "remove": "{items} removed.",
-    "edited": "The item is queued again, with its new content.",
-    "unedited": "The item is not queued: it is no dead letter, or another item has its key.",
+    "edited": "The item is redriven, with its new content.",
+    "unedited": "The item is not redriven: it is no dead letter, or another item has its key.",
     "missing": "No item has that id: it was never pushed, or it is done.",
 }
 """What the page says after an action, by a code that an address may have."""
@@ -157,11 +157,11 @@ def question(verb: str, count: int, ids: Sequence[str] | None, group: str | None
     match verb:
         case "cancel":
             items = f"these {count:,} items" if count > 1 else "this item"
-            return f"Remove {items}? This cannot be undone."
+            return f"Cancel {items}? This cannot be undone."
         case "discard":
-            return f"Remove {letters}? This cannot be undone."
+            return f"Discard {letters}? This cannot be undone."
         case "redrive" if ids is None or group is not None or len(ids) > 1:
-            return f"Queue {letters} again?"
+            return f"Redrive {letters}?"
         case _:
             return None
 

@@ -173,9 +173,8 @@ class Audit:
 
     def note(self, what: str, on: str, result: str) -> None:
         """Record a change of the present caller."""
-        caller = CALLER.get()
-        who = caller.name or f"unnamed ({caller.right.name.lower()})"
-        who, what, on, result = (" ".join(text.split())[:TEXT_MAX] for text in (who, what, on, result))
+        texts = (CALLER.get().title, what, on, result)
+        who, what, on, result = (" ".join(text.split())[:TEXT_MAX] for text in texts)
         line = Line(clock.now_ms(), who, what, on, result, secrets.token_hex(4))
         _log.info("%s: %s of %s: %s", who, what, on, result, extra={"cluster": self._namespace})
         self._pending = [*self._pending, line][-PENDING_MAX:]

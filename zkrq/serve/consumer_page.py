@@ -84,33 +84,43 @@ class ConsumerPage:
         shown = partial(listed, most=CONSUMERS_MOST)
         self._showing.add_live(router, "Consumers", "/consumers", "live_consumers.html", shown)
         router.add_route("/consumers/{owner}", self.page)
+        router.add_route("/consumers/{owner}/live", self.live)
         router.add_route("/consumers/{owner}/{verb}", self.act, ["POST"])
 
     async def page(self, request: Request) -> Response:
         """Show one process that consumes, and the items that it has."""
-        self._watching.soon()  # its claims were counted some seconds ago, so every queue with claims is looked at
+        self._watching.forget_consumers()  # its claims were counted some seconds ago
         look = await self._watching.look()
         owner = request.path_params["owner"]
         if (consumer := look.consumers.get(owner)) is None:
             return self._showing.message(404, "Not found", "No such process consumes now.")
-        trouble = ""
+        values = {**await self._about(owner, look), "notice": tell(request.query_params)}
+        stream = f"/consumers/{quote(owner, safe='')}/live"
+        return self._showing.live(consumer.description, "/consumers", "live_consumer.html", stream, up="", **values)
+
+    async def live(self, request: Request) -> Response:
+        """Keep the page of a consumer up to date."""
+        owner = request.path_params["owner"]
+
+        async def render(look: Look) -> str:
+            return self._showing.render("live_consumer.html", **await self._about(owner, look))
+
+        return self._showing.stream(render)
+
+    async def _about(self, owner: str, look: Look) -> dict[str, Any]:
+        """Return what the page of a consumer shows, of one that has gone nothing."""
+        consumer, trouble = look.consumers.get(owner), ""
         items: dict[str, Sequence[Item[bytes]]] = {}
         try:
             async with asyncio.timeout(CONTENTS_SECONDS):
-                for name in sorted(name for name, figures in look.queues.items() if figures.sizes.claimed):
-                    claimed = await self._claimed(name, ITEMS_MOST)
+                for queue in sorted(consumer.claims if consumer else ()):
+                    claimed = await self._claimed(queue, ITEMS_MOST)
                     if own := [item for item in claimed if item.owner == owner]:
-                        items[name] = own
+                        items[queue] = own
         except (ZkrqError, TimeoutError) as error:
             trouble = str(error) or "The servers did not answer in time."
-        return self._showing.reply(
-            "consumer.html",
-            owner=owner,
-            consumer=consumer,
-            items=items,
-            trouble=trouble,
-            notice=tell(request.query_params),
-        )
+        found = {"owner": owner, "consumer": consumer, "items": items, "trouble": trouble}
+        return {**self._showing.common(look), **found}
 
     async def act(self, request: Request) -> Response:
         """Make one consumer, or all of its machine, quiet after a question; or let them claim again."""

@@ -50,7 +50,7 @@ ACTIONS: Mapping[str, Callable[[Flow], Awaitable[object]]] = {
 """What the buttons do, by the last word of their path."""
 
 NOTICES: Mapping[str, str] = {
-    "redrive": "The dead letters of {} are queued again.",
+    "redrive": "The dead letters of {} are redriven.",
     "cancel": "{} is cancelled.",
     "finish": "{} has ended as done.",
 }

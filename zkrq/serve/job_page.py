@@ -39,9 +39,9 @@ READ_SECONDS = 10.0
 """Seconds that the servers have for the last page of that count."""
 
 VERBS: Mapping[str, str] = {
-    "cancel": "Remove",
-    "redrive": "Queue again",
-    "discard": "Remove",
+    "cancel": "Cancel",
+    "redrive": "Redrive",
+    "discard": "Discard",
     "advance": "Run now",
 }
 """What the buttons say, by the deeds that jobs do."""

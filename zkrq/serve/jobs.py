@@ -30,10 +30,10 @@ KEPT = 50
 """Jobs that are shown after their end."""
 
 DONE: Mapping[str, str] = {
-    "cancel": "removed",
-    "redrive": "queued again",
-    "discard": "removed",
-    "advance": "ready",
+    "cancel": "cancelled",
+    "redrive": "redriven",
+    "discard": "discarded",
+    "advance": "ready now",
 }
 """What was done with each item, by the deed of a job."""
 

@@ -100,9 +100,7 @@ class Page:
         look = await self._watching.look()
         stream = f"/live{choice.query}"
         values = self._seen(look, choice)
-        return self._showing.reply(
-            "live.html", title="Queues", here="/", fragment="live_overview.html", stream=stream, up=None, **values
-        )
+        return self._showing.live("Queues", "/", "live_overview.html", stream, **values)
 
     async def live_overview(self, request: Request) -> Response:
         """Keep the first page up to date."""

@@ -17,6 +17,9 @@ PAYLOAD_SHOWN = 64 << 10
 HEX_SHOWN = 4 << 10
 """Bytes of a payload that are shown in hexadecimal."""
 
+PLACE_SHOWN = 30
+"""Characters on each side of the place at which a text is no JSON."""
+
 HEX_ROW = 16
 """Bytes in a line of hexadecimal."""
 
@@ -49,6 +52,19 @@ def compact(text: str) -> str:
     except (ValueError, RecursionError) as error:
         raise ConfigError(f"this is not JSON: {error}; nothing was changed") from error
     return "".join(_PART.findall(text))
+
+
+def place_of(error: Exception) -> str:
+    """Return the line at which a text is no JSON, and a mark below its column; empty for any other error.
+
+    ``error``: as ``compact`` raises it.
+    """
+    found = error.__cause__
+    if not isinstance(found, json.JSONDecodeError):
+        return ""
+    line, column = found.doc.split("\n")[found.lineno - 1].rstrip(), found.colno - 1
+    before, after = line[max(0, column - PLACE_SHOWN) : column], line[column : column + PLACE_SHOWN]
+    return f"{before}{after}\n{'-' * len(before)}^"
 
 
 def begin(payload: bytes) -> str:

@@ -32,7 +32,7 @@ from zkrq.serve.contents import (
 from zkrq.serve.failing import ITEMS_MOST, Letters, read_letters
 from zkrq.serve.figures import PERIODS, USUAL, Reading, show_work
 from zkrq.serve.letters import BY_REASON, in_group, sorted_failed
-from zkrq.serve.payloads import compact, write
+from zkrq.serve.payloads import compact, place_of, write
 from zkrq.serve.problems import kind_of, page_status
 from zkrq.serve.rights import CALLER
 from zkrq.serve.showing import Question
@@ -54,9 +54,6 @@ ERROR_MAX = 200
 
 EDIT_FIELDS_MAX = 10
 """Fields of the form of an edited item; one with more changes nothing."""
-
-_BUTTONS: Mapping[str, str] = {"cancel": "Remove"}
-"""What the button of a question says if it is not the word of the path."""
 
 
 class Wish(NamedTuple):
@@ -292,7 +289,7 @@ class QueuePages:
                 return self._showing.message(400, "Nothing to do", text, _address(queue.name, verb, form))
             if not form.confirmed and (asked := await _ask(queue, verb, form)):
                 back = _address(queue.name, verb, form)
-                to, answers = f"/queues/{queue.name}/{verb}", {"yes": _BUTTONS.get(verb, verb.capitalize())}
+                to, answers = f"/queues/{queue.name}/{verb}", {"yes": verb.capitalize()}
                 is_danger = verb != "redrive"
                 return self._showing.ask(
                     Question(queue.name, [asked], to, answers, back, form.fields, is_danger, form.ids or ())
@@ -344,7 +341,15 @@ class QueuePages:
         if written.form != "json" or written.cut or len(item.payload) > EDIT_BYTES:
             text = f"Only JSON of at most {EDIT_BYTES:,} bytes can be edited here."
             return self._showing.message(400, "Not to be edited", text, _item_address(queue.name, id))
-        return self._showing.reply("edit.html", queue=queue.name, id=id, written=written.text)
+        return self._edit_form(queue.name, id, written.text)
+
+    def _edit_form(
+        self, queue: str, id: str, text: str, trouble: str = "", place: str = "", status: int = 200
+    ) -> Response:
+        """Return the form of an edited item.  ``trouble``: why what it was sent with, ``text``, was not taken;
+        ``place``: where in it."""
+        values = {"queue": queue, "id": id, "written": text, "trouble": trouble, "place": place}
+        return self._showing.reply("edit.html", status, **values)
 
     async def edit(self, request: Request) -> Response:
         """Give a dead letter another content, and queue it again."""
@@ -352,17 +357,16 @@ class QueuePages:
             return self._showing.message(404, "Not found", NO_QUEUE)
         fields = read_fields(await request.body(), EDIT_FIELDS_MAX) or {}
         id, text = (fields.get(name, [""])[0] for name in ("id", "item"))
-        back, who = _item_address(queue.name, id), CALLER.get().name
         try:
-            by = f"{who}, on the page" if who else "the page"
-            outcome = Outcome("edited" if await queue.edit(id, compact(text).encode(), by=by) else "unedited")
+            is_done = await queue.edit(id, compact(text).encode(), by=f"{CALLER.get().title}, on the page")
         except ZkrqError as error:
-            status = page_status(error)
-            again = f"/queues/{queue.name}/edit?{urlencode({'id': id})}"
-            return self._showing.message(status, "Not sent", str(error), again)
+            return self._edit_form(queue.name, id, text, str(error), place_of(error), page_status(error))
+        if not is_done:
+            return self._edit_form(queue.name, id, text, tell(queue.name, Outcome("unedited")), status=409)
         self._watching.soon()
+        outcome = Outcome("edited")
         say(tell(queue.name, outcome))
-        return RedirectResponse(f"{back}&{outcome.query}", 303)
+        return RedirectResponse(f"{_item_address(queue.name, id)}&{outcome.query}", 303)
 
     async def _with_ids(self, queue: Queue[bytes], form: Form) -> Form:
         """Find the items of a form that names a group.  Raises ``Busy``, ``Unavailable``."""
@@ -394,16 +398,9 @@ class QueuePages:
 
     def _live(self, request: Request, queue: Queue[bytes], fragment: str, stream: str, values: Any) -> Response:
         outcome = read_outcome(request.query_params)
-        return self._showing.reply(
-            "live.html",
-            title=queue.name,
-            here="/",
-            fragment=fragment,
-            stream=f"/queues/{queue.name}/{stream}" if stream else "",
-            up=queue.name if "name" in values else "",
-            notice=tell(queue.name, outcome) if outcome else "",
-            **values,
-        )
+        notice = tell(queue.name, outcome) if outcome else ""
+        stream, up = f"/queues/{queue.name}/{stream}" if stream else "", queue.name if "name" in values else ""
+        return self._showing.live(queue.name, "/", fragment, stream, up=up, notice=notice, **values)
 
 
 def _sorted_letters(read: Letters, wish: Wish) -> dict[str, Any]:

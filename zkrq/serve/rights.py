@@ -66,6 +66,11 @@ class Caller(NamedTuple):
     name: str
     right: Right
 
+    @property
+    def title(self) -> str:
+        """The caller as records and histories name it."""
+        return self.name or f"unnamed ({self.right.name.lower()})"
+
 
 NOBODY = Caller("", Right.READ)
 """Who asks for what needs no token."""

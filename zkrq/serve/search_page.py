@@ -29,10 +29,10 @@ if TYPE_CHECKING:
     Existing = Callable[[Request, Look], Awaitable[Queue[bytes] | None]]
 
 BUTTONS: Mapping[str, str] = {
-    "redrive": "Queue all dead letters of these again",
-    "discard": "Remove all dead letters of these",
+    "redrive": "Redrive all dead letters of these",
+    "discard": "Discard all dead letters of these",
     "advance": "Run all that wait of these now",
-    "cancel": "Remove all of these",
+    "cancel": "Cancel all of these",
 }
 """The texts of the buttons for all that is found, by what they do."""
 

@@ -86,6 +86,17 @@ class Showing:
         """Return a page with a question."""
         return self.reply("ask.html", asked=asked, preview=PREVIEW)
 
+    def live(
+        self, title: str, here: str, fragment: str, stream: str, *, up: str | None = None, **values: Any
+    ) -> Response:
+        """Return a page that is kept up to date.
+
+        ``here``: see ``Question``; ``fragment``: the template of its content.  ``stream``: the address from which this
+        comes again, empty: it stays as it is.  ``up``: the queue to which the page belongs, empty: to none, and None
+        for a page of the bar itself.
+        """
+        return self.reply("live.html", title=title, here=here, fragment=fragment, stream=stream, up=up, **values)
+
     def add_live(
         self, router: APIRouter, title: str, path: str, fragment: str, values: Callable[[Look], dict[str, Any]]
     ) -> None:
@@ -98,10 +109,7 @@ class Showing:
             return {**self.common(look), **values(look)}
 
         async def page(request: Request) -> Response:
-            look, stream = await self._watching.look(), f"{path}/live"
-            return self.reply(
-                "live.html", title=title, here=path, fragment=fragment, stream=stream, up=None, **shown(look)
-            )
+            return self.live(title, path, fragment, f"{path}/live", **shown(await self._watching.look()))
 
         async def live(request: Request) -> Response:
             async def render(look: Look) -> str:
