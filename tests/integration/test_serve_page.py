@@ -318,7 +318,7 @@ async def test_settings_are_shown_and_changed_without_scripts(stage: Stage) -> N
     said = "7 in 1 s; in order within each group; a history of 5 items; 100,000 dead letters of at most 60 s"
     assert f"to {said}? They hold for all programs." in asked.text
     assert (await queue.settings()).max_size == 9
-    reply = await client.post("/queues/set/settings", data=fields_of(asked.text))
+    reply = await client.post("/queues/set/settings", data={**fields_of(asked.text), "confirmed": "yes"})
     assert reply.status_code == 303
     assert "The settings of set are changed" in (await client.get(reply.headers["location"])).text
     expected = zkrq.QueueSettings(zkrq.Limits(rate=(7, 1)), zkrq.Groups(ordered=True), 5, None, letters)

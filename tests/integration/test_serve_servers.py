@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import html
+import re
 from collections.abc import AsyncGenerator
 from contextlib import suppress
 from functools import partial
@@ -14,8 +16,9 @@ from tests.harness import in_process, new_namespace, settled
 from tests.integration.page_stage import do
 from tests.serving import Serving, serving
 from zkrq import local
+from zkrq.base.settings import Settings
 from zkrq.client.upgrading import Late
-from zkrq.coordination.memory import Hub
+from zkrq.coordination.memory import Hub, MemoryCoordinator
 from zkrq.protocol.levels import UNNAMED, ClientInfo
 
 pytestmark = pytest.mark.anyio
@@ -26,9 +29,10 @@ ANN, OPERATOR = "a-token-that-administers", "a-token-that-operates"
 class Stage:
     """A namespace on the first two of three servers, and a server of its pages."""
 
-    def __init__(self, http: Serving, cluster: zkrq.Cluster, servers: local.Servers) -> None:
+    def __init__(self, http: Serving, cluster: zkrq.Cluster, servers: local.Servers, hub: Hub) -> None:
         self.http = http
         self.cluster = cluster
+        self.hub = hub
         self.urls = dict(servers.redis_urls)
 
     async def members(self) -> set[str]:
@@ -45,7 +49,7 @@ async def stage(servers: local.Servers) -> AsyncGenerator[Stage]:
         await cluster.queue("orders").push_many(range(7))
         opened = in_process(servers, namespace, hub)
         async with serving(opened, tokens=(OPERATOR,), administrators=(f"ann {ANN}",)) as http:
-            yield Stage(http, cluster, servers)
+            yield Stage(http, cluster, servers, hub)
 
 
 async def log_in(browser: Browser, stage: Stage, token: str) -> None:
@@ -83,8 +87,11 @@ async def test_a_server_is_removed_and_added_again_on_the_page(browser: Browser,
     await do(browser.click, "#confirm")
     await do(browser.shows, "#servers ~ table", "redis-3")
     await settled(partial(stage.are, "redis-1", "redis-2", "redis-3"))
+    await do(browser.shows, "main", "redis-3 was added in ")
+    await do(browser.shows, "main", ", 7 items copied. Write ")
+    await do(browser.shows, "main", "redis-3 was removed. Take redis-3 out of ZKRQ_REDIS of all programs")
     await do(browser.open, f"{stage.http.url}/audit")
-    await do(browser.shows, "#audit", "redis-3 is being removed: done")
+    await do(browser.shows, "#audit", "redis-3 was removed")
     assert (await do(browser.text, "#audit")).count("ann\t") == 2
     assert await do(browser.complaints) == []
 
@@ -107,6 +114,16 @@ async def test_a_dead_server_is_replaced_by_a_form(stage: Stage, servers: local.
         return len(stage.cluster.view.members) == 2 and "redis-1" not in stage.cluster.view.servers
 
     await settled(is_replaced)
+    text = html.unescape((await stage.http.client.get("/servers", headers={"Authorization": f"Bearer {ANN}"})).text)
+    written = re.search(r"Write (redis-4)=(\S+) in the place of redis-1 into ZKRQ_REDIS", text)
+    assert written, text
+    given = {"redis-2": stage.urls["redis-2"], written[1]: written[2]}
+    settings = Settings(namespace=stage.cluster.namespace)
+    async with zkrq.Cluster(given, MemoryCoordinator(stage.hub), settings) as program:  # what is left to do, was done
+        assert (await program.queue("orders").size()).ready >= 7
+    added = {"name": "redis-2", "url": stage.urls["redis-3"]}
+    again = html.unescape((await post("/servers/replace", data=added)).text)
+    assert re.search(r"The last time, [\d:]+ UTC: redis-1 was replaced by redis-4 in .*\.", again), again
     assert (await stage.cluster.queue("orders").size()).ready >= 7
     await servers.start()
 
@@ -118,6 +135,12 @@ async def test_what_cannot_be_done_is_said_and_changes_nothing(stage: Stage) -> 
         ("/servers/remove", {"name": "redis-9"}, 400, "there is no server"),
         ("/servers/remove", {}, 400, "names no server"),
         ("/servers/add", {"url": stage.urls["redis-3"], "name": "again", **yes}, 400, "the same Redis server"),
+        (
+            "/servers/add",
+            {"url": "redis://127.0.0.1:1"},
+            503,
+            "server 127.0.0.1:1 at redis://127.0.0.1:1",
+        ),  # no question
         ("/servers/add", {"url": "redis://127.0.0.1:1", **yes}, 503, "Not done"),
         ("/servers/add", {"url": "nonsense", **yes}, 400, "Not done"),
         ("/servers/add", {"url": "redis://127.0.0.1:1", "shard": "x", **yes}, 400, "no such shard"),

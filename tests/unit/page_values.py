@@ -27,6 +27,7 @@ from zkrq.serve.listing import Choice, Row, arrange
 from zkrq.serve.queue_pages import Wish
 from zkrq.serve.search_page import BUTTONS
 from zkrq.serve.searching import FIELDS, Found, Search
+from zkrq.serve.server_page import Ended
 from zkrq.serve.showing import PREVIEW, Question
 from zkrq.serve.shown import show_queue
 from zkrq.serve.watching import Look
@@ -165,7 +166,6 @@ def values_of(template: str, health: Health, *, read_only: bool, full: bool) -> 
         "id": HOSTILE.id,
         "form": "",
         "item": HOSTILE if full else None,
-        "ended": [ENDED] if full else [],
         "largest": LARGEST if full else LargestGroups((), 0, whole=True),
         "result": Result("1", ResultState.DONE, b"<u>", has_value=True) if full else None,
         "text": "<img>",
@@ -189,7 +189,9 @@ def values_of(template: str, health: Health, *, read_only: bool, full: bool) -> 
         "back": "/?<img>",
         "preview": PREVIEW,
         "running": ["<i> is being added"] if full else [],
-        "failed": ["<b>"] if full else [],
+        "ended": ([Ended(NOON, "<b>", "<u>"), Ended(NOON, "<x>")] if template == "live_servers.html" else [ENDED])
+        if full
+        else [],
         "level_now": 1,
         "latest": 2,
         "release": "<u>",

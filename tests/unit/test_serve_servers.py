@@ -12,7 +12,7 @@ from tests.unit.page_values import GOOD, NOON
 from zkrq.base.errors import ConfigError
 from zkrq.client.inspection import Sizes
 from zkrq.protocol.view import Life, ServerId, View
-from zkrq.serve.server_page import Wanted, question, read
+from zkrq.serve.server_page import Wanted, done, left, question, read
 from zkrq.serve.shown import NO_FIGURES
 from zkrq.serve.watching import Look
 
@@ -28,6 +28,7 @@ THREE = View(
     by="",
 )
 """The first server is dead."""
+FOUND, STOP = "those that run have found the change by themselves.", "The Redis of redis-1 may be stopped."
 LOOK = Look(GOOD, NOON, {"a": NO_FIGURES._replace(sizes=Sizes(5, 4, 3, 2)), "b": NO_FIGURES})
 
 
@@ -57,6 +58,41 @@ def test_a_change_says_in_figures_what_it_does(wanted: Wanted, says: tuple[str, 
     told = " ".join(question(wanted, THREE, LOOK))
     assert all(text in told for text in says), told
     assert question(wanted, replace(THREE), LOOK) == question(wanted, THREE, LOOK)
+
+
+@every(
+    ("wanted", "name", "was", "to_do"),
+    [
+        (
+            Wanted("replace", "redis-1", URL),
+            "redis-4",
+            "redis-1 was replaced by redis-4 in 40 s, 1,200 items copied",
+            f"Write redis-4={URL} in the place of redis-1 into ZKRQ_REDIS of all programs; {FOUND} {STOP}",
+        ),
+        (
+            Wanted("add", "", URL),
+            "10.0.0.4:6379",
+            "10.0.0.4:6379 was added in 40 s, 1,200 items copied",
+            f"Write {URL} into ZKRQ_REDIS of all programs; {FOUND}",
+        ),
+        (
+            Wanted("remove", "redis-1"),
+            "",
+            "redis-1 was removed",
+            f"Take redis-1 out of ZKRQ_REDIS of all programs; {FOUND} {STOP}",
+        ),
+        (
+            Wanted("remove", "b-1", shard="b"),
+            "",
+            "b-1 was removed",
+            "The Redis of b-1 may be stopped.",
+        ),
+    ],
+)
+def test_what_was_done_and_what_is_left_to_do_is_said(wanted: Wanted, name: str, was: str, to_do: str) -> None:
+    assert done(wanted, name, 40.0, 1200) == was
+    assert left(wanted, name) == to_do
+    assert "copied" not in done(wanted, name, 40.0, None)
 
 
 @pytest.mark.parametrize(

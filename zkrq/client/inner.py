@@ -10,8 +10,11 @@ from operator import attrgetter
 from typing import TYPE_CHECKING, Protocol, cast
 
 from zkrq.base.tasks import together
+from zkrq.client.addresses import check_shard
 from zkrq.protocol import calls
 from zkrq.protocol.replies import Answer, Status
+from zkrq.protocol.view import ServerId
+from zkrq.replication.urls import address
 
 if TYPE_CHECKING:
     from zkrq.client.client import Client
@@ -50,6 +53,11 @@ async def read_servers(cluster: Cluster) -> Mapping[str, ServerInfo]:
         told = await shard.fleet.identify(met)
         found |= {id: who for id, who in told.items() if not isinstance(who, Answer)}
     return found
+
+
+async def check_answers(cluster: Cluster, shard: str, url: str) -> None:
+    """Raise ``ConfigError`` or ``Unavailable`` if no server that a shard could use answers at a URL."""
+    await client_of(cluster).shards.find(check_shard(shard)).roster.check(ServerId(address(url)), url)
 
 
 async def copied_by_learners(cluster: Cluster, queues: Collection[str]) -> Mapping[str, float]:

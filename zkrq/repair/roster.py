@@ -42,14 +42,18 @@ class Roster:
         finally:
             guest.drop()
 
+    async def check(self, id: ServerId, url: str) -> None:
+        """Raise ``ConfigError`` or ``Unavailable`` if no server of use answers at a URL; nothing is changed."""
+        guest = self._membership.fleet.guest(id, url)
+        try:
+            await _meet(guest, id, url)
+        finally:
+            guest.drop()
+
     async def _add(self, guest: Fleet, id: ServerId, url: str, *, force: bool) -> None:
         public = without_credentials(url)
         while True:
-            who = (await guest.identify([id]))[id]
-            if isinstance(who, Answer):
-                raise _refusal(id, url, who)
-            if who.dropping:
-                raise ConfigError(f"server {id}: {who.dropping}")
+            who = await _meet(guest, id, url)
             view = await self._membership.refresh(self._membership.view)
             if view.servers.get(id, public) != public:
                 raise ConfigError(f"{id} is the server at {view.servers[id]}: remove that first, or use another name")
@@ -153,6 +157,16 @@ class Roster:
             raise Unavailable(
                 f"server {leaving} is in sync, and only {well} other(s) answer; nothing was changed, retry later"
             )
+
+
+async def _meet(guest: Fleet, id: ServerId, url: str) -> ServerInfo:
+    """Return the identity of a server that may be added.  Raises ``ConfigError``, ``Unavailable``."""
+    who = (await guest.identify([id]))[id]
+    if isinstance(who, Answer):
+        raise _refusal(id, url, who)
+    if who.dropping:
+        raise ConfigError(f"server {id}: {who.dropping}")
+    return who
 
 
 def _refusal(id: ServerId, url: str, answer: Answer) -> ZkrqError:

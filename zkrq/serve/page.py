@@ -73,7 +73,7 @@ class Page:
         self._failures = FailurePage(queues, watching, self._showing, self._queue_pages.searches)
         self._flows = FlowPage(cluster, queues, self._showing)
         self._audit = AuditPage(owned.audit, self._showing)
-        self._servers = ServerPage(cluster, watching, owned.changes, self._showing)
+        self._servers = ServerPage(cluster, watching, owned.changes, owned.audit, self._showing)
         self._sessions = Sessions(self._showing, policy)
 
     def router(self) -> APIRouter:

@@ -7,17 +7,22 @@ with what it will do in figures.
 from __future__ import annotations
 
 import asyncio
+import re
 from collections import deque
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from datetime import datetime
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
 from urllib.parse import urlsplit
 
 from starlette.responses import RedirectResponse
 
+from zkrq.base import clock
 from zkrq.base.errors import ConfigError, ZkrqError
+from zkrq.base.events import ServerCaughtUp
 from zkrq.base.tasks import Tasks
-from zkrq.client.inner import client_of
+from zkrq.client.inner import check_answers, client_of
 from zkrq.protocol.levels import SPOKEN
 from zkrq.protocol.shards import FIRST
 from zkrq.replication.urls import address, check_url
@@ -25,14 +30,16 @@ from zkrq.serve.actions import read_fields
 from zkrq.serve.audit import say
 from zkrq.serve.problems import Busy, page_status
 from zkrq.serve.showing import Question
-from zkrq.serve.texts import show_bytes, show_count
+from zkrq.serve.texts import show_bytes, show_count, show_duration, show_moment
 
 if TYPE_CHECKING:
     from fastapi import APIRouter, Request, Response
 
+    from zkrq.base.events import Event
     from zkrq.client.cluster import Cluster
     from zkrq.protocol.levels import ClientInfo
     from zkrq.protocol.view import View
+    from zkrq.serve.audit import Audit
     from zkrq.serve.showing import Showing
     from zkrq.serve.watching import Look, Watching
 
@@ -42,8 +49,8 @@ FIELDS_MAX = 10
 CHANGES_MAX = 3
 """Servers that are added at one time."""
 
-FAILED_SHOWN = 5
-"""Changes that failed in the background, and are told on the page."""
+ENDED_SHOWN = 5
+"""Changes that were made, or failed in the background, and are told on the page."""
 
 FIRST_SECONDS = 3.0
 """Seconds that a page waits for a change; then it goes on in the background, and the page tells how far it is."""
@@ -111,76 +118,125 @@ def question(wanted: Wanted, view: View, look: Look) -> list[str]:
     return told
 
 
+def written(url: str, name: str) -> str:
+    """Return how a server is written in ``ZKRQ_REDIS``."""
+    return url if name == address(url) else f"{name}={url}"
+
+
+def done(wanted: Wanted, name: str, seconds: float, items: int | None) -> str:
+    """Say what was done.  ``name``: of the server that was added; ``items``: copied to it, None: not known here."""
+    copied = "" if items is None else f", {show_count(items, 'item')} copied"
+    took = f"in {show_duration(seconds)}{copied}"
+    match wanted.verb:
+        case "add":
+            return f"{name} was added {took}"
+        case "remove":
+            return f"{wanted.name} was removed"
+        case _:
+            return f"{wanted.name} was replaced by {name} {took}"
+
+
+def left(wanted: Wanted, name: str) -> str:
+    """Say what is left to do.  ``name``: of the server that was added."""
+    how = f"{written(wanted.url, name)}" if wanted.url else ""
+    match wanted.verb:
+        case "add":
+            variable = f"Write {how} into ZKRQ_REDIS of all programs"
+        case "remove":
+            variable = f"Take {wanted.name} out of ZKRQ_REDIS of all programs"
+        case _:
+            variable = f"Write {how} in the place of {wanted.name} into ZKRQ_REDIS of all programs"
+    own = wanted.shard == FIRST
+    stop = "" if wanted.verb == "add" else f"The Redis of {wanted.name} may be stopped."
+    told = f"{variable}; those that run have found the change by themselves." if own else ""
+    return " ".join(filter(None, (told, stop)))
+
+
+class Ended(NamedTuple):
+    """A change that has ended: when, what was done or why it failed, and what is left to do, empty: it failed."""
+
+    at: datetime
+    text: str
+    left: str = ""
+
+
 class Changes:
     """Change servers in the background: ``async with`` owns what is under way."""
 
     def __init__(self, cluster: Cluster, note: Callable[[str, str, str], None]) -> None:
         """``note``: records what was done, on which server, with which result; see ``Audit.note``."""
         self._note = note
-        self.failed: deque[str] = deque(maxlen=FAILED_SHOWN)
-        """What failed after its page was answered."""
+        self.ended: deque[Ended] = deque(maxlen=ENDED_SHOWN)
+        """The last changes."""
         self.running: dict[object, str] = {}
         """What is under way, in a sentence."""
         self._cluster = cluster
+        self._copied: dict[str, int] = {}
         self._tasks = Tasks("zkrq serve: servers")
 
     async def __aenter__(self) -> Self:
         await self._tasks.__aenter__()
+        client_of(self._cluster).events.listeners.append(self._hear)
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
+        client_of(self._cluster).events.listeners.remove(self._hear)
         await self._tasks.__aexit__(kind, error, traceback)
 
-    async def make(self, wanted: Wanted) -> bool:
-        """Make a change; tell whether it has ended.  Raises what it raises within ``FIRST_SECONDS``, and ``Busy``."""
+    def _hear(self, event: Event) -> None:
+        """Note how many items this process has copied to a server that is being added."""
+        if isinstance(event, ServerCaughtUp) and self.running:
+            self._copied[event.server] = event.items
+
+    async def make(self, wanted: Wanted) -> str | None:
+        """Make a change; return what was done, None: it goes on in the background.
+
+        Raises what it raises within ``FIRST_SECONDS``, and ``Busy``.
+        """
         if len(self.running) >= CHANGES_MAX:
             raise Busy(f"{CHANGES_MAX} servers are being added already")
         key, seen = object(), asyncio.Event()
-        ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        ended: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         self.running[key] = _sentence(wanted)
 
         async def run() -> None:
             try:
-                await self._act(wanted)
+                text = await self._act(wanted)
             except ZkrqError as error:
-                if seen.is_set():
-                    self.failed.append(f"{_sentence(wanted)}: {error}")
-                    self._note(wanted.verb, "servers", self.failed[-1])
-                else:
+                if not seen.is_set():
                     ended.set_exception(error)
+                    return
+                text = f"{_sentence(wanted)}: {error}"
+                self.ended.append(Ended(clock.now(), text))
             else:
-                if seen.is_set():
-                    self._note(wanted.verb, "servers", f"{_sentence(wanted)}: done")
-                else:
-                    ended.set_result(None)
+                if not seen.is_set():
+                    ended.set_result(text)
+                    return
             finally:
                 del self.running[key]
+                if not self.running:
+                    self._copied.clear()
+            self._note(wanted.verb, "servers", text)
 
         self._tasks.start(run(), "change the servers")
-        done, _ = await asyncio.wait([ended], timeout=FIRST_SECONDS)
+        finished, _ = await asyncio.wait([ended], timeout=FIRST_SECONDS)
         seen.set()
-        if done:
-            await ended
-        return bool(done)
+        return await ended if finished else None
 
-    def _act(self, wanted: Wanted) -> Coroutine[Any, Any, None]:
-        match wanted.verb:
-            case "add":
-                return self._add(wanted, wanted.name)
-            case "remove":
-                return self._cluster.remove_server(wanted.name)
-            case _:
-                return self._replace(wanted)
-
-    async def _add(self, wanted: Wanted, name: str = "") -> None:
-        await self._cluster.add_server(wanted.url, name=name or None, shard=wanted.shard)
-
-    async def _replace(self, wanted: Wanted) -> None:
-        """Remove a server once another one has what it had; interrupted before, both are there."""
-        await self._add(wanted)
-        await self._cluster.remove_server(wanted.name)
+    async def _act(self, wanted: Wanted) -> str:
+        """Make a change, and return what was done.  One that is replaced is removed once another one has what it had;
+        interrupted before, both are there."""
+        began, name = asyncio.get_running_loop().time(), ""
+        if wanted.verb != "remove":
+            new = wanted.name if wanted.verb == "add" else ""
+            name = await self._cluster.add_server(wanted.url, name=new or None, shard=wanted.shard)
+        if wanted.verb != "add":
+            await self._cluster.remove_server(wanted.name)
+        text = done(wanted, name, asyncio.get_running_loop().time() - began, self._copied.pop(name, None))
+        self.ended.append(Ended(clock.now(), text, left(wanted, name)))
+        return text
 
 
 def _sentence(wanted: Wanted) -> str:
@@ -193,6 +249,9 @@ def _sentence(wanted: Wanted) -> str:
             return f"{wanted.name} is being replaced by {address(wanted.url)}"
 
 
+_COPIED = re.compile(r" was (added|replaced by .*) in ")
+"""What ``done`` says of a server to which items were copied."""
+
 VERBS = ("add", "remove", "replace")
 """What can be done with servers, by the last word of the path."""
 
@@ -200,8 +259,9 @@ VERBS = ("add", "remove", "replace")
 class ServerPage:
     """Answer browsers about servers and levels."""
 
-    def __init__(self, cluster: Cluster, watching: Watching, changes: Changes, showing: Showing) -> None:
+    def __init__(self, cluster: Cluster, watching: Watching, changes: Changes, audit: Audit, showing: Showing) -> None:
         self._cluster = cluster
+        self._audit = audit
         self._watching = watching
         self._changes = changes
         self._showing = showing
@@ -219,7 +279,7 @@ class ServerPage:
         return {
             "level_now": self._cluster.level,
             "running": list(changes.running.values()),
-            "failed": list(changes.failed),
+            "ended": [*reversed(changes.ended)],
         }
 
     async def act(self, request: Request) -> Response:
@@ -228,32 +288,38 @@ class ServerPage:
             return self._showing.message(404, "Not found", "There is no such action.", "/servers")
         try:
             wanted, is_confirmed = read(verb, await request.body())
-            view = self._view_of(wanted)
+            wanted, view = self._place_of(wanted)
             if not is_confirmed:
                 told = question(wanted, view, await self._watching.look())
+                if verb != "remove":
+                    await check_answers(self._cluster, wanted.shard, wanted.url)
+                    told += await self._last()
                 subject, is_danger = f"{verb.capitalize()} {wanted.name or 'a server'}", verb != "add"
                 answers, fields = {"yes": verb.capitalize()}, wanted.fields.items()
                 to, back = f"/servers/{verb}", "/servers"
                 return self._showing.ask(Question(subject, told, to, answers, back, fields, is_danger, here=back))
-            is_done = await self._changes.make(wanted)
+            said = await self._changes.make(wanted)
         except ZkrqError as error:
             status = page_status(error)
             return self._showing.message(status, "Not done", str(error), "/servers")
         finally:
             self._watching.soon()
-        say(_sentence(wanted) + (": done" if is_done else ", in the background"))
+        say(said or f"{_sentence(wanted)}, in the background")
         return RedirectResponse("/servers", 303)
 
-    def _view_of(self, wanted: Wanted) -> View:
-        """Return the view of the shard that a change concerns.  Raises ``ConfigError``."""
-        shards = self._cluster.shards
-        if wanted.verb == "add":
-            found = shards.get(wanted.shard)
-        else:
-            found = next((each for each in shards.values() if each.view and wanted.name in each.view.servers), None)
-        if found is None or found.view is None:
-            raise ConfigError(f"there is no server {wanted.name[:100]!r}, or no such shard")
-        return found.view
+    async def _last(self) -> list[str]:
+        """Say how long the last server took that was added, if the record of changes has one."""
+        with suppress(ZkrqError):
+            known = (line for line in await self._audit.lines() if line.on == "servers" and _COPIED.search(line.result))
+            return [f"The last time, {show_moment(line.at)}: {line.result}." for line in known][:1]
+        return []
+
+    def _place_of(self, wanted: Wanted) -> tuple[Wanted, View]:
+        """Return a change with the shard that it concerns, and the view of that.  Raises ``ConfigError``."""
+        for shard, found in self._cluster.shards.items():
+            if found.view and (shard == wanted.shard if wanted.verb == "add" else wanted.name in found.view.servers):
+                return wanted._replace(shard=shard), found.view
+        raise ConfigError(f"there is no server {wanted.name[:100]!r}, or no such shard")
 
     # -- the level -----------------------------------------------------------------------------------------------------
 
