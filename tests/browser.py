@@ -17,6 +17,24 @@ FLAGS = """
 """
 
 
+BROKEN = r"""
+const broken = [], walk = document.createTreeWalker(document.querySelector("main"), NodeFilter.SHOW_TEXT)
+const tops = (range) => new Set([...range.getClientRects()].map((each) => Math.round(each.top)))
+while (walk.nextNode()) {
+  const node = walk.currentNode
+  if (!node.parentElement.checkVisibility() || node.parentElement.closest("svg, .unseen, option")) continue
+  for (const word of node.data.matchAll(/[^\s-]+/g)) {
+    const range = document.createRange()
+    range.setStart(node, word.index)
+    range.setEnd(node, word.index + word[0].length)
+    if (tops(range).size > 1) broken.push(word[0])
+  }
+}
+return broken
+"""
+"""A script that returns the words that go on in another line, other than behind a hyphen."""
+
+
 class Browser:
     """A headless Chromium; every call blocks, so tests use it in a thread."""
 
@@ -55,6 +73,10 @@ class Browser:
 
     def shows(self, selector: str, text: str) -> None:
         self.wait(lambda: text in self.text(selector))
+
+    def broken_words(self) -> list[str]:
+        """The words of the page that are broken inside."""
+        return self.script(BROKEN)
 
     def press(self, *keys: str) -> None:
         """Press keys, whatever has the focus."""

@@ -46,7 +46,7 @@ async def test_each_state_has_its_items(stage: Stage) -> None:
     assert re.search(r'planned Run now (59|60) min 0 {"n":3}', planned)
     assert "waiting" not in planned
     held = await page(stage, "/queues/states?tab=claimed")
-    assert re.search(r'held worker <1> [\d.]+ s [\d.]+ s 1 {"n":1}', held)
+    assert re.search(r'held worker <1> [\d.]+ m?s [\d.]+ m?s 1 {"n":1}', held)
     assert "waiting" in await page(stage, "/queues/states?tab=<script>")
     await claim.ack()
 

@@ -12,7 +12,7 @@ import pytest
 
 import zkrq
 from tests.browser import Browser
-from tests.harness import in_process, new_namespace, settled
+from tests.harness import in_process, new_namespace, settled, until
 from tests.integration.page_stage import do
 from tests.serving import Serving, serving
 from zkrq import local
@@ -20,6 +20,7 @@ from zkrq.base.settings import Settings
 from zkrq.client.upgrading import Late
 from zkrq.coordination.memory import Hub, MemoryCoordinator
 from zkrq.protocol.levels import UNNAMED, ClientInfo
+from zkrq.serve.server_page import Changes, Wanted
 
 pytestmark = pytest.mark.anyio
 
@@ -70,6 +71,7 @@ async def test_a_server_is_removed_and_added_again_on_the_page(browser: Browser,
         await do(browser.open, f"{stage.http.url}/servers", width=width, dark=dark)
         await do(browser.shows, "#change-servers", "Change the servers")
         assert await do(browser.script, "return document.documentElement.scrollWidth") <= width
+        assert await do(browser.broken_words) == []
         assert await do(browser.violations) == []
     await do(browser.click, "button[aria-label='Remove redis-3']")
     await do(browser.shows, "main", "redis-3 is in sync. It is removed, and its data stays on it.")
@@ -88,10 +90,11 @@ async def test_a_server_is_removed_and_added_again_on_the_page(browser: Browser,
     await do(browser.shows, "#servers ~ table", "redis-3")
     await settled(partial(stage.are, "redis-1", "redis-2", "redis-3"))
     await do(browser.shows, "main", "redis-3 was added in ")
-    await do(browser.shows, "main", ", 7 items copied. Write ")
+    await do(browser.shows, "main", f"Write redis-3={stage.urls['redis-3']} into ZKRQ_REDIS of all programs")
     await do(browser.shows, "main", "redis-3 was removed. Take redis-3 out of ZKRQ_REDIS of all programs")
-    await do(browser.open, f"{stage.http.url}/audit")
+    await do(browser.open, f"{stage.http.url}/audit", width=390)
     await do(browser.shows, "#audit", "redis-3 was removed")
+    assert await do(browser.broken_words) == []
     assert (await do(browser.text, "#audit")).count("ann\t") == 2
     assert await do(browser.complaints) == []
 
@@ -115,7 +118,7 @@ async def test_a_dead_server_is_replaced_by_a_form(stage: Stage, servers: local.
 
     await settled(is_replaced)
     text = html.unescape((await stage.http.client.get("/servers", headers={"Authorization": f"Bearer {ANN}"})).text)
-    written = re.search(r"Write (redis-4)=(\S+) in the place of redis-1 into ZKRQ_REDIS", text)
+    written = re.search(r"Write (redis-3)=(\S+) in the place of redis-1 into ZKRQ_REDIS", text)
     assert written, text
     given = {"redis-2": stage.urls["redis-2"], written[1]: written[2]}
     settings = Settings(namespace=stage.cluster.namespace)
@@ -123,9 +126,21 @@ async def test_a_dead_server_is_replaced_by_a_form(stage: Stage, servers: local.
         assert (await program.queue("orders").size()).ready >= 7
     added = {"name": "redis-2", "url": stage.urls["redis-3"]}
     again = html.unescape((await post("/servers/replace", data=added)).text)
-    assert re.search(r"The last time, [\d:]+ UTC: redis-1 was replaced by redis-4 in .*\.", again), again
+    assert re.search(r"The last time, [\d:]+ UTC: redis-1 was replaced by redis-3 in .*\.", again), again
     assert (await stage.cluster.queue("orders").size()).ready >= 7
     await servers.start()
+
+
+async def test_how_many_items_were_copied_is_known_to_the_process_that_copied_them(servers: local.Servers) -> None:
+    async with (
+        in_process(servers, new_namespace()) as cluster,
+        Changes(cluster, lambda what, on, result: None) as changes,
+    ):
+        await cluster.queue("orders").push_many(range(7))
+        assert await changes.make(Wanted("remove", "redis-3")) == "redis-3 was removed"
+        await changes.make(Wanted("add", "redis-3", servers.redis_urls["redis-3"]))
+        await until(lambda: len(changes.ended) == 2)
+        assert re.fullmatch(r"redis-3 was added in .*s, 7 items copied", changes.ended[-1].text)
 
 
 async def test_what_cannot_be_done_is_said_and_changes_nothing(stage: Stage) -> None:

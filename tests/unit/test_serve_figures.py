@@ -48,6 +48,12 @@ def test_all_curves_have_the_axis_of_the_period_and_end_before_the_minute_that_r
     assert work.totals[0].done == 121
 
 
+def test_a_time_alone_is_drawn_from_its_beginning_to_its_end() -> None:
+    work = show_work([minute(0), minute(1), minute(2, failed=1), minute(3)], PERIODS["1 h"], None)
+    assert work.waits
+    assert [mark.at for mark in work.waits.marks] == [BEGAN + timedelta(minutes=each) for each in (2, 3)]
+
+
 def test_the_slowest_task_is_the_first() -> None:
     slow, quick = (zkrq.Figures(BEGAN, 60.0, durations=spread(each, 1)) for each in (9.0, 0.02))
     work = show_work([minute(0, a=quick, b=slow, c=quick, d=minute(0))], PERIODS["1 h"], None)

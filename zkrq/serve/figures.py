@@ -127,10 +127,13 @@ def _quantiles(spread: Spread) -> tuple[float, float] | None:
 def _curve(
     some: Sequence[Figures], values: Callable[[Figures], Sequence[float] | None], axis: tuple[datetime, datetime]
 ) -> Curve | None:
-    """Draw the values of those that have some, each in the middle of its time."""
+    """Draw the values of those that have some, each in the middle of its time, or one alone over all of it."""
     told = [(each.at + timedelta(seconds=each.seconds / 2), has) for each in some if (has := values(each)) is not None]
     if not told:
         return None
+    if len(told) == 1:
+        ((at, has),) = told
+        told = [(at + timedelta(seconds=each * some[0].seconds / 2), has) for each in (-1, 1)]
     lines = list(zip(*(has for _, has in told), strict=True))
     begins, ends = axis
     return draw([at.timestamp() for at, _ in told], *lines, ends=ends, axis=(begins.timestamp(), ends.timestamp()))
