@@ -36,13 +36,13 @@ async def test_the_page_lives_and_its_buttons_work(browser: Browser, stage: Stag
     await do(browser.open, stage.http.url)
     await do(browser.shows, "#queue-orders", "1,234")
     claim = await take(orders)
-    await do(browser.shows, "#consumers ~ table", "worker <1>")
-    await do(browser.shows, "#consumers ~ table", "1 item of orders")
+    await do(browser.shows, "#consumers ~ .scroll table", "worker <1>")
+    await do(browser.shows, "#consumers ~ .scroll table", "1 item of orders")
     await claim.ack()
     await do(browser.shows, "#queue-orders", "1,233")  # without loading the page again
     for server in ("redis-1", "redis-2", "redis-3"):
-        await do(browser.shows, "#servers ~ table", server)
-    await do(browser.shows, "#servers ~ table", "MiB")  # of memory
+        await do(browser.shows, "#servers ~ .scroll table", server)
+    await do(browser.shows, "#servers ~ .scroll table", "MiB")  # of memory
     await do(browser.click, "#queue-orders th a")
     await do(browser.click, "#pause button")
     await do(browser.shows, "#notice", "orders is paused")

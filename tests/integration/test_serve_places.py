@@ -83,11 +83,11 @@ async def test_consumers_and_servers_have_pages_that_live(browser: Browser, stag
     await orders.push(1)
     await do(browser.open, f"{stage.http.url}/servers")
     for server in ("redis-1", "redis-2", "redis-3"):
-        await do(browser.shows, "#servers ~ table", server)
+        await do(browser.shows, "#servers ~ .scroll table", server)
     await do(browser.open, f"{stage.http.url}/consumers")
     claim = await take(orders)
-    await do(browser.shows, "#consumers ~ table", "1 item of lively")  # without loading the page again
-    await do(browser.click, "#consumers ~ table th a")
+    await do(browser.shows, "#consumers ~ .scroll table", "1 item of lively")  # without loading the page again
+    await do(browser.click, "#consumers ~ .scroll table th a")
     await do(browser.shows, "h1", "worker <1>")
     await do(browser.shows, "main table", claim.id)
     assert await do(browser.script, CURRENT) == "Consumers"

@@ -64,7 +64,7 @@ async def log_in(browser: Browser, stage: Stage, token: str) -> None:
 async def test_a_server_is_removed_and_added_again_on_the_page(browser: Browser, stage: Stage) -> None:
     await log_in(browser, stage, OPERATOR)
     await do(browser.open, f"{stage.http.url}/servers")
-    await do(browser.shows, "#servers ~ table", "redis-3")
+    await do(browser.shows, "#servers ~ .scroll table", "redis-3")
     assert await do(browser.script, "return document.querySelectorAll('main form').length") == 0
     await log_in(browser, stage, ANN)
     for width, dark in ((390, True), (1280, False)):
@@ -82,12 +82,12 @@ async def test_a_server_is_removed_and_added_again_on_the_page(browser: Browser,
     await do(browser.click, "#confirm")
     await do(browser.shows, "h1", "Servers")
     await settled(partial(stage.are, "redis-1", "redis-2"))
-    await do(browser.wait, lambda: "redis-3" not in browser.text("#servers ~ table"))
+    await do(browser.wait, lambda: "redis-3" not in browser.text("#servers ~ .scroll table"))
     await do(browser.click, "#add-url")
     await do(browser.press, stage.urls["redis-3"], "\ue004", "redis-3", "\ue007")
     await do(browser.shows, "main", "7 items of 1 queue are copied to ")
     await do(browser.click, "#confirm")
-    await do(browser.shows, "#servers ~ table", "redis-3")
+    await do(browser.shows, "#servers ~ .scroll table", "redis-3")
     await settled(partial(stage.are, "redis-1", "redis-2", "redis-3"))
     await do(browser.shows, "main", "redis-3 was added in ")
     await do(browser.shows, "main", f"Write redis-3={stage.urls['redis-3']} into ZKRQ_REDIS of all programs")
