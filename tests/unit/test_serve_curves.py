@@ -19,7 +19,7 @@ def test_history_keeps_the_last_minutes_of_the_queues_that_are_there() -> None:
     history = History()
     for at in range(0, 1000, 100):
         history.add(at, {"a": seen(at), "b": seen(1)} if at < 500 else {"a": seen(at)})
-    assert history.points("a") == tuple(Point(at, at, at) for at in range(0, 1000, 100))
+    assert history.points("a") == tuple(Point(at, at, at, ready=at) for at in range(0, 1000, 100))
     assert history.points("b") == ()
     history.add(950 + curves.HISTORY_SECONDS, {"a": seen(0, removed=900)})
     assert history.points("a") == (Point(950 + curves.HISTORY_SECONDS, 0, 900, 900),)
@@ -41,7 +41,7 @@ def test_what_passes_is_added_up_whoever_counts() -> None:
     for at, look in enumerate([*looks, seen(2, removed=2, dead=1)]):
         history.add(at, {"a": look})
     passed = [(0, 0), (5, 2), (5, 2), (5, 3), (5, 3), (7, 5)]
-    assert [point[2:] for point in history.points("a")] == passed
+    assert [point[2:4] for point in history.points("a")] == passed
 
 
 def waits(seconds: float | None, **changes: Any) -> Statistics:
