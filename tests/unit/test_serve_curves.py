@@ -59,6 +59,16 @@ def test_it_is_known_for_how_long_nobody_takes_an_item() -> None:
     assert history.untaken("a") == 0
 
 
+def test_whether_a_queue_grows_is_measured_over_its_last_minute() -> None:
+    history = History()
+    for at in range(0, 200, 10):
+        history.add(at, {"a": seen(1000 if at < 100 else 1000 - at)})
+        if at < 60:
+            assert history.backlog("a") is None
+    assert history.backlog("a") == (810, -1.0, 810.0)
+    assert history.backlog("b") is None
+
+
 @every(
     "then",
     [

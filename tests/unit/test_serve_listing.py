@@ -8,6 +8,7 @@ from urllib.parse import parse_qsl
 
 from tests.every import every
 from zkrq.base.limits import Limits
+from zkrq.client.backlog import Backlog
 from zkrq.client.inspection import Sizes
 from zkrq.serve.listing import COLUMNS, QUEUES_SHOWN, UNTAKEN_SECONDS, Choice, Row, arrange, read_choice
 from zkrq.serve.shown import NO_FIGURES
@@ -86,6 +87,25 @@ def test_what_is_said_of_a_queue_whose_items_wait_is_true(
     assert seen.waits == told
     assert seen.alarms == ([told] if red else [])
     assert (seen.urgency >= 4) == red
+
+
+@every(
+    ("oldest", "trend", "told"),
+    [
+        (61.0, Backlog(9, 3.25), "grows by 3.2 a second"),
+        (61.0, Backlog(9, -0.1, 3 * 3600.0), "empty in 3 h"),
+        (61.0, Backlog(9, -3.0, 3600.0), ""),
+        (61.0, Backlog(9, 0.0), ""),
+        (61.0, Backlog(9), ""),
+        (61.0, None, ""),
+        (59.0, Backlog(9, 3.25), ""),
+        (None, Backlog(9, 3.25), ""),
+    ],
+)
+def test_a_backlog_that_grows_or_lasts_is_in_the_list(oldest: float | None, trend: Backlog | None, told: str) -> None:
+    figures = NO_FIGURES._replace(sizes=Sizes(9, 0, 1, 0), oldest_ready=oldest)
+    seen = Row("q", figures, 1.0, 2.0, trend=trend)
+    assert (list(seen.troubles), list(seen.alarms)) == ([told] if told else [], [])
 
 
 def test_a_queue_of_which_no_consumer_takes_anything_says_so() -> None:

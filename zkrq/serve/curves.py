@@ -8,6 +8,7 @@ from datetime import datetime, timedelta
 from itertools import pairwise
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
+from zkrq.client.backlog import TREND_SECONDS, Backlog, backlog_of
 from zkrq.client.throughput import NO_THROUGHPUT, Passed
 
 if TYPE_CHECKING:
@@ -119,6 +120,15 @@ class History:
     def points(self, queue: str) -> Sequence[Point]:
         """Return the points of a queue, the oldest first."""
         return tuple(self._points.get(queue, ()))
+
+    def backlog(self, queue: str) -> Backlog | None:
+        """Tell whether the ready items of a queue grow or shrink; None: there is none, or it is not known yet."""
+        recent: list[tuple[float, int]] = []
+        for point in reversed(self._points.get(queue, ())):
+            recent.append((point.at, point.ready))
+            if point.at <= recent[0][0] - TREND_SECONDS:
+                break
+        return backlog_of(recent[::-1])
 
     def untaken(self, queue: str) -> float:
         """Return for how many seconds no consumer has taken an item though some are ready; 0 if that is not so."""

@@ -7,9 +7,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import urlencode
 
-from zkrq.serve.texts import show_count, show_duration, show_pause
+from zkrq.client.backlog import TREND_SECONDS
+from zkrq.serve.texts import show_backlog, show_count, show_duration, show_pause
 
 if TYPE_CHECKING:
+    from zkrq.client.backlog import Backlog
     from zkrq.client.inspection import Statistics
     from zkrq.serve.curves import Curve
 
@@ -29,6 +31,9 @@ LATE_SECONDS = 300.0
 """Seconds after which the oldest ready item of a queue that is not paused is worth a word."""
 
 
+LASTING_SECONDS = 3600.0
+"""Seconds for which a backlog lasts, at its present rate, before the list of queues says when it is gone."""
+
 UNTAKEN_SECONDS = 30.0
 """Seconds without a claim after which the page says that no consumer takes the ready items of a queue."""
 
@@ -36,7 +41,7 @@ UNTAKEN_SECONDS = 30.0
 class Row(NamedTuple):
     """A queue in the table.  ``pushed`` and ``removed``: items per second now, None while it is not known.
 
-    ``untaken``: seconds for which no consumer has taken any of its ready items.
+    ``untaken``: seconds for which no consumer has taken any of its ready items.  ``trend``: whether these grow.
     """
 
     name: str
@@ -45,6 +50,7 @@ class Row(NamedTuple):
     removed: float | None = None
     curve: Curve | None = None
     untaken: float = 0.0
+    trend: Backlog | None = None
 
     @property
     def depth(self) -> int:
@@ -81,11 +87,26 @@ class Row(NamedTuple):
         return f"{what}: waits {show_duration(self.figures.oldest_ready or 0)}"
 
     @property
+    def outlook(self) -> str:
+        """What is said of a backlog that grows, or lasts for longer than ``LASTING_SECONDS``; empty for any other.
+
+        Items that wait for less than ``TREND_SECONDS`` are no backlog: there are more or fewer at each look.
+        """
+        trend = self.trend
+        if trend is None or (self.figures.oldest_ready or 0) < TREND_SECONDS:
+            return ""
+        if trend.seconds_left is None:
+            return show_backlog(trend) if trend.per_second else ""
+        return f"empty in {show_duration(trend.seconds_left)}" if trend.seconds_left > LASTING_SECONDS else ""
+
+    @property
     def troubles(self) -> Sequence[str]:
         """What needs attention, in a few words each, the worst first."""
         told = ["some items not counted"] if self.figures.away else []
         if self.waits:
             told.append(self.waits)
+        if self.outlook:
+            told.append(self.outlook)
         if self.figures.sizes.dead:
             told.append(show_count(self.figures.sizes.dead, "dead letter"))
         if self.figures.paused:
@@ -98,7 +119,7 @@ class Row(NamedTuple):
     def alarms(self) -> Sequence[str]:
         """Those of the troubles that are shown in red: all but what somebody has set, and waits that are not long."""
         waits = self.waits if self.figures.limited or not self.is_late else ""
-        others = (show_pause(self.figures), self.figures.limited, waits)
+        others = (self.outlook, show_pause(self.figures), self.figures.limited, waits)
         return [trouble for trouble in self.troubles if trouble not in others]
 
     @property

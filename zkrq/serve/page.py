@@ -117,7 +117,14 @@ class Page:
         points = {name: history.points(name) for name in look.queues}
         rates = {name: latest_rate(some) for name, some in points.items()}
         rows = [
-            Row(name, figures, rate and rate.pushed, rate and rate.removed, untaken=history.untaken(name))
+            Row(
+                name,
+                figures,
+                rate and rate.pushed,
+                rate and rate.removed,
+                untaken=history.untaken(name),
+                trend=history.backlog(name),
+            )
             for name, figures in look.queues.items()
             for rate in [rates[name]]
         ]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import urlencode
@@ -41,6 +42,7 @@ from zkrq.serve.shown import NO_FIGURES, Shown, show_queue
 if TYPE_CHECKING:
     from fastapi import APIRouter, Request, Response
 
+    from zkrq.client.backlog import Backlog
     from zkrq.client.cluster import Cluster
     from zkrq.client.inspection import Statistics
     from zkrq.client.items import Item
@@ -176,7 +178,7 @@ class QueuePages:
         try:
             async with asyncio.timeout(CONTENTS_SECONDS):
                 figures, found = await self._shared.read((queue.name, wish), partial(self._read, queue, wish))
-            values |= {"queue": self._shown(queue.name, look, figures), **found}
+            values |= {"queue": self._shown(queue.name, look, figures, found["trend"]), **found}
         except (ZkrqError, TimeoutError) as error:
             values["queue"] = self._shown(queue.name, look, look.queues.get(queue.name, NO_FIGURES))
             values["look"] = look.without(error)
@@ -202,7 +204,15 @@ class QueuePages:
             found["items"] = await self.claimed(queue.name, wish.most)
         else:
             found["items"] = await queue.peek(wish.most, wish.state)
-        return figures, found
+        return figures, {**found, "trend": await self._trend(queue, figures)}
+
+    async def _trend(self, queue: Queue[bytes], figures: Statistics) -> Backlog | None:
+        """Tell whether a queue grows: from this server's looks, or while these are too few from stored figures."""
+        trend = self._watching.history.backlog(queue.name)
+        if trend is None and figures.sizes.ready:
+            with suppress(ZkrqError):
+                return await queue.backlog()
+        return trend
 
     async def _letters(self, queue: Queue[bytes], error: str, after: str) -> Letters:
         """Read dead letters; see ``read_letters``.  Raises ``Busy``, ``Unavailable``."""
@@ -211,9 +221,9 @@ class QueuePages:
         with self.searches.one_more():
             return await read_letters(queue, error, after)
 
-    def _shown(self, name: str, look: Look, figures: Any) -> Shown:
+    def _shown(self, name: str, look: Look, figures: Any, trend: Backlog | None = None) -> Shown:
         history = self._watching.history
-        return show_queue(name, figures, history.points(name), look.as_of, history.untaken(name))
+        return show_queue(name, figures, history.points(name), look.as_of, history.untaken(name), trend)
 
     async def claimed(self, name: str, count: int) -> Sequence[Item[bytes]]:
         """Return claimed items of a queue.  Raises ``Unavailable``."""

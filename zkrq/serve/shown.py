@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import datetime
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
-from zkrq.client.backlog import Backlog, backlog_of
 from zkrq.client.inspection import Sizes, Statistics
 from zkrq.serve.curves import Curve, Point, Rate, draw, rates, thin
 from zkrq.serve.listing import IDLE, UNTAKEN_SECONDS
 from zkrq.serve.texts import show_number
+
+if TYPE_CHECKING:
+    from zkrq.client.backlog import Backlog
 
 CURVE_POINTS = 240
 """Points of a curve with an axis."""
@@ -31,11 +33,18 @@ class Shown(NamedTuple):
     trend: Backlog | None = None
 
 
-def show_queue(name: str, figures: Statistics, points: Sequence[Point], as_of: datetime, untaken: float = 0.0) -> Shown:
+def show_queue(
+    name: str,
+    figures: Statistics,
+    points: Sequence[Point],
+    as_of: datetime,
+    untaken: float = 0.0,
+    trend: Backlog | None = None,
+) -> Shown:
     """Draw what is known of a queue.
 
     ``as_of``: the time of the last point.  ``untaken``: seconds for which no consumer has taken any of its ready items,
-    shown if they are many.
+    shown if they are many.  ``trend``: whether these grow.
     """
     passed = rates(points)
     some, flow = thin(points, CURVE_POINTS), thin(passed, CURVE_POINTS)
@@ -49,7 +58,7 @@ def show_queue(name: str, figures: Statistics, points: Sequence[Point], as_of: d
         draw(moments, *lines, ends=as_of, axis=axis),
         show_rate(passed),
         untaken if untaken >= UNTAKEN_SECONDS else 0.0,
-        backlog_of([(point.at, point.ready) for point in points]),
+        trend,
     )
 
 
