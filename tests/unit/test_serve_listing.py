@@ -93,7 +93,7 @@ def test_what_is_said_of_a_queue_whose_items_wait_is_true(
     ("oldest", "trend", "told"),
     [
         (61.0, Backlog(9, 3.25), "grows by 3.2 a second"),
-        (61.0, Backlog(9, -0.1, 3 * 3600.0), "empty in 3 h"),
+        (61.0, Backlog(9, -0.1, 3 * 3600.0), "gone in 3 h"),
         (61.0, Backlog(9, -3.0, 3600.0), ""),
         (61.0, Backlog(9, 0.0), ""),
         (61.0, Backlog(9), ""),

@@ -97,7 +97,7 @@ class Row(NamedTuple):
             return ""
         if trend.seconds_left is None:
             return show_backlog(trend) if trend.per_second else ""
-        return f"empty in {show_duration(trend.seconds_left)}" if trend.seconds_left > LASTING_SECONDS else ""
+        return f"gone in {show_duration(trend.seconds_left)}" if trend.seconds_left > LASTING_SECONDS else ""
 
     @property
     def troubles(self) -> Sequence[str]:
