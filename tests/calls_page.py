@@ -33,6 +33,7 @@ SUBJECTS = {
     "flows": "Flows",
     "figures": "Figures",
     "schedules": "Schedules",
+    "servers": "Servers and levels",
 }
 
 

@@ -16,6 +16,7 @@ import zkrq.testing
 from tests.harness import in_process, new_namespace
 from tests.serving import Serving, serving
 from zkrq import local
+from zkrq.operations.servers import SERVERS
 
 pytestmark = [
     pytest.mark.anyio,
@@ -95,7 +96,7 @@ async def test_a_client_that_is_generated_is_pleasant_to_use() -> None:
     settling = {"ack", "ack_many", "nack", "release", "bury", "extend", "save"}
     managing = {"find", "get", "result", "cancel", "pause", "resume", "settings", "change_settings"}
     managing |= {"dead_letters", "redrive", "list_schedules", "get_schedule", "put_schedule", "remove_schedule"}
-    managing |= {"history", "groups", "consumers", "backlog"}
+    managing |= {"history", "groups", "consumers", "backlog", *SERVERS}
     managing |= {"pause_schedule", "resume_schedule", "run_schedule_now", "progress"}
     managing |= {f"{verb}_flow" for verb in ("get", "begin", "seal", "cancel", "finish", "redrive")}
     managing |= {"list_flows", "push_member", "push_follower", "advance", "quiet", "unquiet", "edit", "figures"}

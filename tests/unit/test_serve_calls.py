@@ -19,12 +19,14 @@ from zkrq.operations.operation import Field, Operation, Parameter, Record
 from zkrq.operations.push import PUSH
 from zkrq.operations.queues import FIGURES, QUEUE_STATISTICS
 from zkrq.operations.schedules import SCHEDULES
+from zkrq.operations.servers import SERVERS
 from zkrq.operations.table import OPERATIONS
 from zkrq.serve.api import Api
 from zkrq.serve.bodies import CALLED, body_of
 from zkrq.serve.calls import make_router
 from zkrq.serve.flows import FlowApi
 from zkrq.serve.schedules import ScheduleApi
+from zkrq.serve.servers import ServerApi
 
 NOTHING: Any = None
 
@@ -34,10 +36,12 @@ def schema_of(operations: Collection[Operation] = OPERATIONS.values()) -> dict[s
     app = FastAPI(separate_input_output_schemas=False)
     of_schedules = [each for each in operations if each.name in SCHEDULES]
     of_flows = [each for each in operations if each.name in FLOWS]
-    others = [each for each in operations if each.name not in (*SCHEDULES, *FLOWS)]
+    of_servers = [each for each in operations if each.name in SERVERS]
+    others = [each for each in operations if each.name not in (*SCHEDULES, *FLOWS, *SERVERS)]
     app.include_router(make_router(others, Api(NOTHING, NOTHING, NOTHING, NOTHING)))
     app.include_router(make_router(of_schedules, ScheduleApi(Mock(), NOTHING)))
     app.include_router(make_router(of_flows, FlowApi(NOTHING, NOTHING)))
+    app.include_router(make_router(of_servers, ServerApi(NOTHING)))
     return app.openapi()
 
 

@@ -23,6 +23,7 @@ from zkrq.operations.queues import (
     UNQUIET,
 )
 from zkrq.operations.schedules import NAME, SCHEDULES
+from zkrq.operations.servers import SERVER_PLACE, SERVERS
 from zkrq.operations.settings import CHANGE_SETTINGS, SETTINGS
 
 if TYPE_CHECKING:
@@ -65,8 +66,11 @@ OPERATIONS: Mapping[str, Operation] = {
         ADVANCE,
         *SCHEDULES.values(),
         *FLOWS.values(),
+        *SERVERS.values(),
     )
 }
 
-PLACES: Mapping[str, Parameter] = {each.name: each for each in (QUEUE_PLACE, CLAIM_PLACE, NAME, FLOW_PLACE)}
+PLACES: Mapping[str, Parameter] = {
+    each.name: each for each in (QUEUE_PLACE, CLAIM_PLACE, NAME, FLOW_PLACE, SERVER_PLACE)
+}
 """What a path names that is no parameter: of what the operation is asked."""

@@ -22,6 +22,7 @@ from zkrq.operations.items import ENDED
 from zkrq.operations.push import RECEIPT
 from zkrq.operations.queues import BACKLOG, CONSUMER, FIGURES, GROUPS_FOUND, QUIETED, SHARD
 from zkrq.operations.schedules import SCHEDULES
+from zkrq.operations.servers import SERVERS
 from zkrq.operations.settings import STORED
 from zkrq.operations.table import OPERATIONS
 from zkrq.serve.audit import name_chosen, say
@@ -66,7 +67,7 @@ class Api:
 
     def router(self) -> APIRouter:
         """Return the calls, with their paths."""
-        others = [each for each in OPERATIONS.values() if each.name not in (*SCHEDULES, *FLOWS)]
+        others = [each for each in OPERATIONS.values() if each.name not in (*SCHEDULES, *FLOWS, *SERVERS)]
         return make_router(others, self)
 
     # -- push ------------------------------------------------------------------------------------------------------

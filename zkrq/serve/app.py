@@ -35,6 +35,7 @@ from zkrq.serve.problems import (
 from zkrq.serve.rendering import HERE
 from zkrq.serve.schedules import ScheduleApi
 from zkrq.serve.security import STATIC
+from zkrq.serve.servers import ServerApi
 
 if TYPE_CHECKING:
     from zkrq.client.cluster import Cluster
@@ -83,6 +84,7 @@ def make_app(
     app.include_router(Api(cluster, queues, owned.holding, stopping).router())
     app.include_router(ScheduleApi(cluster, queues).router())
     app.include_router(FlowApi(cluster, queues).router())
+    app.include_router(ServerApi(cluster).router())
     app.include_router(Page(cluster, queues, owned, policy).router())
     app.include_router(Monitoring(cluster, stopping, frank=not policy.known).router())
     app.add_exception_handler(ZkrqError, _on_error)

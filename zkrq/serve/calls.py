@@ -42,7 +42,7 @@ PROBLEMS: dict[int | str, dict[str, Any]] = {
 STATUS = {error.__name__: kind.status for error, kind in KINDS.items()}
 """The status of each error, by its name."""
 
-SLASHES = ("id", "name")
+SLASHES = ("id", "name", "server")
 """What may contain slashes in a path."""
 
 

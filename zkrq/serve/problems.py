@@ -55,6 +55,10 @@ class BadQuery(ZkrqError):
     """Parameters of an address contradict each other."""
 
 
+class BadServer(ZkrqError):
+    """The servers, or the level, cannot be changed in this way."""
+
+
 class BadSchedule(ZkrqError):
     """The schedule cannot be stored."""
 
@@ -101,6 +105,7 @@ KINDS: dict[type[ZkrqError], Kind] = {
     BadQuery: BAD_REQUEST,
     NoneNamed: BAD_REQUEST,
     NoSuchConsumer: BAD_REQUEST,
+    BadServer: BAD_REQUEST,
     BadSchedule: Kind("BadSchedule", 400, "nothing", "fix the request"),
     Closed: Kind("Closed", 503, "nothing", "retry with another server, or later"),
     # Other arguments are checked before: what is left lies with the servers, or with this one's rights.

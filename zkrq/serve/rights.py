@@ -38,7 +38,9 @@ ANY = re.compile(r"(?s).*")
 
 NEEDS: Sequence[Need] = (
     Need(
-        Right.ADMINISTER, "add, remove and replace servers; upgrade", re.compile(r"/(servers|upgrade)(/.*)?", re.DOTALL)
+        Right.ADMINISTER,
+        "add, remove and replace servers; upgrade",
+        re.compile(r"(/v1)?/(servers|upgrade)(/.*)?", re.DOTALL),
     ),
     Need(
         Right.OPERATE,
