@@ -140,3 +140,32 @@ async def test_a_closing_client_reports_what_is_left(queue: zkrq.Queue[Any], con
 async def test_times_that_are_not_kept_are_refused(queue: zkrq.Queue[Any], since: float, step: float | None) -> None:
     with pytest.raises(zkrq.ConfigError):
         await queue.figures(since, step)
+
+
+async def test_the_ready_items_are_told_with_each_report(queue: zkrq.Queue[Any], pass_time: PassTime) -> None:
+    await queue.push_many([1, 2, 3])
+    await queue.push(4, delay=HALF_HOUR)
+    assert await queue.backlog() == zkrq.Backlog(3)
+    await (await take(queue)).ack()
+    await reported(queue, (1, 1, 0, 0), pass_time)
+    told = [each.ready for each in await queue.figures(HALF_HOUR) if each.ready is not None]
+    assert told[-1] == 2
+    assert all(each.tasks == {} for each in await queue.figures(HALF_HOUR))
+    assert (await queue.figures(timedelta(days=2)))[-1].ready == 2
+    await queue.clear()
+    assert await queue.backlog() == zkrq.Backlog(0, None, 0.0)
+
+
+async def test_a_backlog_that_shrinks_says_when_it_is_gone() -> None:
+    async with zkrq.testing.servers(2) as own, own.connect() as cluster:
+        queue = cluster.queue("jobs")
+        await queue.push_many(range(200))
+        for _ in range(6):
+            for claim in await queue.pop_many(15, timeout=0):
+                await claim.ack()
+            await own.clock.advance(60)
+        ready, per_second, seconds_left = await queue.backlog()
+        assert ready == 110
+        assert per_second is not None
+        assert -0.4 < per_second < -0.15, "15 in a minute, measured over three"
+        assert seconds_left == pytest.approx(ready / -per_second)

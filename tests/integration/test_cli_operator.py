@@ -98,3 +98,11 @@ async def test_an_item_is_shown_with_all_that_it_was_pushed_with(shell: Shell, s
             r"  pushed [\d: -]+ UTC, due in [\d.]+ s, at [\d: -]+ UTC, expires in [\d,.]+ s, 1 attempt, 1 failed", times
         )
         assert failed.endswith(": no answer")
+
+
+async def test_top_once_tells_what_passes_in_a_second(shell: Shell, servers: local.Servers) -> None:
+    async with over_zookeeper(servers, shell.environment["ZKRQ_NAMESPACE"]) as cluster:
+        await cluster.queue("emails").push(1)
+        code, out, _ = await shell.run("top", "--once", "--interval", "0.2")
+        assert code == 0
+        assert re.search(r"\n *emails +1 +0 +0 +0 +0\.0 +0\.0 ", out), "the last two are per second"

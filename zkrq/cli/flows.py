@@ -84,7 +84,7 @@ async def _finish(args: Namespace) -> Lines:
 async def _redrive(args: Namespace) -> Lines:
     async with open_cluster(args) as cluster:
         redriven = await _flow(cluster, args).redrive()
-    yield Line(f"{count(redriven, 'item')} queued again", {"redriven": redriven})
+    yield Line(f"{count(redriven, 'item')} redriven", {"redriven": redriven})
 
 
 _NAMED = {**QUEUE, "flow": "the flow's name"}

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import sys
 from argparse import Namespace
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from zkrq.base import clock
-from zkrq.base.errors import ConfigError
+from zkrq.base.errors import ConfigError, ZkrqError
 from zkrq.cli.command import Command, Line, Lines, look_at, note_new, open_cluster
 from zkrq.cli.conditions import EVERY, FLAGS, conditions
 from zkrq.cli.flags import Flag, Takes
@@ -16,10 +17,15 @@ from zkrq.cli.items import LOOKED_AT, item_line
 from zkrq.cli.servers import server_lines, server_value
 from zkrq.client.inspection import Sizes, Statistics, shards_left_out
 from zkrq.operations.items import DEAD_LETTERS
-from zkrq.operations.queues import CONSUMER, FIGURES, PAUSE, QUIET, RESUME, UNQUIET, end_of_pause
+from zkrq.operations.queues import BACKLOG, CONSUMER, FIGURES, PAUSE, QUIET, RESUME, UNQUIET, end_of_pause
 
 if TYPE_CHECKING:
+    from zkrq.client.backlog import Backlog
+    from zkrq.client.cluster import Cluster
     from zkrq.client.quieting import Quieted
+
+BACKLOGS_MAX = 20
+"""Queues of which `zkrq stats` says whether their backlog shrinks: those with the most ready items."""
 
 
 async def _stats(args: Namespace) -> Lines:
@@ -27,9 +33,10 @@ async def _stats(args: Namespace) -> Lines:
         statistics = await cluster.statistics()
         health = await cluster.check_health()
         left_out = shards_left_out(statistics.values(), cluster.shards)
+        backlogs = await _read_backlogs(cluster, statistics)
     width = max(map(len, ["queue", *statistics]))
     rows: list[tuple[str, Iterable[object], str]] = [("queue", Sizes._fields, "")]
-    rows += [(name, each.sizes, _note_of(each)) for name, each in statistics.items()]
+    rows += [(name, each.sizes, _note_of(each, backlogs.get(name))) for name, each in statistics.items()]
     text = [
         f"{cluster.namespace}: epoch {health.epoch}, {'ready to push and claim' if health.ok else 'not ready'}",
         *health.trouble,
@@ -43,13 +50,27 @@ async def _stats(args: Namespace) -> Lines:
         "health": {**health._asdict(), "servers": {id: server_value(server) for id, server in health.servers.items()}},
         "away": left_out,
         "queues": {name: FIGURES.tell(each) for name, each in statistics.items()},
+        "backlogs": {name: BACKLOG.tell(each) for name, each in backlogs.items()},
     }
     yield Line("\n".join(text), value)
 
 
-def _note_of(statistics: Statistics) -> str:
+async def _read_backlogs(cluster: Cluster, statistics: Mapping[str, Statistics]) -> dict[str, Backlog]:
+    """Read what the largest backlogs do, by the names of their queues; without those that cannot be asked now."""
+    largest = sorted(statistics, key=lambda name: -statistics[name].sizes.ready)[:BACKLOGS_MAX]
+    names = [name for name in largest if statistics[name].sizes.ready]
+    found: dict[str, Backlog] = {}
+    for name in names:
+        with suppress(ZkrqError):
+            found[name] = await cluster.queue(name).backlog()
+    return found
+
+
+def _note_of(statistics: Statistics, backlog: Backlog | None) -> str:
+    from zkrq.serve.texts import show_backlog  # here, because `zkrq --help` loads no face
+
     damaged = f"{statistics.damaged:,} damaged set aside" if statistics.damaged else None
-    notes = [note for note in (statistics.pause, statistics.limited, damaged) if note]
+    notes = [note for note in (statistics.pause, statistics.limited, damaged, show_backlog(backlog)) if note]
     return f"  {', '.join(notes)}" if notes else ""
 
 

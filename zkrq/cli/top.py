@@ -178,9 +178,13 @@ async def _top(args: Namespace) -> Lines:
     if args.interval < LEAST_INTERVAL:
         raise ConfigError(f"--interval is {args.interval:g} s: at least {LEAST_INTERVAL:g} s")
     async with look_at(args) as cluster:
-        if args.once or args.json or not sys.stdout.isatty():
+        if args.json:
+            yield Line("", (await take_snapshot(cluster)).value())
+        elif args.once or not sys.stdout.isatty():
+            before = await take_snapshot(cluster)
+            await asyncio.sleep(args.interval)  # what passes in a second is known from two looks
             snapshot = await take_snapshot(cluster)
-            yield Line(as_text(show(snapshot, None)), snapshot.value())
+            yield Line(as_text(show(snapshot, before)), snapshot.value())
         else:
             await watch(cluster, args.interval)
 
@@ -219,7 +223,7 @@ COMMANDS: Sequence[Command] = (
         _top,
         (
             duration("interval", "between two looks, each of which reads all claims", 2.0),
-            Flag("once", "print one look and end, as without a terminal", bool, False),
+            Flag("once", "print one look, and what passed within --interval, as without a terminal", bool, False),
         ),
     ),
 )
