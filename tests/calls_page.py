@@ -65,6 +65,8 @@ def kind_of(kind: kinds.Kind[Any]) -> str:
             return f"up to {most:,} of: {kind_of(each)}"
         case Arguments(of=section):
             return f"as in `{section.name}`"
+        case kinds.ByName(each=each):
+            return f"by name, each {kind_of(each)}"
         case _:
             return "any JSON value"
 
@@ -81,8 +83,9 @@ def parameters(section: Section, depth: int = 0) -> Iterator[str]:
     """Write the parameters of a call, and those of the parts that they consist of."""
     for each in section.parameters:
         yield entry(f"`{each.name}` ({kind_of(each.kind)}): {told_of(each)}", depth)
-        if isinstance(each.kind, Arguments):
-            yield from parameters(each.kind.of, depth + 1)
+        of = each.kind.each if isinstance(each.kind, kinds.ByName) else each.kind
+        if isinstance(of, Arguments):
+            yield from parameters(of.of, depth + 1)
 
 
 def told_of(parameter: Parameter) -> str:

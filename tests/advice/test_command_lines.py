@@ -77,6 +77,12 @@ LINES = (
         "queues set jobs",
         "queues set jobs --concurrency 5 && queues set jobs --concurrency none",
     ),
+    Refused(
+        "cli/settings.py",
+        "give --group with --group-concurrency",
+        "queues set jobs --like-others",
+        "queues set jobs --group a --group-concurrency 5 && queues set jobs --group a --like-others",
+    ),
     Refused("cli/moving.py", "is the same queue: zkrq dead redrive", "move dead jobs jobs", "dead redrive jobs"),
     Refused("client/copies.py", "is not a line of `zkrq export`", "import jobs", "import jobs", "{}\n"),
     Refused(

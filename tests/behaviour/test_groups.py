@@ -12,7 +12,8 @@ import pytest
 import zkrq
 from tests.behaviour.conftest import Connect, PassTime
 from tests.behaviour.helpers import working
-from tests.harness import HANG
+from tests.harness import HANG, until
+from zkrq.client.inner import client_of
 from zkrq.consuming.core import dispatch
 
 pytestmark = pytest.mark.anyio
@@ -242,8 +243,97 @@ def test_an_order_is_asked_for_by_a_truth_value() -> None:
         zkrq.Groups(ordered=True),
         zkrq.Groups(3, rate=(5, 0.5)),
         zkrq.Groups(ordered=True, rate=(5, timedelta(minutes=1))),
+        zkrq.Groups(ordered=True, named={"a": zkrq.Limits(rate=(5, 0.5)), "b,:;/ =%41ä": zkrq.Limits()}),
+        zkrq.Groups(3, named={"concurrency=7": zkrq.Limits(1), "x": zkrq.Limits(2, (7, 60))}),
     ],
 )
 def test_what_is_stored_is_read_again(groups: zkrq.Groups) -> None:
     assert zkrq.Groups.of(groups.settings) == groups
     assert zkrq.Groups.read(f"groups:{groups.settings} limits:concurrency=7,rate=9/1000") == groups
+
+
+# -- limits of single groups -------------------------------------------------------------------------------------------
+
+
+async def test_a_group_may_have_limits_of_its_own(cluster: zkrq.Cluster, name: str) -> None:
+    """At most two of one kind of work at once, and any number of the other, of which nobody waits for the first."""
+    queue = cluster.queue(name, groups=zkrq.Groups(named={"digest": zkrq.Limits(concurrency=2)}))
+    running, most, done = Counter[str](), Counter[str](), Counter[str]()
+    go_on = asyncio.Event()
+
+    async def handle(item: str) -> None:
+        running[item] += 1
+        most[item] = max(most[item], running[item])
+        if item == "welcome" and running[item] == 6:
+            go_on.set()
+        await go_on.wait()
+        running[item] -= 1
+        done[item] += 1
+
+    await queue.push_many(["digest"] * 10, group="digest")
+    await queue.push_many(["welcome"] * 6, group="welcome")
+    async with working(queue, handle, concurrency=10):
+        await until(lambda: done == {"digest": 10, "welcome": 6})
+    assert most == {"digest": 2, "welcome": 6}
+
+
+async def test_limits_of_single_groups_are_changed_and_taken_away(queue: zkrq.Queue[Any]) -> None:
+    groups = zkrq.Groups(1, named={"a": zkrq.Limits(rate=(2, 3600)), "b": zkrq.Limits()})
+    await queue.set_groups(groups)
+    for group in "abc":
+        await queue.push_many([group] * 3, group=group)
+    claims = await queue.pop_many(9, timeout=0)
+    assert Counter(claim.item for claim in claims) == {"a": 2, "b": 3, "c": 1}
+    told = await queue.statistics()
+    assert told.group_limits == groups
+    assert str(told.group_limits) == "1 at once in each group, but 2 in 3600 s in group 'a', no limits in group 'b'"
+    rests = {group.name for group in (await queue.groups()).groups if group.is_held_by_rate(groups)}
+    assert rests == {"a"}, "a claim of its own holds the other one"
+    await queue.set_groups(zkrq.Groups())
+    assert await queue.ack_many(claims) == []
+    assert sorted(await drain(queue, 9)) == ["a", "c", "c"]
+
+
+async def test_at_a_level_without_them_no_group_has_limits_of_its_own(
+    cluster: zkrq.Cluster, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    queue = cluster.queue(name)
+    groups = zkrq.Groups(named={"a": zkrq.Limits(concurrency=1)})
+    monkeypatch.setattr(type(client_of(cluster).shard.replicas), "level", 1)
+    with pytest.raises(zkrq.ConfigError, match=r"limits of named groups: this needs level 2.*`zkrq upgrade`"):
+        await queue.set_groups(groups)
+    with pytest.raises(zkrq.ConfigError, match="limits of named groups: this needs level 2"):
+        await cluster.queue(f"{name}-declared", groups=groups).push(1)
+
+
+WRONG: dict[str, Any] = {
+    "the name of a group is ''": {"named": {"": zkrq.Limits()}},
+    "the limits of group 'a' must be a Limits, not int": {"named": {"a": 5}},
+    "named must be a mapping of limits, not list": {"named": ["a"]},
+    "concurrency of group 'a' is 2, but with ordered=True": {"ordered": True, "named": {"a": zkrq.Limits(2)}},
+    "the number of named groups is 51": {"named": {str(n): zkrq.Limits() for n in range(51)}},
+    "the named groups take": {"named": {f"{n}{'ä' * 50}": zkrq.Limits() for n in range(50)}},
+}
+
+
+@pytest.mark.parametrize("text", WRONG)
+def test_bad_limits_of_single_groups_are_refused(text: str) -> None:
+    with pytest.raises(zkrq.ConfigError, match=text):
+        zkrq.Groups(**WRONG[text])
+
+
+async def test_tasks_may_be_groups(cluster: zkrq.Cluster, name: str) -> None:
+    """Of a program that says so; a group that is named stays."""
+    digests = zkrq.Limits(concurrency=1)
+    queue = cluster.queue(name, groups=zkrq.Groups(by_task=True, named={"digest": digests}))
+    for item in ("d1", "d2"):
+        await queue.push(item, task="digest")
+    await queue.push_many(["w1", "w2"], task="welcome")
+    await queue.push("t", task="digest", group="tenant")
+    await queue.push("none")
+    claims = await queue.pop_many(9, timeout=0)
+    groups: dict[str, str | None] = {"d1": "digest", "w1": "welcome", "w2": "welcome", "t": "tenant", "none": None}
+    assert {claim.item: claim.group for claim in claims} == groups
+    assert await queue.ack_many(claims) == []
+    assert await drain(queue, 9) == ["d2"]
+    assert (await queue.settings()).groups == zkrq.Groups(named={"digest": digests}), "it belongs to the program"

@@ -22,10 +22,10 @@ COMMAND_TIMEOUT = 20.0  # seconds for one command; one is usual on a busy machin
 START_TIMEOUT = 60.0  # seconds until private servers are up
 
 NO_RATE = {"rate": None, "seconds": None}
-NO_SETTINGS = {
+NO_SETTINGS: dict[str, Any] = {
     "queue": "jobs",
     "limits": {"concurrency": None, **NO_RATE},
-    "groups": {"concurrency": None, **NO_RATE, "ordered": False},
+    "groups": {"concurrency": None, **NO_RATE, "ordered": False, "named": {}},
     "history": 0,
     "max_size": None,
     "dead_letters": {"max_count": 100_000, "max_age": None, "expired": False},

@@ -7,6 +7,7 @@ import re
 import signal
 import socket
 from datetime import UTC, datetime, timedelta, timezone
+from typing import Any
 
 import anyio
 import anyio.to_thread
@@ -235,7 +236,7 @@ async def test_settings_that_are_not_named_stay(shell: Shell) -> None:
     assert await show("--max-size", "50", "--history", "7") == (
         f"9 at once; {of_groups}; at most 50 items; a history of 7 items\n"
     )
-    ordered = {"concurrency": None, "rate": 5, "seconds": 1.0, "ordered": True}
+    ordered: dict[str, Any] = {"concurrency": None, "rate": 5, "seconds": 1.0, "ordered": True, "named": {}}
     everything = {
         "queue": "jobs",
         "limits": {"concurrency": 9, **NO_RATE},
@@ -260,6 +261,34 @@ async def test_settings_that_are_not_named_stay(shell: Shell) -> None:
     assert await show("--dead-letters", "none", "--results-ttl", "90") == f"no limits; {kept}\n"
     back = ("--dead-letters", "100000", "--dead-letters-age", "none", "--drop-expired", "--results-ttl", "none")
     assert await shell.value("queues", "set", "jobs", *back) == [NO_SETTINGS]
+
+
+async def test_limits_of_one_group(shell: Shell) -> None:
+    async def show(*flags: str) -> str:
+        code, out, err = await shell.run("queues", "set", "jobs", *flags)
+        assert (code, err) == (0, "")
+        return out.removeprefix("no limits; ").removesuffix("\n")
+
+    await shell.run("push", "jobs", "1")
+    assert await show("--group", "digest", "--group-concurrency", "2") == "2 at once in group 'digest'"
+    assert await show("--group-concurrency", "9") == "9 at once in each group, but 2 at once in group 'digest'"
+    rated = await show("--group", "digest", "--group-rate", "5/s", "--history", "7")
+    assert rated == "9 at once in each group, but 2 at once, 5 in 1 s in group 'digest'; a history of 7 items"
+    (told,) = await shell.value(
+        "queues", "set", "jobs", "--group", "w", "--group-concurrency", "none", "--history", "0"
+    )
+    own = {"digest": {"concurrency": 2, "rate": 5, "seconds": 1.0}, "w": {"concurrency": None, **NO_RATE}}
+    assert told["groups"] == {"concurrency": 9, **NO_RATE, "ordered": False, "named": own}
+    assert await show("--group", "w", "--like-others") == rated.removesuffix("; a history of 7 items")
+    assert await show("--group", "digest", "--like-others") == "9 at once in each group"
+    for wrong in (
+        ("--like-others",),
+        ("--group", "a"),
+        ("--group", "a", "--history", "3"),
+        ("--group", "a", "--like-others", "--group-rate", "5/s"),
+    ):
+        code, _, err = await shell.run("queues", "set", "jobs", *wrong)
+        assert (code, "give --group with --group-concurrency, --group-rate or --like-others" in err) == (2, True)
 
 
 async def test_settings_that_are_wrong(shell: Shell) -> None:

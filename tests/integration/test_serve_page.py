@@ -313,26 +313,35 @@ async def test_settings_are_shown_and_changed_without_scripts(stage: Stage) -> N
     fields = fields_of(page)
     assert (fields["max_size"], fields["history"], fields["dead_letters.max_age"]) == ("9", "5", "60.0")
     assert (await client.post("/queues/set/settings", data=fields)).headers["location"] == "/queues/set?tab=settings"
-    wanted = {**fields, "max_size": "", "limits.rate": "7", "groups.ordered": "yes"}
+    own = {"named.0.group": "digest", "named.0.rate": "2"}
+    wanted = {**fields, "max_size": "", "limits.rate": "7", "groups.ordered": "yes", **own}
     asked = await client.post("/queues/set/settings", data=wanted)
-    said = "7 in 1 s; in order within each group; a history of 5 items; 100,000 dead letters of at most 60 s"
-    assert f"to {said}? They hold for all programs." in asked.text
+    said = "7 in 1 s; in order within each group, but 2 in 1 s in group &#39;digest&#39;; a history of 5 items; "
+    assert f"to {said}100,000 dead letters of at most 60 s? They hold for all programs." in asked.text
     assert (await queue.settings()).max_size == 9
     reply = await client.post("/queues/set/settings", data={**fields_of(asked.text), "confirmed": "yes"})
     assert reply.status_code == 303
     assert "The settings of set are changed" in (await client.get(reply.headers["location"])).text
-    expected = zkrq.QueueSettings(zkrq.Limits(rate=(7, 1)), zkrq.Groups(ordered=True), 5, None, letters)
+    groups = zkrq.Groups(ordered=True, named={"digest": zkrq.Limits(rate=(2, 1))})
+    expected = zkrq.QueueSettings(zkrq.Limits(rate=(7, 1)), groups, 5, None, letters)
     assert await queue.settings() == expected
+    fields = fields_of((await client.get("/queues/set?tab=settings")).text)
+    assert (fields["named.0.group"], fields["named.0.rate"], fields["named.1.group"]) == ("digest", "2", "")
     confirmed = {**wanted, "confirmed": "yes"}
     for field, wrong, says in (
         ("max_size", "many", "items at most: &#39;many&#39; is no number"),
         ("history", "10001", "history is 10001"),
         ("groups.concurrency", "2", "one item claimed at a time"),
+        ("named.0.concurrency", "2", "one item claimed at a time"),
+        ("named.0.seconds", "soon", "within seconds: &#39;soon&#39; is no number"),
         ("read", "{}", "open it again"),
     ):
         refused = await client.post("/queues/set/settings", data={**confirmed, field: wrong})
         assert (refused.status_code, says in refused.text) == (400, True), refused.text
     assert await queue.settings() == expected
+    without = {**fields, "named.0.group": "", "confirmed": "yes"}
+    assert (await client.post("/queues/set/settings", data=without)).status_code == 303
+    assert (await queue.settings()).groups == zkrq.Groups(ordered=True)
 
 
 async def test_settings_that_others_have_changed_meanwhile_are_not_overwritten(stage: Stage) -> None:

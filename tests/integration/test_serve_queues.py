@@ -153,10 +153,10 @@ async def test_a_cursor_that_is_no_longer_valid_starts_over_and_says_so(stage: S
     assert {item["id"] for item in reply["items"]} == ids
 
 
-NONE = {"concurrency": None, "rate": None, "seconds": None}
-NO_SETTINGS = {
+NONE: dict[str, Any] = {"concurrency": None, "rate": None, "seconds": None}
+NO_SETTINGS: dict[str, Any] = {
     "limits": NONE,
-    "groups": {**NONE, "ordered": False},
+    "groups": {**NONE, "ordered": False, "named": {}},
     "history": 0,
     "max_size": None,
     "dead_letters": {"max_count": 100_000, "max_age": None, "expired": False},
@@ -197,11 +197,13 @@ async def test_a_queue_is_limited(stage: Stage) -> None:
 async def test_groups_of_a_queue_are_limited(stage: Stage) -> None:
     path, client = f"/v1/queues/{stage.name}/settings", stage.http.client
     await client.patch(path, json={"limits": {"concurrency": 7}})
-    for groups in (
-        {"concurrency": 2, "ordered": False, "rate": 5, "seconds": 2.5},
-        {"concurrency": None, "ordered": True, "rate": None, "seconds": None},
-        {"concurrency": None, "ordered": True, "rate": 9, "seconds": 1.0},
-    ):
+    every: tuple[dict[str, Any], ...] = (
+        {"concurrency": 2, "ordered": False, "rate": 5, "seconds": 2.5, "named": {}},
+        {"concurrency": None, "ordered": True, "rate": None, "seconds": None, "named": {}},
+        {"concurrency": None, "ordered": True, "rate": 9, "seconds": 1.0, "named": {}},
+    )
+    expected: dict[str, Any] = {}
+    for groups in every:
         response = await client.patch(path, json={"groups": groups})
         expected = {**NO_SETTINGS, "limits": {**NONE, "concurrency": 7}, "groups": groups}
         assert (response.status_code, response.json()) == (200, expected)
@@ -214,10 +216,21 @@ async def test_groups_of_a_queue_are_limited(stage: Stage) -> None:
     assert "one item claimed at a time" in refused.json()["message"]
     assert (await client.get(path)).json() == expected, "nothing that was refused has changed anything"
     told = (await client.patch(path, json={"groups": {"ordered": False, "concurrency": 2}})).json()
-    assert told["groups"] == {"concurrency": 2, "ordered": False, "rate": 9, "seconds": 1.0}
+    assert told["groups"] == {"concurrency": 2, "ordered": False, "rate": 9, "seconds": 1.0, "named": {}}
     told = (await client.patch(path, json={"groups": {"ordered": True}})).json()
-    assert told["groups"] == groups, "an order takes the concurrency of groups away"
+    assert told["groups"] == every[-1], "an order takes the concurrency of groups away"
     assert (await client.patch(path, json={"groups": {"ordered": None}})).json()["groups"]["ordered"] is False
+    own = {"digest": {"concurrency": 2, "rate": 9, "seconds": 1.0}, "ä/": {**NONE, "concurrency": None}}
+    told = (await client.patch(path, json={"groups": {"named": own}})).json()
+    assert told["groups"]["named"] == own
+    assert (await client.patch(path, json=told)).json() == told, "what was read can be sent back"
+    changes = {"digest": {"rate": None}, "ä/": None, "w": {}}
+    told = (await client.patch(path, json={"groups": {"named": changes}})).json()
+    assert told["groups"]["named"] == {"digest": {**NONE, "concurrency": 2}, "w": {**NONE, "concurrency": None}}
+    unfit: tuple[Any, ...] = ({"a": {"rate": 0}}, {"a": {"size": 5}}, {"a": 5}, {"": {}}, {"a" * 201: {}}, ["a"])
+    for named in unfit:
+        assert (await client.patch(path, json={"groups": {"named": named}})).status_code == 400, named
+    assert (await client.patch(path, json={"groups": {"named": None}})).json()["groups"]["named"] == {}
     assert (await client.patch(path, json={"groups": None})).json()["groups"] == NO_SETTINGS["groups"]
     assert (await client.get(path)).json()["limits"]["concurrency"] == 7, "what is not named stays"
 

@@ -88,6 +88,15 @@ async def test_each_group_has_a_rate(cluster: zkrq.Cluster, code: str) -> None:
     assert (told.group_limits, told.groups) == (zkrq.Groups(ordered=True, rate=(50, 1.0)), 1)
 
 
+@runs("groups.md", "digests = zkrq.Limits(")
+async def test_a_single_group_is_limited(cluster: zkrq.Cluster, code: str) -> None:
+    await execute(code, cluster=cluster, zkrq=zkrq)
+    told = await cluster.queue("emails").statistics()
+    assert told.group_limits == zkrq.Groups(5, named={"large": zkrq.Limits(50)})
+    largest = (await cluster.queue("emails").groups()).groups
+    assert {group.name for group in largest} == {"digest", "welcome"}
+
+
 @runs("groups.md", 'emails = cluster.queue("emails", limits')
 async def test_a_queue_is_limited(cluster: zkrq.Cluster, code: str, capsys: pytest.CaptureFixture[str]) -> None:
     await execute(code, cluster=cluster, zkrq=zkrq)

@@ -55,6 +55,22 @@ MUTANTS: tuple[Mutant, ...] = (
         Suite("tests/lua/test_queue_limits.py"),
     ),
     Mutant(
+        "named-group-is-not-looked-up",
+        LUA + "_limits.lua",
+        "local own = found[group]",
+        "local own = nil",
+        "a group that has limits of its own is held by these, and not by those of each group",
+        Suite("tests/lua/test_named_groups.py"),
+    ),
+    Mutant(
+        "longest-rate-of-groups-forgets-the-named",
+        LUA + "_limits.lua",
+        "widest = own[3] and math.max(widest or 0, own[3]) or widest end",
+        "widest = nil end",
+        "a rest of a named group ends, and its counters reach a server that joins",
+        Suite("tests/lua/test_named_groups.py"),
+    ),
+    Mutant(
         "rate-of-a-group-counts-nothing",
         LUA + "_index.lua",
         "grouping.count_begun(r, size, has_turn",

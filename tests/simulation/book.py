@@ -32,7 +32,7 @@ from tests.simulation.items import (
 )
 from tests.simulation.loop import WORLD, Loop, State
 from tests.simulation.trace import Trace
-from zkrq import EndedItem, Limits, QueueFull, Receipt, Result, ResultState
+from zkrq import EndedItem, Groups, Limits, QueueFull, Receipt, Result, ResultState
 from zkrq.client.items import Item as SeenItem
 from zkrq.client.moments import key_of
 from zkrq.consuming.claims import lease_of
@@ -77,8 +77,8 @@ class Book:
         removed when something else happened to it than its caller was told."""
         self.limits = Limits()
         """Those that every client declares before its first claim."""
-        self.group_limit: int | None = None
-        self.group_rate: tuple[int, float] | None = None
+        self.groups = Groups()
+        """What every client declares of groups."""
         self.ordered = False
         """Whether groups keep the order of their pushes."""
         self.tokens: dict[str, tuple[int, int]] = {}

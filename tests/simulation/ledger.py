@@ -113,7 +113,7 @@ class Ledger(Book):
 
     def _check_group(self, item: Item, what: str) -> None:
         """No more of a group are held at once than its limit."""
-        if (most := self.group_limit) is None or item.group is None:
+        if item.group is None or (most := self.groups.limits_of(item.group).concurrency) is None:
             return
         held = self._held(other for other in self.items.values() if other.group == item.group)
         self.counts["deliveries at the limit of a group"] += held == most
@@ -152,10 +152,9 @@ class Ledger(Book):
         """No more claims begin in a time than the limit, of all and of each group; ``groups``: of how many items."""
         if self.limits.rate is not None:
             self._check_rate((where, epoch, None), self.limits.rate, request, begun)
-        if self.group_rate is not None:
-            for group, items in groups.items():
-                if group is not None:
-                    self._check_rate((where, epoch, group), self.group_rate, request, begun._replace(items=items))
+        for group, items in groups.items():
+            if group is not None and (rate := self.groups.limits_of(group).rate) is not None:
+                self._check_rate((where, epoch, group), rate, request, begun._replace(items=items))
 
     def _check_rate(
         self, where: tuple[str, int | None, str | None], rate: tuple[int, Duration], request: str, begun: Begun

@@ -64,8 +64,13 @@ class Setting:
 
     @property
     def declared_groups(self) -> Groups | None:
-        """What is declared of groups."""
-        return Groups(self.group_limit, self.ordered, self.group_rate) if self.all_grouped else None
+        """What is declared of groups: where several have limits, the first one has its own."""
+        if not self.all_grouped:
+            return None
+        limit, rate, own = self.group_limit, self.group_rate, dict[str, Limits]()
+        if self.groups > 1 and (limit or rate):
+            own["group 0"] = Limits(None if self.ordered else (limit or 2) + 1, rate and (2, rate[1] / 2))
+        return Groups(limit, self.ordered, rate, own)
 
     def groups_option(self, *, declares: bool) -> Groups | None:
         """That of a program, which may declare nothing; where an order is kept it need not know of groups at all."""

@@ -29,6 +29,7 @@ from zkrq import (
     ConfigError,
     DeadLetters,
     Event,
+    Groups,
     Limits,
     MomentsLost,
     NotEnoughReplicas,
@@ -403,8 +404,8 @@ class World:
         elif drawn.every:
             drawn = setting.draw_lateness(drawn, self.chance_for(f"lateness in {name}"))
         ledger = Ledger(self.loop, self.hub, self.trace, self.found, max_size=drawn.max_size, sharded=sharded)
-        ledger.limits, ledger.group_limit = drawn.limits or Limits(), 1 if drawn.ordered else drawn.group_limit
-        ledger.ordered, ledger.group_rate = drawn.ordered, drawn.group_rate
+        ledger.limits, ledger.groups = drawn.limits or Limits(), drawn.declared_groups or Groups()
+        ledger.ordered = drawn.ordered
         ledger.default_group = "" if drawn.all_grouped else None
         lane = Lane(name, drawn, ledger)
         ledger.schedule, ledger.has_keyed_moments = lane.schedule, drawn.catch_up > ID_CATCH_UP

@@ -69,7 +69,7 @@ OTHERWISE = {
     ("advance", "ids"): "arguments, each an id",
     ("pause", "seconds"): "--for",
     ("queues set", "limits"): "--concurrency and --rate",
-    ("queues set", "groups"): "--group-concurrency, --group-rate, --ordered and --unordered",
+    ("queues set", "groups"): "--group, --group-concurrency, --group-rate, --like-others, --ordered and --unordered",
     ("queues set", "dead_letters"): "--dead-letters, --dead-letters-age, --keep-expired and --drop-expired",
 }
 """Parameters that a command has in another way, or not, and why."""

@@ -5,10 +5,20 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, field
 from typing import Any, Generic, NamedTuple, TypeAlias, TypeVar, cast
+from urllib.parse import unquote
 
-from zkrq.base.checks import Duration, check_count, check_duration, check_kind, check_rate_in, in_seconds
+from zkrq.base.checks import (
+    Duration,
+    check_count,
+    check_duration,
+    check_group,
+    check_kind,
+    check_rate_in,
+    in_seconds,
+)
 from zkrq.base.codecs import JSON, Codec, call_codec
 from zkrq.base.errors import ConfigError, PayloadTooLarge
 from zkrq.base.meant import names_fields
@@ -123,6 +133,12 @@ RATE_MAX = 1_000_000
 RATE_SECONDS = 0.1, 3600.0
 """Shortest and longest time of a rate, in seconds."""
 
+NAMED_GROUPS_MAX = 50
+"""Groups of a queue that have limits of their own."""
+
+NAMED_GROUPS_BYTES = 4096
+"""Bytes of all their names and limits as they are stored: servers read them with each claim and ack of the queue."""
+
 
 @names_fields("zkrq.Limits")
 @dataclass(frozen=True, slots=True)
@@ -170,8 +186,8 @@ class Limits:
 class Groups:
     """Put every item of a queue into a group: items that are pushed without a ``group`` form one group.
 
-    Without this option each such item has a place in line of its own, like a whole group.  Give all producers of the
-    queue the same option.
+    Without this option each such item has a place in line of its own, like a whole group.  ``by_task``: those with a
+    task form a group for each task, of its name.  Give all producers of the queue the same option.
 
     ``concurrency``: greatest number of items of each group claimed at the same time, over all workers and processes;
     None: this program declares no such limit.  ``ordered``: each group keeps the order of its pushes, and has one item
@@ -180,40 +196,70 @@ class Groups:
     more.  ``rate``: greatest number of claims of each group begun within a time, and that time in seconds (0.1 to 3600)
     or as a ``timedelta``: ``(50, 1.0)`` is 50 in any second; None: this program declares no rate.
 
-    Like ``Limits`` all of them belong to the queue.  Raises ``ConfigError`` for bad values.
+    ``named``: limits of single groups by name, in place of those of each group; ``Limits()``: none for that group.  At
+    most 50, and without ``concurrency`` where groups keep an order.  It needs level 2.
+
+    Like ``Limits`` all of these belong to the queue; ``by_task`` belongs to the program.  Raises ``ConfigError`` for
+    bad values.
     """
 
     concurrency: int | None = None
     ordered: bool = False
     rate: tuple[int, Duration] | None = None
+    named: Mapping[str, Limits] = field(default_factory=dict[str, Limits], hash=False)
+    by_task: bool = False
 
     def __post_init__(self) -> None:
         check_kind("ordered", self.ordered, bool)
+        check_kind("by_task", self.by_task, bool)
+        if not isinstance(self.named, Mapping):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise ConfigError(f"named must be a mapping of limits, not {type(self.named).__name__}")
+        object.__setattr__(self, "named", dict(sorted(self.named.items())))
         if self.concurrency is not None:
             check_count("concurrency", self.concurrency, least=1, most=CONCURRENCY_MAX)
             if self.ordered:
-                raise ConfigError(
-                    f"concurrency is {self.concurrency}, but with ordered=True a group has one item claimed at a time: "
-                    "leave concurrency out"
-                )
+                raise _out_of_order(f"concurrency is {self.concurrency}")
         if self.rate is not None:
             object.__setattr__(self, "rate", check_rate_in("rate", self.rate, most=RATE_MAX, within=RATE_SECONDS))
+        if self.named:
+            self._check_named()
+
+    def _check_named(self) -> None:
+        check_count("the number of named groups", len(self.named), most=NAMED_GROUPS_MAX)
+        for name, limits in self.named.items():
+            check_group("the name of a group", name)
+            if not isinstance(limits, Limits):  # pyright: ignore[reportUnnecessaryIsInstance]
+                raise ConfigError(f"the limits of group {name!r} must be a Limits, not {type(limits).__name__}")
+            if self.ordered and limits.concurrency is not None:
+                raise _out_of_order(f"concurrency of group {name!r} is {limits.concurrency}")
+        if (size := len(_named(self.named))) > NAMED_GROUPS_BYTES:
+            raise ConfigError(f"the named groups take {size} bytes, at most {NAMED_GROUPS_BYTES} are allowed")
 
     def __str__(self) -> str:
         said = _said(self.concurrency, self.rate)
         if self.ordered:
-            return ", ".join(("in order", *said)) + " within each group"
-        return ", ".join(said) + " in each group" if said else "no limits of groups"
+            text = ", ".join(("in order", *said)) + " within each group"
+        else:
+            text = ", ".join(said) + " in each group" if said else ""
+        named = ", ".join(f"{limits} in group {name!r}" for name, limits in self.named.items())
+        return ", but ".join(filter(None, (text, named))) or "no limits of groups"
 
     @property
     def at_once(self) -> int | None:
         """Items of each group that may be claimed at the same time; None: any number."""
         return 1 if self.ordered else self.concurrency
 
+    def limits_of(self, group: str) -> Limits:
+        """Return the limits of a group; one that keeps the order has one item claimed at a time."""
+        own = self.named.get(group) or Limits(self.concurrency, self.rate)
+        return Limits(1, own.rate) if self.ordered else own
+
     @property
     def settings(self) -> str:
         """As they are stored (``lua/_limits.lua``)."""
-        return ",".join(filter(None, ("ordered=1" if self.ordered else "", _settings(self.concurrency, self.rate))))
+        ordered = "ordered=1" if self.ordered else ""
+        named = f"named={_named(self.named)}" if self.named else ""
+        return ",".join(filter(None, (ordered, _settings(self.concurrency, self.rate), named)))
 
     @staticmethod
     def read(text: str) -> Groups:
@@ -224,9 +270,12 @@ class Groups:
     def of(settings: str) -> Groups:
         """Read limits of groups as they are stored."""
         concurrency, rate = _read(settings)
-        if _has("ordered", settings):
-            return Groups(ordered=True, rate=rate)
-        return Groups(concurrency, rate=rate)
+        ordered, named = _has("ordered", settings), _read_named(settings)
+        return Groups(None if ordered else concurrency, ordered, rate, named)
+
+
+def _out_of_order(given: str) -> ConfigError:
+    return ConfigError(f"{given}, but with ordered=True a group has one item claimed at a time: leave concurrency out")
 
 
 HISTORY_MAX = 10_000
@@ -392,6 +441,37 @@ def _said(concurrency: int | None, rate: tuple[int, Duration] | None) -> list[st
 def _settings(concurrency: int | None, rate: tuple[int, Duration] | None) -> str:
     words = [] if concurrency is None else [f"concurrency={concurrency}"]
     return ",".join(words if rate is None else [*words, f"rate={rate[0]}/{round(in_seconds(rate[1]) * 1000)}"])
+
+
+def _named(groups: Mapping[str, Limits]) -> str:
+    """Return the limits of named groups as they are stored."""
+    words: list[str] = []
+    for name, limits in groups.items():
+        rate = "/" if limits.rate is None else f"{limits.rate[0]}/{round(in_seconds(limits.rate[1]) * 1000)}"
+        safe = _UNSAFE.sub(lambda byte: b"%%%02X" % byte[0][0], name.encode()).decode()
+        words.append(f"{safe}/{'' if limits.concurrency is None else limits.concurrency}/{rate}")
+    return ";".join(words)
+
+
+_UNSAFE = re.compile(rb"[^A-Za-z0-9_.-]")
+"""Bytes of a name that are stored as ``%`` and two hexadecimal digits, as the servers write it, too."""
+
+_NAMED_GROUP = re.compile(r"([^/;]+)/(\d*)/(?:(\d+)/(\d+)|/)")
+"""A named group as it is stored: its name, concurrency, and the count and the milliseconds of its rate."""
+
+
+def _read_named(settings: str) -> dict[str, Limits]:
+    """Read the limits of named groups; those that no client writes are skipped."""
+    named = re.search(r"(?:^|,)named=([^,]*)", settings)
+    found: dict[str, Limits] = {}
+    for word in named[1].split(";")[:NAMED_GROUPS_MAX] if named else ():
+        if match := _NAMED_GROUP.fullmatch(word):
+            name, concurrency, count, milliseconds = match.groups()
+            rate = (int(count), int(milliseconds) / 1000) if count else None
+            with suppress(ConfigError):
+                limits = Limits(int(concurrency) if concurrency else None, rate)
+                found[check_group("the name of a group", unquote(name))] = limits
+    return found
 
 
 def _number(name: str, settings: str) -> int | None:

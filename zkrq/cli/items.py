@@ -81,7 +81,7 @@ async def _waits(queue: Queue[Any], item: Item[Any]) -> list[str]:
     limits = told.group_limits
     if item.group is None or not limits.settings:
         return reasons
-    most, before = limits.at_once, len(reasons)
+    most, before = limits.limits_of(item.group).concurrency, len(reasons)
     held = [each for each in await queue.peek(LOOKED_AT, "claimed") if each.group == item.group]
     if most is not None and len(held) >= most:
         reasons += [f"{each.id} of its group {item.group!r} is claimed by {each.owner}" for each in held]

@@ -51,6 +51,8 @@ FIELDS = {
     "rate": ("limits", "rate"),
     "group-concurrency": ("groups", "concurrency"),
     "group-rate": ("groups", "rate"),
+    "group": ("groups", "named"),
+    "like-others": ("groups", "named"),
     "ordered": ("groups", "ordered"),
     "unordered": ("groups", "ordered"),
     "max-size": ("", "max_size"),
@@ -66,12 +68,17 @@ FIELDS = {
 _BY_HAND = (
     Flag("rate", "claims begun in a time, over all workers, such as 50/1s or 1000/h", read_rate, None, "N/TIME|none"),
     Flag("group-rate", "claims of each group begun in a time, such as 50/1s", read_rate, None, "N/TIME|none"),
+    Flag("group", "the one group that --group-concurrency and --group-rate are for", str, None, "NAME"),
+    Flag("like-others", "with --group: no limits of its own from now on", bool),
     Flag("ordered", "each group keeps the order of its pushes, one item claimed at a time", bool),
     Flag("unordered", "no order of groups from now on", bool),
     Flag("keep-expired", "items that outlive their ttl become dead letters", bool),
     Flag("drop-expired", "items that outlive their ttl are dropped", bool),
 )
 """A rate is two parameters, and what is yes or no has two flags."""
+
+_OF_A_GROUP = {"group-concurrency", "group-rate"}
+"""Flags for one group, if that is named."""
 
 _EITHER = {"ordered": "unordered", "keep-expired": "drop-expired"}
 """Flags without a value that set a field, and those that clear it."""
@@ -137,9 +144,12 @@ async def _set(args: Namespace) -> Lines:
             "--keep-expired or --drop-expired"
         )
     changes: dict[str, Any] = {}
+    own = _own_limits(args, flags, changes)
     for flag in flags:
         within, field = FIELDS[flag]
         part, value = changes.setdefault(within, {}) if within else changes, given[flag]
+        if flag in _OF_A_GROUP and own is not None:
+            part = own
         if isinstance(value, tuple):
             value, part["seconds"] = cast("tuple[int, float]", value)
         kind = _SECTIONS[within].by_name[field].kind
@@ -149,6 +159,22 @@ async def _set(args: Namespace) -> Lines:
         await note_new(cluster, args.queue)
         settings = await change_settings(queue, named_in(changes))
     yield _line(args.queue, settings)
+
+
+def _own_limits(args: Namespace, flags: list[str], changes: dict[str, Any]) -> dict[str, Any] | None:
+    """Return what is to change of the limits of the group that a flag names, which is a part of ``changes``.
+
+    None: flags for groups are about each of them.  Takes the flags that say that out of the list.
+    """
+    said, is_like_others = args.group, args.like_others
+    flags[:] = [flag for flag in flags if FIELDS[flag] != ("groups", "named")]
+    if (said is None and is_like_others) or (said is not None and is_like_others is bool(_OF_A_GROUP & {*flags})):
+        args.parser.error("give --group with --group-concurrency, --group-rate or --like-others")
+    if said is None:
+        return None
+    own: dict[str, Any] = {}
+    changes["groups"] = {"named": {said: None if is_like_others else own}}
+    return own
 
 
 def _line(queue: str, settings: QueueSettings, now: str = "") -> Line:

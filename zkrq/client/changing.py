@@ -33,6 +33,8 @@ def changed(settings: QueueSettings, named: Named) -> QueueSettings:
     if of_groups.get("ordered"):
         of_groups = {"concurrency": None, **of_groups}
     try:
+        if "named" in of_groups:
+            of_groups = {**of_groups, "named": _changed_groups(settings.groups.named, of_groups["named"])}
         return QueueSettings(
             replace(settings.limits, **named.get("limits", {})),
             replace(settings.groups, **of_groups),
@@ -43,6 +45,17 @@ def changed(settings: QueueSettings, named: Named) -> QueueSettings:
         )
     except ConfigError as error:
         raise BadSettings(str(error)) from error
+
+
+def _changed_groups(
+    before: Mapping[str, Limits], given: Mapping[str, Mapping[str, Any] | None] | None
+) -> Mapping[str, Limits]:
+    """Return the limits of named groups with what is given; None takes one away, or all."""
+    if given is None:
+        return {}
+    stay = {name: limits for name, limits in before.items() if name not in given}
+    changes = {name: fields for name, fields in given.items() if fields is not None}
+    return stay | {name: replace(before.get(name, Limits()), **fields) for name, fields in changes.items()}
 
 
 async def change_settings(queue: Queue[Any], named: Named) -> QueueSettings:
@@ -102,7 +115,7 @@ def named_in(given: Mapping[str, Any]) -> Named:
             case "limits":
                 named["limits"] = _in_limits(_NO_LIMITS if value is None else value)
             case "groups":
-                named["groups"] = _in_limits(_NO_LIMITS | {"ordered": None} if value is None else value)
+                named["groups"] = _in_limits(_NO_LIMITS | {"ordered": None, "named": None} if value is None else value)
             case "history":
                 named["history"] = {"count": value or 0}
             case "max_size":
@@ -118,6 +131,8 @@ def _in_limits(given: Mapping[str, Any]) -> dict[str, Any]:
     fields = {name: value for name, value in given.items() if name != "seconds"}
     if fields.get("rate") is not None:
         fields["rate"] = fields["rate"], given.get("seconds", 1.0)
+    if fields.get("named") is not None:
+        fields["named"] = {name: each and _in_limits(each) for name, each in fields["named"].items()}
     return fields | ({"ordered": bool(fields["ordered"])} if "ordered" in fields else {})
 
 
@@ -126,18 +141,23 @@ def from_value(value: Mapping[str, Any]) -> QueueSettings:
 
     Raises ``ConfigError``, ``KeyError``, ``TypeError`` for anything else.
     """
-    limits, groups = dict(value["limits"]), dict(value["groups"])
-    for each in (limits, groups):
-        count, seconds = each.pop("rate"), each.pop("seconds")
-        each["rate"] = None if count is None else (count, seconds)
+    groups = _with_rate(value["groups"])
+    groups["named"] = {name: Limits(**_with_rate(each)) for name, each in groups["named"].items()}
     return QueueSettings(
-        Limits(**limits),
+        Limits(**_with_rate(value["limits"])),
         Groups(**groups),
         History(value["history"]).count,
         Size(value["max_size"]).max,
         DeadLetters(**value["dead_letters"]),
         ResultTtl(value["results_ttl"]).in_seconds,
     )
+
+
+def _with_rate(told: Mapping[str, Any]) -> dict[str, Any]:
+    fields = dict(told)
+    count, seconds = fields.pop("rate"), fields.pop("seconds")
+    fields["rate"] = None if count is None else (count, seconds)
+    return fields
 
 
 def differing(settings: QueueSettings, present: QueueSettings) -> Named:

@@ -29,6 +29,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, NamedTuple
 
 from zkrq.base import clock
+from zkrq.base.checks import check_feature
 from zkrq.base.errors import Changes, ConfigError, OutcomeUnknown, Unavailable, ZkrqError
 from zkrq.base.events import LimitsChanged
 from zkrq.base.limits import (
@@ -44,6 +45,7 @@ from zkrq.base.limits import (
     sections_of,
 )
 from zkrq.protocol import calls
+from zkrq.protocol.levels import Feature
 from zkrq.protocol.records import State
 
 if TYPE_CHECKING:
@@ -158,11 +160,13 @@ async def declare(
 
     Raises ``ConfigError``, ``SettingsChanged``, ``Unavailable``: nothing happened; ``OutcomeUnknown``.
     """
+    if isinstance(declared, Groups) and declared.named:
+        check_feature(Feature.NAMED_GROUPS, everywhere.shards.first.replicas.level)
     change = await _Declaration(everywhere, queue, declared, read, at_start).make()
     before, now = (declared.of(settings) for settings in change)
     if before not in (type(declared)(), now):
         events.tell(LimitsChanged(cluster, queue, str(before), str(now)), logging.WARNING)
-    elif now != declared:
+    elif now.settings != declared.settings:
         where = {"cluster": cluster, "queue": queue}
         _log.info(
             "queue %s: %s was declared before; since then it was changed to %s", queue, declared, now, extra=where

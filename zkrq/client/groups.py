@@ -38,9 +38,10 @@ class Group(NamedTuple):
     oldest: float | None
 
     def is_held_by_rate(self, limits: Groups) -> bool:
-        """Tell whether it waits for its rate, and not for claims of its own; ``limits``: the queue's, of each group."""
-        is_full = limits.at_once is not None and self.claimed >= limits.at_once
-        return self.standing == "blocked" and limits.rate is not None and not is_full
+        """Tell whether it waits for its rate, and not for claims of its own; ``limits``: the queue's, of its groups."""
+        own = limits.limits_of(self.name)
+        is_full = own.concurrency is not None and self.claimed >= own.concurrency
+        return self.standing == "blocked" and own.rate is not None and not is_full
 
 
 class LargestGroups(NamedTuple):

@@ -283,13 +283,16 @@ class Many(Kind[list[Any]]):
 
 @dataclass(frozen=True, slots=True)
 class ByName(Kind[Mapping[str, Any]]):
-    """Values of one kind by name."""
+    """Values of one kind by name.  ``nullable``: or None, which takes away what the name has."""
 
     metavar: ClassVar[str] = "NAME=TEXT"
     each: Kind[Any]
+    nullable: bool = False
 
     def check(self, name: str, value: Any) -> Mapping[str, Any]:
-        return {key: self.each.check(name, each) for key, each in value.items()}
+        return {
+            key: None if each is None and self.nullable else self.each.check(name, each) for key, each in value.items()
+        }
 
     def tell(self, value: Mapping[str, Any]) -> dict[str, Any]:
         return {key: self.each.tell(each) for key, each in value.items()}

@@ -18,7 +18,7 @@ from zkrq.base.limits import (
     Groups,
     Limits,
 )
-from zkrq.operations.kinds import Count, Flag, Seconds
+from zkrq.operations.kinds import ByName, Count, Flag, Seconds
 from zkrq.operations.operation import (
     PYTHON,
     Absent,
@@ -66,7 +66,7 @@ LIMITS = Record(
 
 GROUP_LIMITS = Record(
     "GroupLimits",
-    "Limits of each group of a queue over all workers and processes.",
+    "Limits of the groups of a queue over all workers and processes.",
     (
         Field(
             "concurrency",
@@ -76,6 +76,7 @@ GROUP_LIMITS = Record(
         ),
         *_RATE,
         Field("ordered", Flag(), "Whether each group keeps the order of its pushes."),
+        Field("named", ByName(LIMITS), "Limits of single groups, by name, in place of those of each group."),
     ),
 )
 
@@ -160,6 +161,16 @@ CHANGED_LIMITS = Section(
     RATE_RULES,
 )
 
+CHANGED_GROUP = Section(
+    "ChangeGroup",
+    "Limits of one group to change; what is left out stays, or is no limit if the group had none of its own.",
+    (
+        _kept("concurrency", Count(1, CONCURRENCY_MAX), "Items of it claimed at once, at most.", "no limit"),
+        *_CHANGED_RATE,
+    ),
+    RATE_RULES,
+)
+
 CHANGED_GROUPS = Section(
     "ChangeGroups",
     "Limits and order of each group to change; what is left out stays.",
@@ -176,6 +187,12 @@ CHANGED_GROUPS = Section(
             Flag(),
             "Each group keeps the order of its pushes, one item at a time; then without `concurrency`.",
             "no order",
+        ),
+        _kept(
+            "named",
+            ByName(Arguments(CHANGED_GROUP), nullable=True),
+            "Limits of single groups, by name, in place of those of each group; a name with null: as each group.",
+            "none",
         ),
     ),
     RATE_RULES,

@@ -70,15 +70,16 @@ class Options(NamedTuple):
         return {MEMBER: self.flow, HELD: waiting_for(self.after), **delay} if self.after else {MEMBER: self.flow}
 
     def among(self, groups: Groups) -> Options:
-        """Return the options of an item that is pushed into a queue with groups: one without a group belongs to their
-        own one.
+        """Return the options of an item that is pushed into a queue with groups: one without a group belongs to that of
+        its task, or to their own one.
 
         Raises ``ConfigError`` for what would contradict the order of a group.
         """
         if groups.ordered and (self.delay_ms or self.priority):
             given = f"priority={self.priority}" if self.priority else f"a delay of {self.delay_ms / 1000:g} s"
             raise out_of_order(given)
-        return self._replace(group=self.group or "", ordered=groups.ordered)
+        group = self.group or (self.task if groups.by_task else "")
+        return self._replace(group=group, ordered=groups.ordered)
 
 
 def out_of_order(given: str) -> ContradictsOrder:

@@ -70,6 +70,7 @@ class Feature(AtLevel):
     FAILURES = ("the last failures of items", SECOND_LEVEL)
     PAUSES = ("pauses that end by themselves", SECOND_LEVEL)
     FIGURES = ("figures", SECOND_LEVEL)
+    NAMED_GROUPS = ("limits of named groups", SECOND_LEVEL)
 
 
 class OtherLevel(ValueError):

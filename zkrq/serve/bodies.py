@@ -133,6 +133,9 @@ def _type_in_request(name: str, kind: kinds.Kind[Any]) -> Any:
             return Annotated[list[_type_in_request(name, kind.each)], BeforeValidator(check_number), extra]
         case Arguments(of=section):
             return body_of(section)
+        case kinds.ByName(each=each, nullable=nullable):
+            of = _type_in_request(name, each)
+            return dict[str, of | None if nullable else of]
         case kinds.Moment():
             return Annotated[_bounded(datetime, kind), BeforeValidator(kind.read), _check(name, kind)]
         case kinds.Header():
@@ -232,7 +235,10 @@ class Body(BaseModel):
             if name not in defaults:
                 continue
             value = values[name]
-            if name in self.nested and value is not None and not isinstance(value, list):
+            if name in self.nested and isinstance(value, dict):
+                named = cast("dict[str, Body | None]", value)
+                given[name] = {key: each and each.given() for key, each in named.items()}
+            elif name in self.nested and value is not None and not isinstance(value, list):
                 given[name] = value.given()
             elif value != defaults[name] or (value is None and self.section.by_name[name].null):
                 given[name] = value
@@ -287,7 +293,7 @@ def body_of(section: Section) -> type[Body]:
 
 
 def _is_nested(kind: kinds.Kind[Any]) -> bool:
-    return isinstance(kind.each if isinstance(kind, kinds.Many) else kind, Arguments)
+    return isinstance(kind.each if isinstance(kind, kinds.Many | kinds.ByName) else kind, Arguments)
 
 
 def _fields_of(parameters: tuple[Parameter, ...]) -> Iterator[tuple[str, Any]]:

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from zkrq.base.errors import ConfigError
-from zkrq.base.limits import QueueSettings, origins_of
+from zkrq.base.limits import NAMED_GROUPS_MAX, QueueSettings, origins_of
 from zkrq.client.changing import from_value
 from zkrq.client.declaring import read_shared
 from zkrq.client.queue import parts_of
@@ -17,7 +17,7 @@ from zkrq.serve.actions import read_fields
 if TYPE_CHECKING:
     from zkrq.client.queue import Queue
 
-FIELDS_MAX = 20
+FIELDS_MAX = 20 + 4 * (NAMED_GROUPS_MAX + 1)
 """Fields of a form; one with more is refused."""
 
 
@@ -61,6 +61,13 @@ FORM: Mapping[str, tuple[str, Sequence[Field]]] = {
 }
 """The fields of each section, with its title."""
 
+OF_A_GROUP = (
+    Field("concurrency", "items claimed at once"),
+    Field("rate", "claims begun"),
+    Field("seconds", "within seconds", float),
+)
+"""The fields of a group that has limits of its own, beside its name."""
+
 
 class Changed(NamedTuple):
     """What a form wants: the settings that it was made of, and those that are wanted; what it was sent with."""
@@ -83,6 +90,8 @@ async def shown(queue: Queue[bytes], settings: QueueSettings) -> dict[str, Any]:
         "form": FORM,
         "given": {field.name: _at(value, field.name) for _, fields in FORM.values() for field in fields},
         "origins": origins_of(sections),
+        "named": list(value["groups"]["named"].items()) + [("", {})] * (len(settings.groups.named) < NAMED_GROUPS_MAX),
+        "of_a_group": OF_A_GROUP,
         "read": json.dumps(value),
     }
 
@@ -96,7 +105,8 @@ def read(body: bytes) -> Changed:
     for field in (field for _, fields in FORM.values() for field in fields):
         section, _, name = field.name.rpartition(".")
         (value.setdefault(section, {}) if section else value)[name] = _value(field, first.get(field.name, ""))
-    for each in (value["limits"], value["groups"]):
+    value["groups"]["named"] = named = _named(first)
+    for each in (value["limits"], value["groups"], *named.values()):
         each["seconds"] = None if each["rate"] is None else each["seconds"] or 1.0
     value["history"] = value["history"] or 0
     try:
@@ -104,6 +114,15 @@ def read(body: bytes) -> Changed:
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise ConfigError("the form does not say what it was made of: open it again") from error
     return Changed(before, from_value(value), first)
+
+
+def _named(fields: Mapping[str, str]) -> dict[str, dict[str, Any]]:
+    """Return the limits of single groups by name; without a name, they are taken away."""
+    groups = {n: name for n in range(NAMED_GROUPS_MAX + 1) if (name := fields.get(f"named.{n}.group"))}
+    return {
+        name: {field.name: _value(field, fields.get(f"named.{n}.{field.name}", "")) for field in OF_A_GROUP}
+        for n, name in groups.items()
+    }
 
 
 def question(queue: str, change: Changed) -> str | None:

@@ -201,7 +201,7 @@ do
     return true
   end
 
-  -- most, rate, width: limits.of_each_group.
+  -- most, rate, width: of this group, as limits.of_groups says.
   local function line_up_group(line, known, most, rate, width)
     local claims, more, was, keeps_order, ended, ended_order, begun, rested_us = places.read_state(known)
     local counts, starts = count_of(line, begun, rate, width)
@@ -284,7 +284,8 @@ do
   -- Return how many more items of the group of a bundle may be claimed.  If none may, although the group is in line, the
   -- limit was lowered: then the line is written again.
   function grouping.slots_of(r)
-    local most, rate, width = limits.of_each_group()
+    local limit_of, most, rate, width = limits.of_groups(), math.huge, nil, nil
+    if limit_of then most, rate, width = limit_of(r.group) end
     if places.is_ordered(r) then most = 1 end
     if most == math.huge and not width then return most end
     local claims, _, _, _, _, _, begun = places.read_state(redis.call('HGET', groups, r.group))
@@ -350,7 +351,8 @@ do
   -- have the line written again, and return true.
   function grouping.repair(group, state)
     local claims, knows_members, first, keeps_order, ended, _, begun, rests_us = places.read_state(state)
-    local most, rate, width = limits.of_each_group()
+    local limit_of, most, rate, width = limits.of_groups(), math.huge, math.huge, nil
+    if limit_of then most, rate, width = limit_of(group) end
     if keeps_order then most = 1 end
     local has_members = redis.call('ZRANGEBYLEX', members, '[' .. group .. '\0', '(' .. group .. '\1', 'LIMIT', 0, 1)[1]
     local entry = first and places.entry_in(first)
@@ -387,9 +389,10 @@ do
     local names = {}
     for i, line in ipairs(lines) do names[i] = line.group end
     local known = redis.call('HMGET', groups, unpack(names))
-    local most, rate, width = limits.of_each_group()
-    local is_simple = most == math.huge and not width
+    local limit_of, most, rate, width = limits.of_groups(), math.huge, math.huge, nil
+    local is_simple = limit_of == nil
     for i, line in ipairs(lines) do
+      if limit_of then most, rate, width = limit_of(line.group) end
       if not (is_simple and line_up_simply(line, known[i])) then line_up_group(line, known[i], most, rate, width) end
     end
     add_number('in_line', tally.in_line)
@@ -410,7 +413,7 @@ do
     local RESTS_MAX = 100 -- groups in one call
     local first_us = grouping.rest_ends_at()
     if not first_us then return set_number('resting', 0) end
-    local _, _, width = limits.of_each_group()
+    local _, width = limits.of_groups()
 
     local function end_between(from, to)
       for _, member in ipairs(redis.call('ZRANGEBYLEX', members, from, to, 'LIMIT', 0, RESTS_MAX)) do

@@ -2,6 +2,8 @@
 -- The text has a word for each section, which a client declares as a whole: section:name=value,name=value
 -- * groups: of each group.  concurrency=N: at most N items of it are claimed at once.  ordered=1: one at a time, in the
 --   order of their pushes.  rate=K/MS: at most K claims of it begin within MS milliseconds (_groups.lua).
+--   named=NAME/N/K/MS;...: of the group of this name in place of that, each number may be empty; in a name bytes but letters,
+--   digits and _.- are written as % and two hexadecimal digits.
 -- * limits: of all consumers together.  concurrency=N: at most N items are claimed at once.  rate=K/MS: at most K claims
 --   begin within MS milliseconds.
 -- * size: max=N: a push is refused while N items or more are queued or claimed.
@@ -20,7 +22,8 @@
 -- tenths, so if their sum never exceeds K, no window has more than K; and K fit into eleven tenths of the time, so at least
 -- 0.9 K may begin in each.  They count wherever place sees claims begin: on followers too, later than on the primary, so
 -- the next primary forgets later.  A server that joins is given them (metadata.lua).
--- Each group that has a rate has counters of its own, beside what else groups says of it, and with the same promise.
+-- Each group that has a rate has counters of its own, beside what else groups says of it, and with the same promise; the time
+-- of a named group may be another one.
 -- A clock that is set back moves all counts to the present tenth: they count for longer.  One that is set forward forgets
 -- them early.
 local limits = {} -- one name for all, because Lua allows 200 in a library
@@ -96,12 +99,12 @@ do
   end
 
   -- Return the greatest number of claims at once, and of claims begun in a time, and microseconds in a tenth of that time,
-  -- nil if there is no rate.
+  -- nil if there is no rate; and the named groups, nil if there are none.
   local function read_limits(section)
     local own = limits.section(numbers.limits, section)
     local most, milliseconds = string.match(own, 'rate=(%d+)/(%d+)')
     local at_once = string.find(own, 'ordered=1', 1, true) and 1 or tonumber(string.match(own, 'concurrency=(%d+)') or math.huge)
-    return at_once, tonumber(most or math.huge), milliseconds and 100 * milliseconds
+    return at_once, tonumber(most or math.huge), milliseconds and 100 * milliseconds, string.match(own, 'named=([^,]+)')
   end
 
   -- Return what write_begun has packed; nothing if it is damaged.
@@ -210,11 +213,44 @@ do
     set_number('begun', limits.write_begun(counts))
   end
 
-  -- Return how many items of each group may be claimed at once, how many claims may begin in a time, and microseconds in a
-  -- tenth of that, nil if there is no rate.
-  function limits.of_each_group()
-    if not limits.is_set() then return math.huge, math.huge end
-    return read_limits('groups')
+  -- Read the limits of named groups: by name, as read_limits returns them.
+  local function read_named(named)
+    local is_ordered, found = limits.keep_order(), {}
+    for name, at_once, most, milliseconds in string.gmatch(named, '([^/;]+)/(%d*)/(%d*)/(%d*)') do
+      name = string.gsub(name, '%%(%x%x)', function(byte) return string.char(tonumber(byte, 16)) end)
+      local width = 100 * (tonumber(milliseconds) or 0)
+      local has_rate = most ~= '' and width > 0
+      at_once = is_ordered and 1 or tonumber(at_once) or math.huge
+      found[name] = {at_once, has_rate and tonumber(most) or math.huge, has_rate and width or nil}
+    end
+    return found
+  end
+
+  -- Return a function of a group's name, which returns how many items of that group may be claimed at once, how many claims
+  -- may begin in a time, and microseconds in a tenth of that, nil if it has no rate; nil if no group has a limit.  And the
+  -- longest such tenth, nil if none has a rate.
+  local function read_limits_of_groups()
+    local at_once, most, width, named = read_limits('groups')
+    if not named then return (at_once < math.huge or width) and function() return at_once, most, width end or nil, width end
+    local found, widest = read_named(named), width
+    for _, own in pairs(found) do widest = own[3] and math.max(widest or 0, own[3]) or widest end
+    return function(group)
+      local own = found[group]
+      if own then return own[1], own[2], own[3] end
+      return at_once, most, width
+    end, widest
+  end
+
+  -- The same, read once in a call.
+  function limits.of_groups()
+    if not numbers then read_numbers() end
+    local known = numbers.of_groups
+    if not known or known.text ~= numbers.limits then
+      known = {text = numbers.limits}
+      if limits.is_set() then known.limit_of, known.widest = read_limits_of_groups() end
+      numbers.of_groups = known
+    end
+    return known.limit_of, known.widest
   end
 
   function limits.is_set()

@@ -33,7 +33,7 @@ local function operation(cursor)
   elseif kind == 'f' then
     local page = redis.call('ZSCAN', fenced_owners, at, 'COUNT', PAGE)
     for i = 1, #page[2], 2 do tell(page[2][i], redis.call('HGET', owners, page[2][i]), page[2][i + 1]) end
-    local _, _, width = limits.of_each_group()
+    local _, width = limits.of_groups()
     next_cursor = page[1] ~= '0' and 'f' .. page[1] or width and 'g0' or '0'
   else
     local page = redis.call('HSCAN', owners, cursor, 'COUNT', PAGE)
