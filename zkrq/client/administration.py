@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-CHANGED_AT_ONCE = 150
+CHANGED_AT_ONCE = 100
 """Items that one call clears, cancels, discards, redrives or advances: some milliseconds of a server's time."""
 
 DELETE_ROUNDS = 10

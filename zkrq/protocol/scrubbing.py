@@ -41,8 +41,8 @@ from zkrq.protocol.mending import Mended, Mending, set_aside_at
 from zkrq.protocol.records import Bundle, State, Version, pack, shared_fields, unpack
 from zkrq.protocol.steps import Breathe, Log, Look, NotNow, Now, Operation, Place, PlaceFailed, Wait, place
 
-PAGE_ITEMS = 500
-"""Items compared in one step."""
+PAGE_ITEMS = 200
+"""Bundles compared in one step; a server is held for some milliseconds, even if each has a hundred items."""
 
 CHECKED_ITEMS = 100
 """Items whose payloads and entries in the index of flows are looked at in one call, which holds its server meanwhile; a
