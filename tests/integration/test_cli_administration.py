@@ -95,7 +95,7 @@ async def test_shards(servers: local.Servers, prepared_zkrq: list[str]) -> None:
             assert drained == (0, "shard b is draining, and nothing is left in it\n")
         code, _, err = await shell.run("shards", "remove", "b", "--force")
         assert code == 2
-        assert err.startswith("zkrq shards: to remove shard 'b' of 'test-")
+        assert err.startswith("zkrq shards remove: to remove shard 'b' of 'test-")
         assert await shell.value("shards", "remove", "b", "--force", "--yes") == [{"shard": "b", "state": None}]
         assert [each["shard"] for each in await shell.value("shards", "list")] == ["main"]
         code, _, err = await shell.run("shards", "drain", "main")
@@ -437,7 +437,7 @@ async def test_a_dead_letter_is_edited(shell: Shell, servers: local.Servers) -> 
         code, out, _ = await shell.run("dead", "edit", "mails", id, "1")
         assert (code, out) == (0, f"{id}  not redriven: it is no dead letter, or another item has its key\n")
         code, _, err = await shell.run("dead", "edit", "mails", "nobody", "1")
-        assert (code, err) == (2, "zkrq dead: queue 'mails' has no item 'nobody'\n")
+        assert (code, err) == (2, "zkrq dead edit: queue 'mails' has no item 'nobody'\n")
         assert (await shell.run("dead", "edit", "mails", id, "{"))[0] == 2
 
 

@@ -29,11 +29,11 @@ async def test_ids_that_do_not_exist_are_named(shell: Shell, servers: local.Serv
         one, other = await bury(queue, 2)
         code, out, err = await shell.run("dead", "redrive", "jobs", one, "x", "y")
         assert (code, out) == (2, "1 item redriven\n")
-        assert err == "zkrq dead: queue 'jobs' has no item 'x', 'y'\n"
+        assert err == "zkrq dead redrive: queue 'jobs' has no item 'x', 'y'\n"
         code, out, err = await shell.run("dead", "discard", "jobs", "x")
-        assert (code, out, err) == (2, "", "zkrq dead: queue 'jobs' has no item 'x'\n"), "nothing to ask"
+        assert (code, out, err) == (2, "", "zkrq dead discard: queue 'jobs' has no item 'x'\n"), "nothing to ask"
         code, out, err = await shell.run("dead", "discard", "jobs", "x", other, "--yes")
-        assert (code, out, err) == (2, "1 item discarded\n", "zkrq dead: queue 'jobs' has no item 'x'\n")
+        assert (code, out, err) == (2, "1 item discarded\n", "zkrq dead discard: queue 'jobs' has no item 'x'\n")
 
 
 async def test_a_queue_that_was_never_used_is_noted_and_the_nearest_name_told(

@@ -63,7 +63,7 @@ def _read_flag(variable: str, text: str) -> bool:
 
 
 def make_parser(commands: Sequence[Command]) -> argparse.ArgumentParser:
-    """Make the parser; its result has ``run`` and ``takes`` of the command that was given, and the parser itself."""
+    """Make the parser; its result has ``run``, ``takes`` and the ``words`` of the command, and the parser itself."""
     parser = _Parser(prog="zkrq", description="A reliable work queue on independent Redis servers and ZooKeeper.")
     parser.add_argument("--version", action="version", version=f"zkrq {__version__}")
     parser.set_defaults(parser=parser)
@@ -84,7 +84,7 @@ def make_parser(commands: Sequence[Command]) -> argparse.ArgumentParser:
             _add_flags(sub, CONNECTION, "ZKRQ_")
         if not command.program:
             _add_flags(sub, (JSON,), "ZKRQ_")
-        sub.set_defaults(run=command.run, takes=command.takes)
+        sub.set_defaults(run=command.run, takes=command.takes, words=command.name)
     return parser
 
 

@@ -86,7 +86,7 @@ def main(arguments: list[str] | None = None) -> int:
     except asyncio.CancelledError:
         return Exit.SIGNAL + signal.SIGTERM
     except Exception as error:
-        return _account_for(args.command, _first(error))
+        return _account_for(args.words, _first(error))
     return Exit.DONE
 
 
