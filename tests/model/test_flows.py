@@ -15,7 +15,7 @@ SCHEDULES = range(1, 121, 2)
 JOBS = 2
 
 KNOWN = {
-    Rule.FLOW_ASKS_ALL: (3, Promise.FLOW_EARLY),
+    Rule.FLOW_ASKS_ALL: (35, Promise.FLOW_EARLY),
     Rule.FLOW_WAITS_FOR_OTHERS: (255, Promise.FLOW_EARLY),
     Rule.STAMP_IS_READ_FIRST: (1_147, Promise.FLOW_EARLY),
     Rule.LIFE_RAISES_THE_STAMP: (679, Promise.FLOW_EARLY),

@@ -269,4 +269,12 @@ MUTANTS: tuple[Mutant, ...] = (
         "nothing that waits goes once its flow is failing",
         _NAMES,
     ),
+    Mutant(
+        "inner-flow-that-has-ended-lives",
+        "zkrq/protocol/flows.py",
+        "look.kinds - {Kind.LIVING, Kind.WAITING}",
+        "look.kinds - {Kind.WAITING}",
+        "a flow that fails ends in the look that ends its inner flows",
+        Suite("tests/simulation/test_scenarios_of_nested_flows.py"),
+    ),
 )

@@ -21,6 +21,10 @@ LOOKS = 60.0
 """Seconds within which the leader looks at what is due."""
 
 
+SOON = 3.0
+"""Seconds within which it has not looked."""
+
+
 async def made(actor: Actor, **options: Any) -> tuple[Flow, Flow]:
     """An outer flow and an inner one, both open, which items follow."""
     outer = actor.queue.flow("f", **options)
@@ -111,6 +115,22 @@ async def test_inner_flows_fail_though_the_primary_dies(stage: Stage) -> None:
     assert await until_ended(far, inner) == "failed"
     assert await until_ended(far, outer) == "failed"
     await far.ack("undo")
+    stage.expect_agreement()
+
+
+@scenario()
+async def test_a_flow_that_fails_ends_with_its_inner_flows(stage: Stage) -> None:
+    """In the same look: it need not wait for the leader's."""
+    near = await stage.enter("near")
+    outer, inner = await made(near, fail_fast=True)
+    await near.do(inner.flow("within").begin())
+    await near.do(outer.on_failure("undo"))
+    await near.do(outer.push("x"))
+    claim = await near.claim()
+    await near.do(claim.bury("no good"))
+    assert await until_ended(near, outer, SOON) == "failed"
+    assert await until_ended(near, inner, SOON) == "failed"
+    await near.ack("undo")
     stage.expect_agreement()
 
 

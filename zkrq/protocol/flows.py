@@ -360,7 +360,8 @@ class Flowing(Deciding):
             if look.stage is Stage.UNKNOWN or (look.stage is Stage.OPEN and not (fails_fast or waits)):
                 return look
             found, has_moved = yield from self.ask_legs(flow, look, above=above)
-            kinds = frozenset[str]().union(look.kinds - {Kind.WAITING}, *(each.kinds for each in found))
+            # Home was asked before what stands for inner flows was ended here, and servers after it.
+            kinds = frozenset[str]().union(look.kinds - {Kind.LIVING, Kind.WAITING}, *(each.kinds for each in found))
             look = look._replace(kinds=kinds)
             has_failed = any(each.has_failed(seen.policy) for each in found)
             if look.stage is not Stage.FAILING and fails_fast and has_failed:
