@@ -53,6 +53,8 @@ class Part:
     ids: set[str] = field(default_factory=set[str])
     step_at: tuple[int, int] | None = None
     """Fencing token under which its step has returned."""
+    inner: Known | None = None
+    """The flow for which it stands, as which it ends; then it is handed out to nobody."""
 
     @property
     def awaited_until(self) -> float:
@@ -69,6 +71,8 @@ class Known:
     """What is known of one flow."""
 
     name: str
+    outer: Known | None = None
+    """The flow of which it is a member, None: it is of none."""
     fail_fast: bool = False
     ignore_missed: bool = False
     deadline: float | None = None
@@ -89,11 +93,48 @@ class Known:
     @property
     def fails(self) -> bool:
         """Whether it may have removed members, or may do so."""
-        return self.fail_fast or self.deadline is not None or self.cancel_begun or self.finish_begun
+        may_fail = self.fail_fast or self.deadline is not None or self.cancel_begun or self.finish_begun
+        return may_fail or (self.outer is not None and self.outer.fails)
+
+    @property
+    def place(self) -> Part | None:
+        """What stands for it in the flow around it, None: it is in none."""
+        return next((part for part in self.outer.members if part.inner is self), None) if self.outer else None
+
+    @property
+    def depth(self) -> int:
+        """How many flows are in one another down to this one."""
+        return 1 if self.outer is None else 1 + self.outer.depth
+
+    @property
+    def is_cancelled(self) -> bool:
+        """Whether it may have been cancelled, by itself or with the flow around it."""
+        return self.cancel_begun or (self.outer is not None and self.outer.is_cancelled)
+
+    @property
+    def may_be_done(self) -> bool:
+        """Whether it may have ended as done."""
+        left = (not each.ack_begun for each in self.members if each.confirmed_at < math.inf)
+        removed = self.ignore_missed and any(each.removal_begun for each in self.members)
+        return self.finish_begun or (self.sealing and (removed or not any(left)))
+
+    def follow(self) -> None:
+        """Have members that stand for inner flows be what these may be by now."""
+        for part in self.members:
+            if inner := part.inner:
+                inner.follow()
+                part.ack_begun = part.ack_begun or inner.may_be_done
+                missed = inner.fails or any(each.removal_begun for each in inner.members)
+                part.removal_begun = part.removal_begun or missed
 
     @property
     def members(self) -> list[Part]:
         return [part for part in self.parts.values() if not part.is_after]
+
+    @property
+    def named(self) -> list[Part]:
+        """The members that were pushed under a name."""
+        return [part for part in self.members if part.name and not part.inner]
 
     @property
     def afters(self) -> list[Part]:
@@ -123,6 +164,7 @@ class FlowBook:
     def given(self, claim: Claim[Any]) -> tuple[Known, Part]:
         """A consumer was given a claim."""
         flow = self.flows[claim.item["flow"]]
+        flow.follow()
         part, what = flow.parts[claim.item["label"]], f"{claim.item['label']} of {flow.name} to {claim.owner}"
         # Extensions move it forward: then servers have said so much later that the claim holds.
         since = lease_of(claim).deadline_at - CLAIM_TIMEOUT
@@ -155,6 +197,12 @@ class FlowBook:
         askew = 2 * world.shape.clocks + world.stepped + world.found.leapt
         return flow.deadline is not None and world.loop.now > flow.begun_at + flow.deadline - askew
 
+    def _may_fail(self, flow: Known) -> bool:
+        """Whether it may have failed while members are left, by itself or with the flow around it."""
+        flow.follow()
+        removed = flow.fail_fast and any(each.removal_begun for each in flow.members)
+        return removed or self._may_be_late(flow) or (flow.outer is not None and self._may_fail(flow.outer))
+
     def _may_not_come(self, flow: Known, part: Part) -> bool:
         """Whether a member is not to be handed out after the end of its flow.
 
@@ -162,7 +210,7 @@ class FlowBook:
         """
         if flow.finish_begun or (part.removal_begun and flow.outcome is not FlowState.DONE):
             return False
-        return not flow.cancel_begun or (part.given_at == math.inf and part.confirmed_at < flow.ended_at)
+        return not flow.is_cancelled or (part.given_at == math.inf and part.confirmed_at < flow.ended_at)
 
     def _check_after(self, flow: Known, part: Part, what: str) -> None:
         flow.opened.add(part.opens)
@@ -175,7 +223,7 @@ class FlowBook:
             left = [label for label in left if label not in removed]
         if part.opens != "then" and removed:  # what waits is removed when a flow fails
             left = [label for label in left if not flow.parts[label].after]
-        may_fail = part.opens != "then" and ((flow.fail_fast and bool(removed)) or self._may_be_late(flow))
+        may_fail = part.opens != "then" and self._may_fail(flow)
         if left and not may_fail:
             self.violation(f"early: {what}, held by {part.opens}, while {left} have not ended")
         if not flow.sealing and not may_fail:

@@ -42,6 +42,9 @@ NAMED, RETURNING, AWAITING = 0.5, 0.6, 0.4
 RESULTS_SECONDS = 30.0
 """Longer than results are kept without a flow."""
 
+NESTING, DEPTH, INNERS = 0.4, 3, 2
+"""In which part of the runs flows have inner ones; how many are in one another, and how many one has, at most."""
+
 STEP = "step"
 
 OPERATIONS = (
@@ -49,6 +52,9 @@ OPERATIONS = (
     "results", "member", "member", "advance", "discard",
 )  # fmt: skip
 """What operators do."""
+
+BEGINS = "begin flow"
+"""The call that begins one, in those around it."""
 
 HOLDS = ("then", "on_failure", "always")
 """Calls that hold what comes after."""
@@ -63,6 +69,8 @@ class FlowMaker:
         self._chance = chance
         self._until = until
         self._tasks: list[asyncio.Task[None]] = []
+        # Drawn by a chance of its own, so that other runs stay as they were.
+        self._nests = client.world.chance_for("nested flows").random() < NESTING
 
     def begin(self) -> None:
         """Start; runs in the client's process."""
@@ -109,7 +117,7 @@ class FlowMaker:
         ended = await self.client.do(kind, guarded(), limit)
         if isinstance(ended.value, FlowEnded):
             self._book.count("flows had ended")
-            if ended.value.outcome:
+            if ended.value.outcome and not (known.outer and kind == BEGINS):  # it may be that of the flow around it
                 self._book.note_state(known, ended.value.outcome, begun_at)
         elif isinstance(ended.value, FlowStatus):
             self._book.note_state(known, ended.value.state, begun_at)
@@ -123,8 +131,7 @@ class FlowMaker:
             await asyncio.sleep(chance.random() * world.shape.seconds / 2)
             if world.loop.now > self._until:
                 return
-            known = Known(f"{self.client.name}-{number}", chance.random() < 0.2, chance.random() < 0.2)
-            known.deadline = chance.uniform(5.0, 40.0) if chance.random() < 0.15 else None
+            known = self._draw_flow(f"{self.client.name}-{number}")
             self._book.flows[known.name] = known
             await self._make(known)
 
@@ -132,23 +139,49 @@ class FlowMaker:
         """Begin a flow, or go on with it; None: it has ended, or there is no time left."""
         while self.client.world.loop.now < self._until or not self.client.takes_part:
             if queue := self.queue():
-                flow = queue.flow(
-                    known.name,
-                    keep=KEEP,
-                    fail_fast=known.fail_fast,
-                    ignore_missed=known.ignore_missed,
-                    deadline=known.deadline,
-                )
                 known.begun_at = min(known.begun_at, self.client.world.loop.now)
-                ended = await self._do("begin flow", known, flow.begin, CALL_LIMIT)
+                limit = CALL_LIMIT + LOOK_LIMIT * (known.depth - 1)
+                ended = await self._do(BEGINS, known, partial(self._begin, queue, known), limit)
+                if isinstance(ended.value, Flow):
+                    return ended.value
                 if ended.outcome is Outcome.DONE:
-                    return None if isinstance(ended.value, FlowEnded) else flow
+                    if known.outer:  # it may be that one that has ended
+                        await self.status(known)
+                    return None
             await asyncio.sleep(0.3)
         return None
+
+    async def _begin(self, queue: Queue[Any], known: Known) -> Flow:
+        """Begin a flow, in those around it."""
+        make = queue.flow if known.outer is None else (await self._begin(queue, known.outer)).flow
+        return await make(
+            known.name,
+            keep=KEEP,
+            fail_fast=known.fail_fast,
+            ignore_missed=known.ignore_missed,
+            deadline=known.deadline,
+        ).begin()
+
+    async def _make_inner(self, outer: Known) -> None:
+        """Make a flow that is a member of another one."""
+        part, _ = self._new_part(outer)
+        part.inner = inner = self._draw_flow(f"{outer.name}.{len(outer.parts)}", outer)
+        part.name = inner.name
+        self._book.flows[inner.name] = inner
+        await self._make(inner)
+
+    def _draw_flow(self, name: str, outer: Known | None = None) -> Known:
+        chance = self._chance
+        known = Known(name, outer, chance.random() < 0.2, chance.random() < 0.2)
+        known.deadline = chance.uniform(5.0, 40.0) if chance.random() < 0.15 else None
+        return known
 
     async def _make(self, known: Known) -> None:
         chance = self._chance
         flow = await self.flow(known)
+        if flow and known.place:
+            known.place.confirmed_at = self.client.world.loop.now
+            self._book.count("inner flows")
         works = ["member", "member", "many", "then", "again", chance.choice(HOLDS)] * chance.randint(0, 2)
         works = chance.sample(works, chance.randint(0, len(works)))
         for work in works:
@@ -161,6 +194,9 @@ class FlowMaker:
             elif not await self.push(known, flow, opens="" if work == "member" else work):
                 flow = await self.flow(known)  # of another cluster, maybe
             await asyncio.sleep(chance.random() ** 2)
+        if flow and self._nests and known.depth < DEPTH:
+            for _ in range(chance.randint(0, INNERS)):
+                await self._make_inner(known)
         if flow and chance.random() < 0.9:
             await self.seal(known)
 
@@ -215,7 +251,7 @@ class FlowMaker:
 
     async def _push_again(self, known: Known, flow: Flow) -> None:
         """Push a member under its name once more, as a maker does that is delivered again."""
-        if named := [part for part in known.members if part.name]:
+        if named := known.named:
             part = self._chance.choice(named)
             ended = await self._push_part(known, flow, part, {"flow": known.name, "label": part.label})
             if ended and isinstance(ended.value, Receipt):
@@ -370,10 +406,12 @@ class FlowMaker:
                     if chance.random() < 0.3:
                         await self.end_flow(known, verb, stop=chance.random() < 0.3)
 
-    async def status(self, known: Known) -> None:
-        """Ask how a flow is."""
+    async def status(self, known: Known) -> FlowState | None:
+        """Ask how a flow is; return that, None if it was not told."""
         if queue := self.queue():
-            await self._do("status of flow", known, queue.flow(known.name).status, LOOK_LIMIT)
+            ended = await self._do("status of flow", known, queue.flow(known.name).status, LOOK_LIMIT)
+            return ended.value.state if isinstance(ended.value, FlowStatus) else None
+        return None
 
     async def read_results(self, known: Known, flow: Flow | None = None) -> None:
         """Read what members have returned.  ``flow``: as a handler has it, None: as any client."""
@@ -392,7 +430,7 @@ class FlowMaker:
 
     async def ask_for(self, known: Known) -> None:
         """Ask what became of a member that has a name."""
-        named, queue = [part for part in known.members if part.name], self.queue()
+        named, queue = known.named, self.queue()
         if named and queue:
             part, begun_at = self._chance.choice(named), self.client.world.loop.now
             ended = await self.client.do("result of member", queue.flow(known.name).result_of(part.name), LOOK_LIMIT)
@@ -442,11 +480,15 @@ async def audit_flows(auditor: Client, book: FlowBook) -> None:
     """Bring each flow to its end, as operators would, and check that what comes after has come."""
     world, chance = auditor.world, auditor.world.chance_for("audit of flows")
     maker = FlowMaker(auditor, book, chance, until=math.inf)
-    for known in book.flows.values():
+    for known in [*book.flows.values()]:
         if known.sealed or known.outcome:
             continue
         if await maker.flow(known):  # its maker may have died before it was begun
             await (maker.seal(known) if chance.random() < 0.8 else maker.end_flow(known, "cancel"))
+        elif known.outer and not known.outcome:  # one around it has ended without it
+            await maker.end_flow(known, "cancel")
+            if await maker.status(known) is FlowState.UNKNOWN:
+                del book.flows[known.name]
     await _end_by_themselves(auditor, maker, book)
     until = world.loop.now + END_SECONDS
     while left := await _end_some(maker, book):
@@ -497,6 +539,7 @@ async def _end_by_themselves(auditor: Client, maker: FlowMaker, book: FlowBook) 
 async def _end_some(maker: FlowMaker, book: FlowBook) -> list[Known]:
     """Look at the flows that have not ended; return those that have not then."""
     for known in book.flows.values():
+        known.follow()
         if not known.outcome:
             await maker.result(known, 1.0)
     return [known for known in book.flows.values() if not known.outcome]

@@ -79,6 +79,7 @@ DONE = {
     "flows told done",
     "holders told of a cancel at once",
     "ids used again",
+    "inner flows",
     "items of several pushed again",
     "members pushed again",
     "members that waited",
