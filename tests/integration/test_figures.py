@@ -96,7 +96,7 @@ async def test_figures_on_the_page(stage: Stage) -> None:
     assert re.search(
         r"Done a second, failed dashed .* As a table \d\d:\d\d UTC: [\d.]+ done, [\d.]+ failed a second", text
     )
-    assert re.search(r"task done failed dead half waited at most 95 % half took at most 95 % all 3 1 1 .* s ", text)
+    assert re.search(r"task half took at most 95 % ▾ done failed dead half waited at most 95 % all .* m?s 3 1 1 ", text)
     told = (await stage.http.client.get("/queues/drawn?tab=figures&period=never&task=mail+%3Cb%3E")).text
     assert "Only task mail &lt;b&gt;." in told
     assert 'href="/queues/drawn?tab=figures&amp;period=1+h"' in told

@@ -120,7 +120,7 @@ async def test_the_page_says_how_much_was_read(stage: Stage, monkeypatch: pytest
     await stage.cluster.queue("mails").push_many(range(5), delay=60)
     text = await seen(stage, "5 items.")
     assert "mails: 5 of 7 dead letters, the oldest" in text
-    assert "mails: of 5 scheduled items the 3 that are due first" in text
+    assert "mails: of 5 scheduled items, of which none need have failed, the 3 that are due first" in text
     assert "7 items." in await page(stage, "?kind=dead"), "page by page"
     monkeypatch.setattr("zkrq.serve.failing.READ_SECONDS", 0.0)
     assert "not every queue was read" in await page(stage)

@@ -75,6 +75,7 @@ async def test_all_that_was_found_is_removed_after_a_question(stage: Stage) -> N
     assert 'formaction="/queues/campaigns/found/cancel"' in found
     asked = await client.post("/queues/campaigns/found/cancel", data=FORM)
     assert "Cancel 700 items with header campaign=spring? This cannot be undone." in text_of(asked)
+    assert ">Cancel 700 items</button>" in asked.text
     assert (await mails.size()).scheduled == 720
     await mails.push("late", headers=SPRING, delay=3600)
     reply = await client.post("/queues/campaigns/found/cancel", data=fields_of(asked.text))

@@ -277,7 +277,7 @@ async def test_without_scripts_the_server_asks_before_letters_go(stage: Stage) -
     asked = await post()
     assert asked.status_code == 200
     assert "Discard all 3 dead letters?" in asked.text
-    assert 'name="confirmed" value="yes"' in asked.text
+    assert 'name="confirmed" value="yes">Discard all dead letters</button>' in asked.text
     assert 'name="id"' not in asked.text
     assert (await stage.http.client.post("/queues/asked/discard", data={"chosen": "yes"})).status_code == 400
     asked = await post(data={"id": ids[0]})

@@ -166,6 +166,14 @@ def question(verb: str, count: int, ids: Sequence[str] | None, group: str | None
             return None
 
 
+def answer(verb: str, ids: Sequence[str] | None) -> str:
+    """Return the text of the button that answers such a question: not the word alone, because "Cancel" alone is what
+    other programs call the way back."""
+    noun = "item" if verb == "cancel" else "dead letter"
+    named = f"all {noun}s" if ids is None else show_count(len(ids), noun) if len(ids) > 1 else f"the {noun}"
+    return f"{verb.capitalize()} {named}"
+
+
 def _name_letters(count: int, ids: Sequence[str] | None, group: str | None) -> str:
     if ids is None:
         return "the one dead letter" if count == 1 else f"all {count:,} dead letters"

@@ -129,7 +129,8 @@ async def _read_queue(queue: Queue[bytes], sizes: Sizes, share: int, error: str)
         failed += [Failed(queue.name, each) for each in waiting]
         if len(scheduled) < sizes.scheduled:
             parts.append(
-                f"{queue.name}: of {sizes.scheduled:,} scheduled items the {len(scheduled):,} that are due first"
+                f"{queue.name}: of {sizes.scheduled:,} scheduled items, of which none need have failed, the "
+                f"{len(scheduled):,} that are due first"
             )
     return Reading(failed, parts)
 

@@ -59,11 +59,6 @@ class Wish(NamedTuple):
         known = (("queue", self.queue), ("kind", self.kind), ("error", self.error))
         return {name: value for name, value in known if value}
 
-    @property
-    def shown_with(self) -> Mapping[str, str]:
-        """What stays in the address when they are grouped otherwise."""
-        return self.carried
-
     def query(self, **changes: object) -> str:
         """The query of an address that shows this, with changes."""
         new = self._replace(**changes)  # pyright: ignore[reportArgumentType]
@@ -225,7 +220,8 @@ def _ask(verb: str, wish: Wish, chosen: Sequence[Chosen], back: str) -> Question
         dead=show_count(dead, "dead letter"),
         waiting=f"{waiting:,} that {'waits' if waiting == 1 else 'wait'}",
     )
-    answers, is_danger = next(({"yes": text}, bool(kind)) for name, text, kind in BUTTONS if name == verb)
+    text, is_danger = next((text, bool(kind)) for name, text, kind in BUTTONS if name == verb)
+    answers = {"yes": f"{text}: {show_count(len(chosen), 'item')}"}
     fields = [*(("id", each.text) for each in chosen), ("by", wish.by), *wish.carried.items()]
     named = [f"{each.id} of {each.queue}" for each in chosen]
     return Question("Failures", [asked], f"{PATH}/{verb}", answers, back, fields, is_danger, named, PATH)

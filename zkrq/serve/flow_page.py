@@ -164,7 +164,7 @@ class FlowPage:
             back = f"/flows/{flow.queue}/{flow.name}"
             asked = None if fields.get("confirmed") == ["yes"] else question(verb, await flow.status())
             if asked:
-                answers = {"yes": verb.capitalize()}
+                answers = {"yes": f"{verb.capitalize()} the flow"}
                 to, here = f"{back}/{verb}", "/flows"
                 return self._showing.ask(Question(flow.name, [asked], to, answers, back, is_danger=True, here=here))
             await ACTIONS[verb](flow)

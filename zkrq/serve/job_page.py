@@ -99,8 +99,10 @@ class JobPage:
         if counted.whole:
             fields["counted"] = str(counted.items)
         to, is_danger = f"/queues/{queue}/found/{deed}", deed in REMOVING
-        told = [_question(verb, show_count(counted.items, noun), search.words, counted, is_final=is_danger)]
-        asked = Question(queue, told, to, {"yes": verb}, back, fields.items(), is_danger, here="/jobs")
+        items = show_count(counted.items, noun)
+        told = [_question(verb, items, search.words, counted, is_final=is_danger)]
+        answers = {"yes": f"{verb} {items}" if counted.whole else f"{verb} all"}
+        asked = Question(queue, told, to, answers, back, fields.items(), is_danger, here="/jobs")
         return self._showing.ask(asked)
 
     async def stop(self, request: Request) -> Response:

@@ -16,7 +16,7 @@ from zkrq.base.errors import ConfigError, ZkrqError
 from zkrq.base.saved import EDIT_BYTES
 from zkrq.client.changing import differing, write_settings
 from zkrq.serve import settings_form
-from zkrq.serve.actions import ACTIONS, Form, Outcome, question, read_fields, read_form, read_outcome, tell
+from zkrq.serve.actions import ACTIONS, Form, Outcome, answer, question, read_fields, read_form, read_outcome, tell
 from zkrq.serve.audit import say
 from zkrq.serve.contents import (
     CONTENTS_SECONDS,
@@ -85,11 +85,6 @@ class Wish(NamedTuple):
     def carried(self) -> Mapping[str, str]:
         """What a form of the dead letters says beside the group: which ones were read."""
         return {name: value for name, value in (("error", self.error), ("after", self.after)) if value}
-
-    @property
-    def shown_with(self) -> Mapping[str, str]:
-        """What stays in the address when they are grouped otherwise."""
-        return {"tab": self.state, **self.carried}
 
     def query(self, **changes: object) -> str:
         """The query of an address that shows this, with changes."""
@@ -299,7 +294,7 @@ class QueuePages:
                 return self._showing.message(400, "Nothing to do", text, _address(queue.name, verb, form))
             if not form.confirmed and (asked := await _ask(queue, verb, form)):
                 back = _address(queue.name, verb, form)
-                to, answers = f"/queues/{queue.name}/{verb}", {"yes": verb.capitalize()}
+                to, answers = f"/queues/{queue.name}/{verb}", {"yes": answer(verb, form.ids)}
                 is_danger = verb != "redrive"
                 return self._showing.ask(
                     Question(queue.name, [asked], to, answers, back, form.fields, is_danger, form.ids or ())

@@ -295,7 +295,7 @@ class ServerPage:
                     await check_answers(self._cluster, wanted.shard, wanted.url)
                     told += await self._last()
                 subject, is_danger = f"{verb.capitalize()} {wanted.name or 'a server'}", verb != "add"
-                answers, fields = {"yes": verb.capitalize()}, wanted.fields.items()
+                answers, fields = {"yes": subject}, wanted.fields.items()
                 to, back = f"/servers/{verb}", "/servers"
                 return self._showing.ask(Question(subject, told, to, answers, back, fields, is_danger, here=back))
             said = await self._changes.make(wanted)

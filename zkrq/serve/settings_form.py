@@ -34,7 +34,7 @@ FORM: Mapping[str, tuple[str, Sequence[Field]]] = {
         "All workers together",
         (
             Field("limits.concurrency", "items claimed at once"),
-            Field("limits.rate", "claims begun"),
+            Field("limits.rate", "rate: claims begun"),
             Field("limits.seconds", "within seconds", float),
         ),
     ),
@@ -42,8 +42,8 @@ FORM: Mapping[str, tuple[str, Sequence[Field]]] = {
         "Each group",
         (
             Field("groups.concurrency", "items of a group claimed at once"),
-            Field("groups.rate", "claims of a group begun"),
-            Field("groups.seconds", "within so many seconds", float),
+            Field("groups.rate", "rate: claims of a group begun"),
+            Field("groups.seconds", "within seconds", float),
             Field("groups.ordered", "in the order of the pushes", bool),
         ),
     ),
@@ -63,7 +63,7 @@ FORM: Mapping[str, tuple[str, Sequence[Field]]] = {
 
 OF_A_GROUP = (
     Field("concurrency", "items claimed at once"),
-    Field("rate", "claims begun"),
+    Field("rate", "rate: claims begun"),
     Field("seconds", "within seconds", float),
 )
 """The fields of a group that has limits of its own, beside its name."""
