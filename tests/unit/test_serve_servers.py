@@ -28,6 +28,7 @@ THREE = View(
     by="",
 )
 """The first server is dead."""
+COPIED = "1,200 items copied, with those of which only the end is remembered"
 FOUND, STOP = "those that run have found the change by themselves.", "The Redis of redis-1 may be stopped."
 LOOK = Look(GOOD, NOON, {"a": NO_FIGURES._replace(sizes=Sizes(5, 4, 3, 2)), "b": NO_FIGURES})
 
@@ -66,13 +67,13 @@ def test_a_change_says_in_figures_what_it_does(wanted: Wanted, says: tuple[str, 
         (
             Wanted("replace", "redis-1", URL),
             "redis-4",
-            "redis-1 was replaced by redis-4 in 40 s, 1,200 items copied",
+            f"redis-1 was replaced by redis-4 in 40 s, {COPIED}",
             f"Write redis-4={URL} in the place of redis-1 into ZKRQ_REDIS of all programs; {FOUND} {STOP}",
         ),
         (
             Wanted("add", "", URL),
             "10.0.0.4:6379",
-            "10.0.0.4:6379 was added in 40 s, 1,200 items copied",
+            f"10.0.0.4:6379 was added in 40 s, {COPIED}",
             f"Write {URL} into ZKRQ_REDIS of all programs; {FOUND}",
         ),
         (
@@ -115,4 +116,5 @@ def test_a_form_that_says_too_little_or_too_much_is_refused(verb: str, fields: d
 def test_a_form_is_read_and_sent_again_as_it_was() -> None:
     wanted, is_confirmed = read("replace", urlencode({"name": " redis-1 ", "url": URL}).encode())
     assert (wanted, is_confirmed) == (Wanted("replace", "redis-1", URL), False)
+    assert read("add", urlencode({"url": "10.0.0.4:6379"}).encode())[0].url == URL, "as servers are shown"
     assert read("replace", urlencode({**wanted.fields, "confirmed": "yes"}).encode()) == (wanted, True)

@@ -82,7 +82,10 @@ def read(verb: str, body: bytes) -> tuple[Wanted, bool]:
     if (fields := read_fields(body, FIELDS_MAX)) is None:
         raise ConfigError("the form has too many fields")
     first = {name: values[0].strip() for name, values in fields.items()}
-    wanted = Wanted(verb, first.get("name", ""), first.get("url", ""), first.get("shard") or FIRST)
+    url = first.get("url", "")
+    if ":" in url and "://" not in url:  # host and port, as servers are shown
+        url = f"redis://{url}"
+    wanted = Wanted(verb, first.get("name", ""), url, first.get("shard") or FIRST)
     if verb != "add" and not wanted.name:
         raise ConfigError("the form names no server")
     if verb != "remove":
@@ -125,7 +128,8 @@ def written(url: str, name: str) -> str:
 
 def done(wanted: Wanted, name: str, seconds: float, items: int | None) -> str:
     """Say what was done.  ``name``: of the server that was added; ``items``: copied to it, None: not known here."""
-    copied = "" if items is None else f", {show_count(items, 'item')} copied"
+    count = "" if items is None else show_count(items, "item")
+    copied = f", {count} copied, with those of which only the end is remembered" if count else ""
     took = f"in {show_duration(seconds)}{copied}"
     match wanted.verb:
         case "add":
@@ -303,7 +307,7 @@ class ServerPage:
             status = page_status(error)
             return self._showing.message(status, "Not done", str(error), "/servers")
         finally:
-            self._watching.soon()
+            self._watching.forget_consumers()  # and what servers report of themselves
         say(said or f"{_sentence(wanted)}, in the background")
         return RedirectResponse("/servers", 303)
 
