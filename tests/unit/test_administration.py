@@ -57,6 +57,15 @@ def test_pages_are_all_ids_in_order(ids: list[str], page: int, dead: int) -> Non
     assert all(count == len(some) <= page for count, some in pages)
 
 
+def test_a_page_names_items_of_a_few_bundles() -> None:
+    ids = [f"zkrq-1-2-{n:x}~{position:02x}" for n in range(30) for position in range(3)]
+    pages = [list(some) for _, some in _pages(ids, 100, 0)]
+    assert [id for some in pages for id in some] == ids
+    assert [len(some) for some in pages] == [3 * 12, 3 * 12, 3 * 6]
+    alone = [f"zkrq-1-2-{n:x}" for n in range(250)]
+    assert [count for count, _ in _pages(alone, 100, 0)] == [100, 100, 50], "one item of each, which takes little"
+
+
 @given(st.integers(1, 9), st.integers(0, 99))
 def test_pages_of_all_are_as_many_as_there_are(page: int, dead: int) -> None:
     counts = [count for count, _ in _pages(None, page, dead)]

@@ -13,7 +13,7 @@ not repeated: payloads that it left, or a client that has died, are dropped with
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -36,6 +36,9 @@ LARGE_CUT_SECONDS = 0.2
 CUT_MAX = 500
 """Bundles that ride along with one call, at most, and that one call of their own concerns; more of a queue leave
 without waiting."""
+
+PARTS_MAX = 30
+"""Bundles of which one call of its own drops a part of the payloads, which takes a server 0.2 milliseconds each."""
 
 WAITING_MAX = 300_000
 """Bundles that may wait, counted for each server; further ones are left to the trimming of the tombstones."""
@@ -125,10 +128,18 @@ class Cutter:
         gone: dict[bytes, bytes] = {}
         for waiting in by_server.values():
             gone |= waiting
-        items = [Gone(*each) for each in gone.items()]
-        for start in range(0, len(items), CUT_MAX):
+        for some in in_calls(gone):
             view = self._membership.view
             servers = [server for server in view.receivers if server in by_server]
             # No answer is looked at.  A server that misses a cut keeps a payload that nobody will read until its
             # tombstone is trimmed.
-            await self._membership.fleet.ask_in(view, servers, Cut(queue, items[start : start + CUT_MAX]))
+            await self._membership.fleet.ask_in(view, servers, Cut(queue, some))
+
+
+def in_calls(gone: Mapping[bytes, bytes]) -> Iterator[Sequence[Gone]]:
+    """Split what is to be dropped into what each call drops: whole bundles apart, because these are dropped quickly."""
+    items = [Gone(*each) for each in gone.items()]
+    whole, parts = [each for each in items if not each.positions], [each for each in items if each.positions]
+    for some, most in ((whole, CUT_MAX), (parts, PARTS_MAX)):
+        for start in range(0, len(some), most):
+            yield some[start : start + most]
