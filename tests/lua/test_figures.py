@@ -14,11 +14,15 @@ from tests.lua.one_server import OneServer
 from zkrq.protocol import calls
 from zkrq.protocol.figures import (
     COUNTS,
+    DURATIONS,
     HOURS_KEPT,
+    LONGEST,
     MINUTES_KEPT,
     OTHERS,
     PER_FIELD,
     READY,
+    WAITS,
+    add_up,
     decode,
     encode,
     last_ready,
@@ -82,6 +86,15 @@ def test_the_ready_items_are_noted_and_the_last_report_counts(server: OneServer)
     add(server, minute + 1, mail={1: 1})
     assert (noted("m", minute), noted("m", minute + 1)) == (1, 0)
     assert told(server, "m", minute, minute)[minute, "mail"] == {1: 2}
+
+
+def test_of_the_longest_times_the_greatest_is_kept(server: OneServer) -> None:
+    minute = now()
+    for wait, duration in ((7, 300), (5, 20_000), (6, 2)):
+        add(server, minute, mail={WAITS + LONGEST: wait, DURATIONS + LONGEST: duration})
+    for kind, at in (("m", minute), ("h", minute // 60)):
+        counts = told(server, kind, at, at)[at, "mail"]
+        assert (counts[WAITS + LONGEST], counts[DURATIONS + LONGEST]) == (7, 20_000)
 
 
 @every("wrong", [0, 10**15, -5, "soon", "nan", ""])
@@ -176,7 +189,8 @@ def test_the_same_is_kept_as_a_client_writes_it(server: OneServer, counts: list[
         minute, counts, NONE_READY
     )
     server.ask(calls.Figure(server.queue, minute, [("mail", encode(counts))]))
-    twice = {key: min(10**15 - 1, 2 * number) for key, number in enumerate(counts) if number}
+    whole = [*counts, *[0] * (COUNTS - len(counts))]
+    twice = {key: min(10**15 - 1, number) for key, number in enumerate(add_up([whole, whole])) if number}
     assert told(server, "m", minute, minute) == {(minute, "mail"): twice}
 
 

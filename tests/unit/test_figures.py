@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from datetime import UTC, datetime
 
 import pytest
 from hypothesis import given
@@ -13,7 +14,7 @@ from tests.every import every
 from tests.lua.entries import figures_field
 from tests.unit.views import view_of
 from zkrq.base.periods import HOUR, MINUTE
-from zkrq.client.figures import check_span
+from zkrq.client.figures import check_span, total
 from zkrq.protocol.figures import CLASSES, COUNTS, KEEPERS, Place, add_up, decode, greatest, keepers, quantile
 
 NOW = 1_750_000_000.0
@@ -51,7 +52,7 @@ def test_of_a_damaged_field_is_read_what_stands_before_the_damage() -> None:
 
 @given(st.lists(st.integers(0, 10**6), min_size=CLASSES, max_size=CLASSES), st.floats(0, 1, allow_subnormal=False))
 def test_a_quantile_lies_in_its_class(classes: list[int], part: float) -> None:
-    value = quantile(classes, part)
+    value = quantile(classes, 0, part)
     if not sum(classes) or not part:
         assert value is None
         return
@@ -71,6 +72,24 @@ def test_quantiles_are_right_within_a_factor_of_two() -> None:
     assert found.p95 == pytest.approx(0.095, rel=0.3)
     assert found.count == 100
     assert zkrq.Spread().p50 is None
+
+
+@given(st.lists(st.integers(0, 10**9), min_size=1, max_size=50), st.floats(0.01, 1))
+def test_no_quantile_is_above_the_longest_nor_below_its_class(times_ms: list[int], part: float) -> None:
+    spread = [0] * CLASSES
+    for ms in times_ms:
+        spread[ms.bit_length()] += 1
+    value = quantile(spread, max(times_ms), part)
+    assert value is not None
+    assert value <= max(*times_ms, 1) / 1000 * (1 + 1e-9)
+    assert value * 1000 >= min(2 ** (ms.bit_length() - 1) if ms else 0 for ms in times_ms)
+
+
+def test_the_longest_of_several_times_is_the_greatest_of_them() -> None:
+    at = datetime(2026, 1, 1, tzinfo=UTC)
+    spreads = [zkrq.Spread((0,) * CLASSES), zkrq.Spread((3, *(0,) * 31), 0.0), zkrq.Spread((0, 1, *(0,) * 30), 0.001)]
+    found = total([zkrq.Figures(at, 60.0, waits=each) for each in spreads])
+    assert (found.waits.longest, found.waits.count, found.durations.longest) == (0.001, 4, None)
 
 
 def test_two_members_keep_them_and_the_primary_is_one() -> None:

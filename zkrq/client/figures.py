@@ -20,6 +20,7 @@ from zkrq.protocol.figures import (
     DONE,
     DURATIONS,
     FAILED,
+    LONGEST,
     OTHERS,
     PAGE,
     READY,
@@ -48,9 +49,11 @@ VIEWS_TRIED = 3
 @dataclass(frozen=True, slots=True)
 class Spread:
     """Seconds of many items, counted in classes whose bounds double: ``counts[0]`` took less than a millisecond,
-    ``counts[1]`` less than two, ``counts[2]`` less than four, and so on."""
+    ``counts[1]`` less than two, ``counts[2]`` less than four, and so on.  ``longest``: of all, to a millisecond; None:
+    there are no items."""
 
     counts: tuple[int, ...] = (0,) * CLASSES
+    longest: float | None = None
 
     @property
     def count(self) -> int:
@@ -60,7 +63,7 @@ class Spread:
     def quantile(self, part: float) -> float | None:
         """Return the seconds that this part of the items (0 to 1) did not exceed, to within a factor of two; None:
         there are no items."""
-        return quantile(self.counts, part)
+        return quantile(self.counts, round((self.longest or 0) * 1000), part)
 
     @property
     def p50(self) -> float | None:
@@ -120,7 +123,9 @@ def _sum(some: Sequence[Figures]) -> Figures:
         return sum(getattr(each, name) for each in some)
 
     def join(name: str) -> Spread:
-        return Spread(tuple(map(sum, zip(*(getattr(each, name).counts for each in some), strict=True))))
+        spreads: list[Spread] = [getattr(each, name) for each in some]
+        longest = max((each.longest for each in spreads if each.longest is not None), default=None)
+        return Spread(tuple(map(sum, zip(*(each.counts for each in spreads), strict=True))), longest)
 
     kinds = (add("begun"), add("done"), add("failed"), add("dead"))
     return Figures(some[0].at, sum(each.seconds for each in some), *kinds, join("waits"), join("durations"))
@@ -222,6 +227,11 @@ def _has_work(counts: Sequence[int]) -> bool:
 def _figures(
     at: datetime, seconds: float, counts: Sequence[int], tasks: Mapping[str, Figures] | None = None
 ) -> Figures:
-    waits, durations = (Spread(tuple(counts[first : first + CLASSES])) for first in (WAITS, DURATIONS))
+    waits, durations = (_spread(counts[first:]) for first in (WAITS, DURATIONS))
     kinds = (counts[BEGUN], counts[DONE], counts[FAILED], counts[DEAD])
     return Figures(at, seconds, *kinds, waits, durations, tasks or {})
+
+
+def _spread(counts: Sequence[int]) -> Spread:
+    classes = tuple(counts[:CLASSES])
+    return Spread(classes, counts[LONGEST] / 1000 if any(classes) else None)

@@ -18,7 +18,19 @@ from zkrq.base.tasks import wait_ended
 from zkrq.consuming.lease import LETS_GO_ON, Verb
 from zkrq.protocol import figures
 from zkrq.protocol.calls import Figure
-from zkrq.protocol.figures import BEGUN, CLASSES, COUNTS, DEAD, DONE, DURATIONS, FAILED, OTHERS, TASKS_MAX, WAITS
+from zkrq.protocol.figures import (
+    BEGUN,
+    CLASSES,
+    COUNTS,
+    DEAD,
+    DONE,
+    DURATIONS,
+    FAILED,
+    LONGEST,
+    OTHERS,
+    TASKS_MAX,
+    WAITS,
+)
 from zkrq.protocol.levels import Feature
 from zkrq.protocol.records import first_due
 
@@ -34,6 +46,8 @@ LAST_SECONDS = 0.5
 """Seconds that closing waits for the last report."""
 
 _LAST_CLASS = CLASSES - 1
+
+_LONGEST_WAIT, _LONGEST_DURATION = WAITS + LONGEST, DURATIONS + LONGEST
 
 _log = logging.getLogger("zkrq.claims")
 
@@ -64,18 +78,20 @@ class Figuring:
         due = first_due([(grant.packed, first - 1) for grant, first in zip(parts, handed[1::4], strict=True)])
         for grant, first, count, due_us in zip(parts, handed[1::4], handed[2::4], due, strict=True):
             grant.began_at = now
-            key = None
             if due_us:  # a later delivery was due when the one before had failed, which says nothing of consumers
-                size = int(clock_us - due_us) // 1000
-                size = size.bit_length() if size > 0 else 0
-                key = WAITS + (size if size < _LAST_CLASS else _LAST_CLASS)
-            if grant.tasks is None:
-                own[BEGUN] += count
-                if key:
-                    own[key] += count
+                took_ms = int(clock_us - due_us) // 1000
+                took_ms = took_ms if took_ms > 0 else 0
+                size = took_ms.bit_length()
+                keys = (BEGUN, WAITS + (size if size < _LAST_CLASS else _LAST_CLASS))
             else:
-                keys = (BEGUN, key) if key else (BEGUN,)
-                self._add_each(grant.tasks, range(first - 1, first - 1 + count), keys)
+                took_ms, keys = 0, (BEGUN,)
+            if grant.tasks is None:
+                for key in keys:
+                    own[key] += count
+                if took_ms > own[_LONGEST_WAIT]:
+                    own[_LONGEST_WAIT] = took_ms
+            else:
+                self._add_each(grant.tasks, range(first - 1, first - 1 + count), keys, _LONGEST_WAIT, took_ms)
         self._begin()
 
     def settled(
@@ -93,23 +109,30 @@ class Figuring:
                 continue
             if lost:
                 positions = [position for position in positions if position not in lost[key]]
-            size = int((now - grant.began_at) * 1000).bit_length()
+            took_ms = int((now - grant.began_at) * 1000)
+            size = took_ms.bit_length()
             size = DURATIONS + (size if size < _LAST_CLASS else _LAST_CLASS)
             if grant.tasks is None:
                 count = len(positions)
                 own[size] += count
                 for each in keys:
                     own[each] += count
+                if count and took_ms > own[_LONGEST_DURATION]:
+                    own[_LONGEST_DURATION] = took_ms
             else:
-                self._add_each(grant.tasks, positions, (size, *keys))
+                self._add_each(grant.tasks, positions, (size, *keys), _LONGEST_DURATION, took_ms)
         self._begin()
 
-    def _add_each(self, tasks: Mapping[int, str], positions: Iterable[int], keys: Iterable[int]) -> None:
-        """Count items one by one, because they may be for several tasks."""
+    def _add_each(
+        self, tasks: Mapping[int, str], positions: Iterable[int], keys: Iterable[int], longest: int, took_ms: int
+    ) -> None:
+        """Count items one by one, because they may be for several tasks.  ``longest``: the key of the longest time."""
         for position in positions:
             counts = self._of(tasks.get(position, ""))
             for key in keys:
                 counts[key] += 1
+            if took_ms > counts[longest]:
+                counts[longest] = took_ms
 
     def given_up(self, count: int) -> None:
         """Count items that became dead letters because no delivery of theirs was ever settled."""

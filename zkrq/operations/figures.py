@@ -17,6 +17,7 @@ SPREAD = Record(
         Field("count", Count(), "Number of items."),
         Field("p50", Seconds(), "Seconds that half of the items did not exceed.", nullable=True),
         Field("p95", Seconds(), "Seconds that 95 of 100 items did not exceed.", nullable=True),
+        Field("longest", Seconds(), "Seconds of the longest.", nullable=True),
         Field(
             "counts",
             Many(Count()),

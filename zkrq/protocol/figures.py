@@ -1,13 +1,14 @@
 """Count what handlers do, and read such counts of several servers.  Pure.
 
 A process reports what its handlers did in the last seconds, as counts of each task: how many deliveries began, were
-done, failed, or left a dead letter, and two histograms: for how long items waited, and for how long they were held.
+done, failed, or left a dead letter, and two histograms: for how long items waited, and for how long they were held,
+with the longest of these times.
 Two servers add the reports up, by minutes and by hours (``lua/figure.lua``), and note with each how many items of the
 queue are ready on them.
 
 A histogram has classes whose bounds double: below a millisecond, below 2, below 4, and so on up to 24 days.  So it is
 small, needs no settings, and is added up by adding its classes; a percentile of it is right to within a factor of two,
-mostly better.
+mostly better, and not above the longest time.
 
 What two servers keep of the same minute differs only where a report has reached one of them alone, so of each number
 the greater one is taken.  Taking the sum would count every report twice.
@@ -36,6 +37,9 @@ READY = 4
 
 WAITS, DURATIONS = 10, 50
 """Keys of the first class of each histogram."""
+
+LONGEST = CLASSES
+"""Place of the longest time of a histogram, in milliseconds, behind its classes; of several the greatest is taken."""
 
 COUNTS = 100
 """Keys of counts that there may be."""
@@ -172,13 +176,17 @@ def last_ready(kept: Mapping[Place, Counts], first: int, last: int) -> int | Non
 
 def add_up(counts: Iterable[Sequence[int]]) -> Counts:
     """Return the sum of counts."""
-    return [sum(column) for column in zip([0] * COUNTS, *counts, strict=True)]
+    given = [[0] * COUNTS, *counts]
+    found = [sum(column) for column in zip(*given, strict=True)]
+    for key in (WAITS + LONGEST, DURATIONS + LONGEST):
+        found[key] = max(each[key] for each in given)
+    return found
 
 
-def quantile(classes: Sequence[int], part: float) -> float | None:
+def quantile(classes: Sequence[int], longest: int, part: float) -> float | None:
     """Return the seconds that this part of the values does not exceed, None if there are none.
 
-    Within a class the values are taken to be spread evenly.
+    Within a class the values are taken to be spread evenly.  ``longest``: of the values, in milliseconds, 0: not known.
     """
     wanted = part * sum(classes)
     if not wanted:
@@ -187,6 +195,8 @@ def quantile(classes: Sequence[int], part: float) -> float | None:
     for number, count in enumerate(classes):
         if count and before + count >= wanted:
             low, high = (2 ** (number - 1) if number else 0), 2**number
+            if low <= longest < high:
+                high = max(longest, 1)
             return (low + (high - low) * (wanted - before) / count) / 1000
         before += count
     raise AssertionError("more values than there are")

@@ -16,6 +16,7 @@ local COUNTS_BYTES = 800 -- of the longest counts
 local NUMBER_MAX = 999999999999999 -- it is exact, and has fifteen digits
 local KEEP_SECONDS = 3024000 -- 35 days without any report after which all figures of the queue go
 local OTHERS = '*'
+local LONGEST = {[42] = true, [82] = true} -- keys of the longest wait and duration, of which the greater one is kept
 local READY = 4 -- key of the number of ready items, which is not added up; it stands with OTHERS
 
 local function add_counts(sums, text)
@@ -32,7 +33,8 @@ local function add_counts(sums, text)
       elseif sum == 0 then
         skips = true
       elseif key <= COUNTS_MAX then
-        sums[key] = math.min(NUMBER_MAX, (sums[key] or 0) + sum)
+        local known = sums[key] or 0
+        sums[key] = math.min(NUMBER_MAX, LONGEST[key] and math.max(known, sum) or known + sum)
         key = key + 1
       end
       sum, factor = 0, 1
