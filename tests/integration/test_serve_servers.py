@@ -194,5 +194,8 @@ async def test_an_upgrade_says_whether_it_is_safe_and_who_is_late(
         "</form>"
         not in (await client.get("/upgrade", headers={"Authorization": f"Bearer {OPERATOR}"})).text.split("<main")[1]
     )
-    reply = await client.post("/upgrade", headers=ann)
-    assert (reply.status_code, reply.headers["location"]) == (303, "/upgrade")
+    asked = await client.post("/upgrade", headers=ann)
+    assert "Upgrade from level 1 to 2? There is no way back to the release before." in asked.text
+    reply = await client.post("/upgrade", headers=ann, data={"confirmed": "yes"})
+    assert (reply.status_code, reply.headers["location"]) == (303, "/upgrade?from=1")
+    assert "Upgraded from level 1 to " in (await client.get("/upgrade?from=1", headers=ann)).text

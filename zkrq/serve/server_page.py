@@ -14,7 +14,7 @@ from contextlib import suppress
 from datetime import datetime
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
-from urllib.parse import urlsplit
+from urllib.parse import urlencode, urlsplit
 
 from starlette.responses import RedirectResponse
 
@@ -26,7 +26,7 @@ from zkrq.client.inner import check_answers, client_of
 from zkrq.protocol.levels import SPOKEN
 from zkrq.protocol.shards import FIRST
 from zkrq.replication.urls import address, check_url
-from zkrq.serve.actions import read_fields
+from zkrq.serve.actions import read_fields, read_number
 from zkrq.serve.audit import say
 from zkrq.serve.problems import Busy, page_status
 from zkrq.serve.showing import Question
@@ -331,6 +331,7 @@ class ServerPage:
         """Say whether an upgrade is safe, and who keeps it from being."""
         clients: list[ClientInfo] = []
         release = trouble = ""
+        before = read_number(request.query_params.get("from", ""))
         try:
             async with asyncio.timeout(LEVEL_SECONDS):
                 _, release, late = await client_of(self._cluster).upgrading.find_late(None)
@@ -344,15 +345,19 @@ class ServerPage:
             release=release,
             late=clients,
             trouble=trouble,
+            notice="" if before is None else f"Upgraded from level {before} to {self._cluster.level}.",
         )
 
     async def upgrade(self, request: Request) -> Response:
-        """Raise the level; the page with the button has asked."""
-        before = self._cluster.level
+        """Raise the level, after a question."""
+        before, here = self._cluster.level, "/servers"
+        if (read_fields(await request.body(), FIELDS_MAX) or {}).get("confirmed") != ["yes"]:
+            told = [f"Upgrade from level {before} to {SPOKEN.highest}? There is no way back to the release before."]
+            return self._showing.ask(Question("Upgrade", told, "/upgrade", {"yes": "Upgrade"}, "/upgrade", here=here))
         try:
             level = await self._cluster.upgrade()
         except ZkrqError as error:
             status = page_status(error)
             return self._showing.message(status, "Not upgraded", str(error), "/upgrade")
         say(f"from level {before} to {level}")
-        return RedirectResponse("/upgrade", 303)
+        return RedirectResponse(f"/upgrade?{urlencode({'from': before})}", 303)
