@@ -128,9 +128,13 @@ async def test_a_queue_is_paused_until_a_moment_from_its_page(stage: Stage) -> N
     await queue.push(1)
     until = (datetime.now(UTC) + timedelta(days=1)).replace(second=0, microsecond=0)
     form = {"seconds": "0", "until": until.strftime("%Y-%m-%dT%H:%M")}
+    assert (await stage.http.client.post("/queues/halted/pause", data={**form, "seconds": "900"})).status_code == 400
     reply = await stage.http.client.post("/queues/halted/pause", data=form)
     assert reply.status_code == 303, reply.text
     assert (await queue.statistics()).paused_until == until
+    (item,) = await queue.peek(1)
+    text = (await stage.http.client.get(f"/queues/halted/item?id={item.id}")).text
+    assert "Ready, and waits: the queue is paused until " in text
     await queue.resume()
     reply = await stage.http.client.post("/queues/halted/pause", data={"until": "soon"})
     assert (reply.status_code, "must be a day and a time" in reply.text) == (400, True)

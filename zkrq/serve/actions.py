@@ -183,6 +183,8 @@ def _name_letters(count: int, ids: Sequence[str] | None, group: str | None) -> s
 
 
 async def _pause(queue: Queue[bytes], form: Form) -> Outcome:
+    if form.until and form.seconds:
+        raise ConfigError("a pause lasts for a time, or until a moment, not both; nothing was changed")
     if form.until:
         try:
             until = datetime.fromisoformat(form.until).replace(tzinfo=UTC)
