@@ -9,7 +9,7 @@ from functools import partial
 import pytest
 
 from tests.browser import Browser
-from tests.harness import take
+from tests.harness import settled, take
 from tests.integration.page_stage import Stage, do, staged
 from zkrq import local
 from zkrq.serve.navigation import PLACES
@@ -133,8 +133,12 @@ async def test_a_queue_is_paused_until_a_moment_from_its_page(stage: Stage) -> N
     assert reply.status_code == 303, reply.text
     assert (await queue.statistics()).paused_until == until
     (item,) = await queue.peek(1)
-    text = (await stage.http.client.get(f"/queues/halted/item?id={item.id}")).text
-    assert "Ready, and waits: the queue is paused until " in text
+
+    async def is_told() -> bool:
+        told = "Ready, and waits: the queue is paused until "
+        return told in (await stage.http.client.get(f"/queues/halted/item?id={item.id}")).text
+
+    await settled(is_told)
     await queue.resume()
     reply = await stage.http.client.post("/queues/halted/pause", data={"until": "soon"})
     assert (reply.status_code, "must be a day and a time" in reply.text) == (400, True)
