@@ -43,7 +43,7 @@ async def test_each_state_has_its_items(stage: Stage) -> None:
     await queue.push({"n": 3}, id="planned", delay=3600)
     assert "waiting" in await page(stage, "/queues/states")
     planned = await page(stage, "/queues/states?tab=scheduled")
-    assert re.search(r'planned Run now (59|60) min 0 {"n":3}', planned)
+    assert re.search(r'planned Run now (59|60) min, at [-0-9: ]+ UTC 0 {"n":3}', planned)
     assert "waiting" not in planned
     held = await page(stage, "/queues/states?tab=claimed")
     assert re.search(r'held worker <1> [\d.]+ m?s [\d.]+ m?s 1 {"n":1}', held)

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from tests.every import every
 from tests.unit.page_values import HOSTILE, NOON
 from zkrq.client.items import Failure
-from zkrq.serve.actions import FIELDS_MAX, Form, Outcome, question, read_form, read_outcome, tell
+from zkrq.serve.actions import FIELDS_MAX, Form, Outcome, chosen, question, read_form, read_outcome, tell
 from zkrq.serve.letters import SPARK_PARTS, Failed, columns, group, kind_of, value_of
 from zkrq.serve.payloads import HEX_SHOWN, LINE_SHOWN, PAYLOAD_SHOWN, begin, fields_of, write
 
@@ -195,3 +195,17 @@ def test_an_outcome_travels_in_an_address() -> None:
         {},
     ):
         assert read_outcome(query) is None
+
+
+@every(
+    ("form", "told"),
+    [
+        (Form(), ""),
+        (Form(("a", "b")), " (a, b)"),
+        (Form(("a", "b", "c", "d")), " (a, b, c, and further ones)"),
+        (Form(seconds=3600), " (for 1 h)"),
+        (Form(until="2026-12-01T07:00"), " (until 2026-12-01T07:00 UTC)"),
+    ],
+)
+def test_the_record_names_what_an_action_was_for(form: Form, told: str) -> None:
+    assert chosen(form) == told

@@ -8,7 +8,7 @@ from tests.every import every
 from tests.unit.page_values import NOON
 from zkrq.serve.curves import Rate
 from zkrq.serve.shown import show_rate
-from zkrq.serve.texts import show_bytes, show_count, show_duration, show_moment, show_number
+from zkrq.serve.texts import show_bytes, show_count, show_due, show_duration, show_moment, show_number
 
 
 @every(
@@ -48,6 +48,11 @@ def test_a_rate_is_told_in_words() -> None:
 def test_moments_sizes_and_counts_are_for_people() -> None:
     assert show_moment(NOON, NOON + timedelta(hours=1)) == "12:00:00 UTC"
     assert show_moment(NOON, NOON + timedelta(days=1)) == "2026-01-02 12:00 UTC"
+
+
+def test_what_is_due_has_its_moment() -> None:
+    assert show_due(90.0, NOON) == "90 s, at 12:01:30 UTC"
+    assert show_due(-3.0, NOON) == f"{show_duration(0.0)}, at 12:00:00 UTC"
     assert [show_bytes(size) for size in (0, 1023, 1024, 3 << 20, 5 << 30)] == [
         "0 bytes",
         "1,023 bytes",

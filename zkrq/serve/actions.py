@@ -29,6 +29,10 @@ PAUSES: Mapping[int, str] = {
 """How long a pause lasts that is begun on the page, in seconds, and what that is called."""
 
 
+IDS_TOLD = 3
+"""Items of an action that the record names."""
+
+
 class Form(NamedTuple):
     """What a form was sent with.
 
@@ -119,6 +123,16 @@ def read_form(body: bytes) -> Form | None:
     seconds = next((each for each in PAUSES if str(each) == first.get("seconds")), 0)
     names = (first.get("by", ""), first.get("group"), confirmed, first.get("error", ""), first.get("after", ""))
     return Form(ids, *names, seconds, first.get("until", ""))
+
+
+def chosen(form: Form) -> str:
+    """Say for the record what an action was for, in brackets: the first items, or how long a pause lasts."""
+    told = [*(form.ids or ())[:IDS_TOLD], *(["and further ones"] if len(form.ids or ()) > IDS_TOLD else ())]
+    if form.until:
+        told.append(f"until {form.until} UTC")
+    elif form.seconds:
+        told.append(PAUSES[form.seconds])
+    return f" ({', '.join(told)})" if told else ""
 
 
 def tell(queue: str, outcome: Outcome) -> str:

@@ -61,7 +61,8 @@ def question(owner: str, consumers: Mapping[str, Consumer]) -> str:
     same = sum(1 for each in consumers.values() if each.host and each.host == consumer.host)
     also = f" Its machine, {consumer.host}, has {show_count(same, 'consumer')}." if same else ""
     ends = "It claims again when you say so, or when it is started again."
-    return f"Have it claim nothing more? It finishes {held}. {ends}{also}"
+    named = f"process {consumer.pid}, session {owner}" if consumer.pid else f"session {owner}"
+    return f"Have this consumer ({named}) claim nothing more? It finishes {held}. {ends}{also}"
 
 
 def listed(look: Look, most: int) -> dict[str, Any]:

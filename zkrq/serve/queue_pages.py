@@ -16,7 +16,18 @@ from zkrq.base.errors import ConfigError, ZkrqError
 from zkrq.base.saved import EDIT_BYTES
 from zkrq.client.changing import differing, write_settings
 from zkrq.serve import settings_form
-from zkrq.serve.actions import ACTIONS, Form, Outcome, answer, question, read_fields, read_form, read_outcome, tell
+from zkrq.serve.actions import (
+    ACTIONS,
+    Form,
+    Outcome,
+    answer,
+    chosen,
+    question,
+    read_fields,
+    read_form,
+    read_outcome,
+    tell,
+)
 from zkrq.serve.audit import say
 from zkrq.serve.contents import (
     CONTENTS_SECONDS,
@@ -307,7 +318,7 @@ class QueuePages:
             return HTMLResponse(self._showing.render("notice.html", text=str(error), failed=True), status)
         finally:
             self._watching.soon()
-        say(tell(queue.name, outcome))
+        say(tell(queue.name, outcome) + chosen(form))
         if by_script:
             return HTMLResponse(self._showing.render("notice.html", text=tell(queue.name, outcome), failed=False))
         return RedirectResponse(_next_page(queue.name, verb, form, outcome), 303)
@@ -370,7 +381,7 @@ class QueuePages:
             return self._edit_form(queue.name, id, text, tell(queue.name, Outcome("unedited")), status=409)
         self._watching.soon()
         outcome = Outcome("edited")
-        say(tell(queue.name, outcome))
+        say(f"{tell(queue.name, outcome)} ({id})")
         return RedirectResponse(f"{_item_address(queue.name, id)}&{outcome.query}", 303)
 
     async def _with_ids(self, queue: Queue[bytes], form: Form) -> Form:

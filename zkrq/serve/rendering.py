@@ -30,6 +30,7 @@ def make_templates() -> Environment:
             "number": texts.show_number,
             "backlog": texts.show_backlog,
             "duration": texts.show_duration,
+            "due": texts.show_due,
             "moment": texts.show_moment,
             "pause": texts.show_pause,
             "bytes": texts.show_bytes,

@@ -87,6 +87,13 @@ def show_moment(moment: datetime, now: datetime | None = None) -> str:
     return f"{moment.astimezone(UTC):{'%H:%M:%S' if is_near else '%Y-%m-%d %H:%M'}} UTC"
 
 
+def show_due(seconds_left: float | None, now: datetime | None = None) -> str:
+    """Write in how many seconds something is due, with the moment."""
+    left = max(0.0, seconds_left or 0.0)
+    now = now or clock.now()
+    return f"{show_duration(left)}, at {show_moment(now + timedelta(seconds=left), now)}"
+
+
 def show_pause(figures: Statistics) -> str:
     """Say that a queue is paused, with the moment at which it goes on by itself."""
     return f"paused until {show_moment(figures.paused_until)}" if figures.paused_until else "paused"
