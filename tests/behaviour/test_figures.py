@@ -173,3 +173,6 @@ async def test_a_backlog_that_shrinks_says_when_it_is_gone() -> None:
         assert per_second is not None
         assert -0.4 < per_second < -0.15, "15 in a minute, measured over three"
         assert seconds_left == pytest.approx(ready / -per_second)
+        await own.clock.advance(240)
+        await queue.cancel_many([item.id for item in await queue.peek(60)])
+        assert await queue.backlog() == zkrq.Backlog(50, 0.0), "no item was settled for three minutes"

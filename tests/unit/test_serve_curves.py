@@ -28,10 +28,10 @@ def test_history_keeps_the_last_minutes_of_the_queues_that_are_there() -> None:
     assert len(history.points("a")) == curves.POINTS_MAX
 
 
-def seen(ready: int, *, removed: int = 0, dead: int = 0, server: str = "redis-1") -> Statistics:
+def seen(ready: int, *, removed: int = 0, dead: int = 0, claimed: int = 0, server: str = "redis-1") -> Statistics:
     """A queue as its primary counts it."""
-    flow = Throughput(ready + dead + removed, removed, server)
-    return NO_FIGURES._replace(sizes=Sizes(ready, 0, 0, dead), flow=flow)
+    flow = Throughput(ready + dead + claimed + removed, removed, server)
+    return NO_FIGURES._replace(sizes=Sizes(ready, 0, claimed, dead), flow=flow)
 
 
 def test_what_passes_is_added_up_whoever_counts() -> None:
@@ -62,11 +62,13 @@ def test_it_is_known_for_how_long_nobody_takes_an_item() -> None:
 def test_whether_a_queue_grows_is_measured_over_its_last_minute() -> None:
     history = History()
     for at in range(0, 200, 10):
-        history.add(at, {"a": seen(1000 if at < 100 else 1000 - at)})
+        gone = 0 if at < 100 else at
+        history.add(at, {"a": seen(1000 - gone, removed=gone, claimed=1), "c": seen(1000 - gone, removed=gone)})
         if at < 60:
             assert history.backlog("a") is None
     assert history.backlog("a") == (810, -1.0, 810.0)
     assert history.backlog("b") is None
+    assert history.backlog("c") == (810, 0.0, None), "they were cancelled: no consumer has any"
 
 
 @every(

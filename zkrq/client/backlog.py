@@ -1,4 +1,8 @@
-"""Tell whether the ready items of a queue grow or shrink, and when none is left.  Pure."""
+"""Tell whether the ready items of a queue grow or shrink, and when none is left.  Pure.
+
+Ready items also become fewer by a cancel, or because they expire.  That does not go on, so a queue is said to shrink at
+most as fast as consumers settle its items.
+"""
 
 from __future__ import annotations
 
@@ -24,9 +28,10 @@ STORED_SECONDS = 180.0
 class Backlog(NamedTuple):
     """The items of a queue that wait to be claimed.
 
-    ``ready``: how many they are now.  ``per_second``: by how many they grow, negative if they shrink, 0: they stay as
-    they are, None: not known, because consumers have not reported for a minute.  ``seconds_left``: until none is left
-    if that goes on, 0: there is none, None: they do not shrink, or it is not known.
+    ``ready``: how many they are now.  ``per_second``: by how many they grow, negative if they shrink, which is at most
+    as fast as consumers settle items, 0: they stay as they are, None: not known, because consumers have not reported
+    for a minute.  ``seconds_left``: until none is left if that goes on, 0: there is none, None: they do not shrink, or
+    it is not known.
     """
 
     ready: int
@@ -34,18 +39,25 @@ class Backlog(NamedTuple):
     seconds_left: float | None = None
 
 
-def backlog_of(points: Sequence[tuple[float, int]], seconds: float = TREND_SECONDS) -> Backlog | None:
+class Seen(NamedTuple):
+    """A queue at one moment: its ready items, and how many items consumers had settled by then, from any beginning."""
+
+    at: float
+    ready: int
+    settled: int
+
+
+def backlog_of(points: Sequence[Seen], seconds: float = TREND_SECONDS) -> Backlog | None:
     """Tell what ready items do.
 
-    ``points``: seconds and the number of ready items then, the oldest first, the last of which is now.  ``seconds``:
-    over which it is measured, or, if there are fewer, over all there are; None is returned for fewer than
-    ``TREND_SECONDS``, and for a queue without ready items.
+    ``points``: the oldest first, the last of which is now.  ``seconds``: over which it is measured, or, if there are
+    fewer, over all there are; None is returned for fewer than ``TREND_SECONDS``, and for a queue without ready items.
     """
-    if not points or not points[-1][1] or points[-1][0] - points[0][0] < TREND_SECONDS:
+    if not points or not points[-1].ready or points[-1].at - points[0].at < TREND_SECONDS:
         return None
-    now, ready = points[-1]
-    at, before = next((point for point in reversed(points) if point[0] <= now - seconds), points[0])
-    per_second = (ready - before) / (now - at)
+    now, ready, settled = points[-1]
+    before = next((point for point in reversed(points) if point.at <= now - seconds), points[0])
+    per_second = max(ready - before.ready, before.settled - settled) / (now - before.at)
     if abs(per_second) < TREND_LEAST:
         return Backlog(ready, 0.0)
     return Backlog(ready, per_second, ready / -per_second if per_second < 0 else None)
@@ -53,6 +65,12 @@ def backlog_of(points: Sequence[tuple[float, int]], seconds: float = TREND_SECON
 
 def stored_backlog(found: Sequence[Figures], now: float, ready: int) -> Backlog:
     """Tell it from stored figures and the number of items that are ready now.  ``now``: seconds since 1970."""
-    ends = ((each.at.timestamp() + each.seconds, each.ready) for each in found)
-    points = [(at, count) for at, count in ends if count is not None and at < now]
-    return backlog_of([*points, (now, ready)], STORED_SECONDS) or Backlog(ready, None, None if ready else 0.0)
+    points: list[Seen] = []
+    settled = 0
+    for each in found:
+        settled += each.done + each.dead
+        end = each.at.timestamp() + each.seconds
+        if each.ready is not None and end < now:
+            points.append(Seen(end, each.ready, settled))
+    points.append(Seen(now, ready, settled))
+    return backlog_of(points, STORED_SECONDS) or Backlog(ready, None, None if ready else 0.0)

@@ -8,7 +8,7 @@ from datetime import datetime, timedelta
 from itertools import pairwise
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
-from zkrq.client.backlog import TREND_SECONDS, Backlog, backlog_of
+from zkrq.client.backlog import TREND_SECONDS, Backlog, Seen, backlog_of
 from zkrq.client.throughput import NO_THROUGHPUT, Passed
 
 if TYPE_CHECKING:
@@ -42,14 +42,15 @@ NOTHING = Passed(0, 0)
 
 
 class Point(NamedTuple):
-    """How many items a queue had at one moment, dead letters left out, how many came and left since the first, and how
-    many of them were ready."""
+    """How many items a queue had at one moment, dead letters left out, how many came and left since the first, how many
+    of them were ready, and how many consumers have settled since the first, as far as that can be seen."""
 
     at: float
     depth: int
     pushed: int = 0
     removed: int = 0
     ready: int = 0
+    settled: int = 0
 
 
 class Still(NamedTuple):
@@ -110,9 +111,11 @@ class History:
             points = self._points.setdefault(name, deque(maxlen=POINTS_MAX))
             still = self._still.get(name)
             passed = seen.flow.since(still.seen.flow if still else NO_THROUGHPUT) or NOTHING
-            pushed, removed = points[-1][2:4] if points else (0, 0)
+            last = points[-1] if points else Point(at, 0)
             depth = sum(seen.sizes) - seen.sizes.dead
-            points.append(Point(at, depth, pushed + passed.pushed, removed + passed.removed, seen.sizes.ready))
+            pushed, removed = last.pushed + passed.pushed, last.removed + passed.removed
+            settled = last.settled + (_settled(still.seen, seen, passed) if still else 0)
+            points.append(Point(at, depth, pushed, removed, seen.sizes.ready, settled))
             while points[0].at < at - HISTORY_SECONDS:
                 points.popleft()
             self._still[name] = Still(at, seen, still.since if still and is_still(still, at, seen) else at)
@@ -123,10 +126,10 @@ class History:
 
     def backlog(self, queue: str) -> Backlog | None:
         """Tell whether the ready items of a queue grow or shrink; None: there is none, or it is not known yet."""
-        recent: list[tuple[float, int]] = []
+        recent: list[Seen] = []
         for point in reversed(self._points.get(queue, ())):
-            recent.append((point.at, point.ready))
-            if point.at <= recent[0][0] - TREND_SECONDS:
+            recent.append(Seen(point.at, point.ready, point.settled))
+            if point.at <= recent[0].at - TREND_SECONDS:
                 break
         return backlog_of(recent[::-1])
 
@@ -134,6 +137,18 @@ class History:
         """Return for how many seconds no consumer has taken an item though some are ready; 0 if that is not so."""
         still = self._still.get(queue)
         return still.at - still.since if still else 0.0
+
+
+def _settled(before: Statistics, now: Statistics, passed: Passed) -> int:
+    """Count what consumers may have settled between two looks: nothing, unless one of these saw a claim or, which claims
+    do, a limit that is reached.
+
+    Cancelled and expired items count only then, because a server does not count apart what removes an item.  While some
+    are ready, a consumer nearly always has claims.
+    """
+    if not any(each.sizes.claimed or each.limited for each in (before, now)):
+        return 0
+    return passed.removed + max(0, now.sizes.dead - before.sizes.dead)
 
 
 def is_still(before: Still, at: float, seen: Statistics) -> bool:
