@@ -10,6 +10,15 @@ from tests.harness import over_zookeeper, take
 from tests.integration.shell import Shell
 from zkrq import local
 
+COMMANDS_ON_FOUND = [
+    ("cancel", "--header", "campaign=spring", "--yes"),
+    ("advance", "--task", "welcome", "--yes"),
+    ("dead", "redrive", "--task", "welcome", "--yes"),
+    ("dead", "discard", "--yes"),
+    ("clear", "--yes"),
+    ("find", "--task", "welcome"),
+]
+
 
 async def test_ids_that_do_not_exist_are_named(shell: Shell, servers: local.Servers) -> None:
     async with over_zookeeper(servers, shell.environment["ZKRQ_NAMESPACE"]) as cluster:
@@ -52,6 +61,32 @@ async def test_a_queue_that_was_never_used_is_noted_and_the_nearest_name_told(
         assert (await shell.run("pause", "emials"))[2] == "", "it is known from then on"
         code, _, err = await shell.run("queues", "set", "others", "--history", "5")
         assert (code, err) == (0, "queue 'others' is new: nothing of it was known before\n")
+
+
+async def test_a_queue_that_is_not_there_is_noted_by_commands_that_look_or_take_away(
+    shell: Shell, servers: local.Servers
+) -> None:
+    """It is no error: scripts look at a queue before its first push, and empty one that may have gone."""
+    found = [
+        *COMMANDS_ON_FOUND,
+        ("queues", "show"),
+        ("figures",),
+        ("peek",),
+        ("dead", "list"),
+        ("groups",),
+        ("export",),
+    ]
+    async with over_zookeeper(servers, shell.environment["ZKRQ_NAMESPACE"]) as cluster:
+        await cluster.queue("orders").pause()
+        for group_or_name, *flags in found:
+            words = [group_or_name, *flags[:1]] if group_or_name in ("queues", "dead") else [group_or_name]
+            more = flags[len(words) - 1 :]
+            assert (await shell.run(*words, "orders", *more))[::2] == (0, ""), "it is empty, and there"
+            code, _, err = await shell.run(*words, "ordres", *more)
+            assert (code, err) == (0, "there is no queue 'ordres': did you mean 'orders'?\n")
+        code, out, err = await shell.run("failures", "--queue", "email")
+        assert (code, out, err) == (0, "0 items failed\n", "there is no queue 'email'\n")
+        assert await cluster.queues() == ["orders"], "a look makes none"
 
 
 async def test_a_queue_is_shown_as_it_is_now(shell: Shell, servers: local.Servers) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import dataclasses
 import sys
 from argparse import Namespace
-from collections.abc import AsyncGenerator, Callable, Mapping
+from collections.abc import AsyncGenerator, Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -80,6 +80,21 @@ async def note_new(cluster: Cluster, queue: str) -> None:
     """Say on stderr if a queue that is changed was never used before: its name may be misspelt."""
     if queue not in (known := await cluster.queues()):
         sys.stderr.write(f"queue {queue!r} is new: nothing of it was known before{nearest(queue, known)}\n")
+
+
+async def note_missing(cluster: Cluster, queue: str) -> None:
+    """Say on stderr if a queue that a command looks at, or takes items from, is not there: its name may be misspelt.
+
+    That is no error, because a queue is not there before its first push either.  A queue with items costs one call.
+    """
+    if not any((await cluster.statistics([queue]))[queue].sizes):
+        write_missing(queue, await cluster.queues())
+
+
+def write_missing(queue: str, known: Collection[str]) -> None:
+    """Say on stderr that a queue is not among those that are there; nothing if it is."""
+    if queue not in known:
+        sys.stderr.write(f"there is no queue {queue!r}{nearest(queue, known)}\n")
 
 
 # -- connecting --------------------------------------------------------------------------------------------------------

@@ -6,7 +6,7 @@ import sys
 from argparse import Namespace
 from typing import TYPE_CHECKING
 
-from zkrq.cli.command import Command, Line, Lines, count, look_at
+from zkrq.cli.command import Command, Line, Lines, count, look_at, write_missing
 from zkrq.cli.flags import Flag
 from zkrq.operations.kinds import Choice
 
@@ -27,11 +27,10 @@ async def _failures(args: Namespace) -> Lines:
     check_by(args.by)
     state = args.state and STATES.check("--state", args.state)
     async with look_at(args) as cluster:
-        sizes = {
-            name: each.sizes
-            for name, each in (await cluster.statistics()).items()
-            if args.queue is None or name == args.queue
-        }
+        sizes = {name: each.sizes for name, each in (await cluster.statistics()).items()}
+        if args.queue is not None:
+            write_missing(args.queue, sizes)
+            sizes = {name: some for name, some in sizes.items() if name == args.queue}
         reading = await read_failed(Queues(cluster), sizes, KINDS.get(state or ""), args.error or "")
     groups = group(reading.failed, args.by)
     for each in groups:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from argparse import Namespace
 from typing import TYPE_CHECKING
 
-from zkrq.cli.command import Command, Line, Lines, look_at
+from zkrq.cli.command import Command, Line, Lines, look_at, note_missing
 from zkrq.cli.flags import Takes
 from zkrq.client.figures import total
 from zkrq.operations.figures import FIGURES_OF_WORK, WORK_FIGURES
@@ -21,6 +21,7 @@ async def _figures(args: Namespace) -> Lines:
     from zkrq.serve.texts import show_backlog  # here, because `zkrq --help` loads no face
 
     async with look_at(args) as cluster:
+        await note_missing(cluster, args.queue)
         queue = cluster.queue(args.queue)
         found, trend = await queue.figures(**args.given), show_backlog(await queue.backlog())
     head = "".join(f"{name:>{width}}" for name, width in zip(_HEADS, _WIDTHS, strict=True))

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from zkrq.base import clock
 from zkrq.base.errors import ConfigError, Unavailable
 from zkrq.base.saved import shown
-from zkrq.cli.command import Command, Line, Lines, count, look_at, open_cluster
+from zkrq.cli.command import Command, Line, Lines, count, look_at, note_missing, open_cluster
 from zkrq.cli.flags import Flag, Takes
 from zkrq.client.results import reading
 from zkrq.operations.items import ENDED, GET, HISTORY, ITEM, RESULT, RESULT_OF_ITEM
@@ -35,6 +35,7 @@ CLAIMS_SHOWN = 5
 
 async def _get(args: Namespace) -> Lines:
     async with look_at(args) as cluster:
+        await note_missing(cluster, args.queue)
         queue = cluster.queue(args.queue)
         item = await queue.get(args.id)
         if item is None:
@@ -128,6 +129,7 @@ async def _peek(args: Namespace) -> Lines:
             yield line
         return
     async with look_at(args) as cluster:
+        await note_missing(cluster, args.queue)
         items = await cluster.queue(args.queue).peek(args.count, args.state, group=args.group)
         names = await describe_owners(cluster, items)
         for item in items:
@@ -140,6 +142,7 @@ async def _ended(args: Namespace) -> Lines:
             "--group lists ready items only: leave it out; --json has the group of each item that has ended"
         )
     async with look_at(args) as cluster:
+        await note_missing(cluster, args.queue)
         queue = cluster.queue(args.queue)
         items = await queue.history(args.count)
         if not items and not (await queue.statistics()).history:
@@ -156,6 +159,7 @@ async def _ended(args: Namespace) -> Lines:
 
 async def _groups(args: Namespace) -> Lines:
     async with look_at(args) as cluster:
+        await note_missing(cluster, args.queue)
         queue = cluster.queue(args.queue)
         found, claimed = await queue.groups(args.count), await queue.peek(LOOKED_AT, "claimed")
         names = await describe_owners(cluster, claimed)

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Unpack
 
 from zkrq.base.errors import ConfigError, QueueFull, Receipt, ZkrqError
 from zkrq.base.limits import QueueSettings
-from zkrq.cli.command import Command, Incomplete, Line, Lines, count, open_cluster
+from zkrq.cli.command import Command, Incomplete, Line, Lines, count, note_missing, open_cluster
 from zkrq.cli.conditions import EVERY, conditions
 from zkrq.cli.flags import QUEUE, Flag
 from zkrq.cli.forms import raw_queue
@@ -112,6 +112,7 @@ async def _move_dead(args: Namespace) -> Lines:
         raise ConfigError(f"{args.to!r} is the same queue: zkrq dead redrive {args.to} queues its dead letters again")
     moved = kept = 0
     async with open_cluster(args) as cluster:
+        await note_missing(cluster, args.queue)
         source, target = raw_queue(cluster, args.queue), raw_queue(cluster, args.to)
         with progress("moved", (await source.size()).dead) as show:
             try:
@@ -143,6 +144,7 @@ def _stopped(done: str, failure: ZkrqError, queue: str, again: str) -> ZkrqError
 async def _export(args: Namespace) -> Lines:
     claimed = written = 0
     async with open_cluster(args) as cluster:
+        await note_missing(cluster, args.queue)
         queue = raw_queue(cluster, args.queue)
         if (settings := await queue.settings()) != QueueSettings():
             value = exported_settings(args.queue, settings)

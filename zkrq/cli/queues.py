@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from zkrq.base import clock
 from zkrq.base.errors import ConfigError, ZkrqError
-from zkrq.cli.command import Command, Line, Lines, look_at, note_new, open_cluster
+from zkrq.cli.command import Command, Line, Lines, look_at, note_missing, note_new, open_cluster
 from zkrq.cli.conditions import EVERY, FLAGS, conditions
 from zkrq.cli.flags import Flag, Takes
 from zkrq.cli.items import LOOKED_AT, item_line
@@ -92,6 +92,7 @@ async def _resume(args: Namespace) -> Lines:
 
 async def _dead_list(args: Namespace) -> Lines:
     async with look_at(args) as cluster:
+        await note_missing(cluster, args.queue)
         queue = cluster.queue(args.queue)
         letters = await queue.dead_letters(args.count)
         for letter in letters:
@@ -106,6 +107,7 @@ async def _find(args: Namespace) -> Lines:
         listed = f"`zkrq list {args.queue} --state {args.given.get('state', 'ready')}`"
         raise ConfigError(f"find needs one of {FLAGS}; for all items: `zkrq export {args.queue}`, of a state: {listed}")
     async with look_at(args) as cluster:
+        await note_missing(cluster, args.queue)
         async for item in cluster.queue(args.queue).find(**args.given):
             yield item_line(item)
 

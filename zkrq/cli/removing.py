@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from zkrq.base.errors import ConfigError, ZkrqError
 from zkrq.cli.asking import YES, confirm
-from zkrq.cli.command import Command, Incomplete, Line, Lines, count, open_cluster
+from zkrq.cli.command import Command, Incomplete, Line, Lines, count, note_missing, open_cluster
 from zkrq.cli.conditions import EVERY, FLAGS, conditions
 from zkrq.cli.flags import QUEUE, Flag, Takes
 from zkrq.cli.forms import CODEC, form_of, raw_queue
@@ -39,6 +39,7 @@ def _counter(queue: Queue[Any], *states: str) -> Callable[[], Awaitable[int]]:
 
 async def _clear(args: Namespace) -> Lines:
     async with open_cluster(args) as cluster:
+        await note_missing(cluster, args.queue)
         queue = cluster.queue(args.queue)
         left = _counter(queue, "ready", "scheduled")
         named = f"of group {args.group!r} " if args.group else ""
@@ -51,6 +52,7 @@ async def _clear(args: Namespace) -> Lines:
 
 async def _delete(args: Namespace) -> Lines:
     async with open_cluster(args) as cluster:
+        await note_missing(cluster, args.queue)
         queue = cluster.queue(args.queue)
         left = _counter(queue, "ready", "scheduled", "claimed", "dead")
         items = count(await left(), "item")
@@ -64,6 +66,7 @@ async def _cancel(args: Namespace) -> Lines:
     if bool(args.id) == bool(args.given.keys() - {"state"}):
         raise ConfigError(f"cancel needs either ids, or at least one of {FLAGS}")
     async with open_cluster(args) as cluster:
+        await note_missing(cluster, args.queue)
         queue = cluster.queue(args.queue)
         if args.id:
             outcomes = dict(zip(args.id, await queue.cancel_many(args.id), strict=True))
@@ -84,6 +87,7 @@ async def _advance(args: Namespace) -> Lines:
     if bool(args.id) == bool(args.given):
         raise ConfigError(f"advance needs either ids, or at least one of {FLAGS}")
     async with open_cluster(args) as cluster:
+        await note_missing(cluster, args.queue)
         queue = cluster.queue(args.queue)
         if args.id:
             advanced = await queue.advance(args.id)
@@ -150,6 +154,7 @@ async def _dead_redrive(args: Namespace) -> Lines:
     _check_either(args)
     missing: list[str] = []
     async with open_cluster(args) as cluster:
+        await note_missing(cluster, args.queue)
         queue = cluster.queue(args.queue)
         if args.given:
             bulk = await _change_found(args, queue, "redrive", "redrive {items} of {place}", rate=args.rate)
@@ -179,6 +184,7 @@ async def _dead_discard(args: Namespace) -> Lines:
     _check_either(args)
     missing: list[str] = []
     async with open_cluster(args) as cluster:
+        await note_missing(cluster, args.queue)
         queue = cluster.queue(args.queue)
         if args.given:
             bulk = await _change_found(args, queue, "discard", "discard {items} of {place}")

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from zkrq.base.checks import read_duration
 from zkrq.base.errors import ZkrqError
-from zkrq.cli.command import Command, Line, Lines, look_at, note_new, open_cluster
+from zkrq.cli.command import Command, Line, Lines, look_at, note_missing, note_new, open_cluster
 from zkrq.cli.flags import Flag, Takes, attribute, flag_of, reader
 from zkrq.client.changing import change_settings, named_in
 from zkrq.client.inner import client_of
@@ -97,6 +97,7 @@ async def _show(args: Namespace) -> Lines:
     from zkrq.serve.texts import show_backlog  # here, because `zkrq --help` loads no face
 
     async with look_at(args) as cluster:
+        await note_missing(cluster, args.queue)
         queue = cluster.queue(args.queue)
         statistics, backlog = await queue.statistics(), await queue.backlog()
         consumers = await client_of(cluster).upgrading.consumers()

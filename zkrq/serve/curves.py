@@ -140,8 +140,8 @@ class History:
 
 
 def _settled(before: Statistics, now: Statistics, passed: Passed) -> int:
-    """Count what consumers may have settled between two looks: nothing, unless one of these saw a claim or, which claims
-    do, a limit that is reached.
+    """Count what consumers may have settled between two looks: nothing, unless one of these saw a claim, or a limit at
+    which claims wait.
 
     Cancelled and expired items count only then, because a server does not count apart what removes an item.  While some
     are ready, a consumer nearly always has claims.
