@@ -73,7 +73,7 @@ PUSHES: list[tuple[dict[str, Any], str]] = [
     ({"delay": -1}, "delay is -1 s"),
     ({"delay": math.inf}, "delay is inf s"),
     ({"delay": 1, "at": datetime(2030, 1, 1, tzinfo=UTC)}, "exclude each other"),
-    ({"at": NAIVE}, "naive datetime"),
+    ({"at": NAIVE}, "give it a time zone"),
     ({"at": FAR}, "at is"),
     ({"at": 1e9}, "at must be a datetime, not float"),
     ({"priority": 10}, "priority is 10"),

@@ -170,7 +170,7 @@ async def test_what_is_not_a_search_is_refused(queue: zkrq.Queue[Any]) -> None:
         ({"text": 7}, "text must be a str"),
         ({"task": "a b"}, "task is 'a b'"),
         ({"since": "today"}, "since must be a datetime"),
-        ({"until": datetime(2030, 1, 1)}, "until is the naive datetime"),  # noqa: DTZ001
+        ({"until": datetime(2030, 1, 1)}, "until is 2030-01-01 00:00:00: give it a time zone"),  # noqa: DTZ001
         ({"error": "x", "state": "lost"}, "state is 'lost'"),
     ]
     for conditions, says in wrong:

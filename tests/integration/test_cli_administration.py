@@ -441,7 +441,7 @@ async def test_what_an_item_waits_for(shell: Shell, servers: local.Servers) -> N
         await orders.pause()
         (told,) = await shell.value("get", "orders", second)
         paused, failed = told["waits"]
-        assert paused == "the queue is paused: `zkrq resume`"
+        assert paused == "the queue is paused: `zkrq resume orders`"
         assert failed.startswith(f"{first} of its group 'order-1' failed, and comes again in ")
         assert failed.endswith("no answer")
 
@@ -485,7 +485,11 @@ async def test_failures_are_counted_by_what_they_have_in_common(shell: Shell, se
             ("print", 1, {"no paper": 1}),
         ]
         assert [each["reason"] for each in await shell.value("failures", "--error", "PAPER")] == ["no paper"]
-        assert await shell.run("failures", "--queue", "others") == (0, "0 items failed\n", "")
+        assert await shell.run("failures", "--queue", "others") == (
+            0,
+            "0 items failed\n",
+            "there is no queue 'others'\n",
+        )
         assert (await shell.run("failures", "--state", "daed"))[0] == 2
         code, _, err = await shell.run("failures", "--by", "taks")
         assert (code, "'taks' is no property of items" in err, "did you mean 'task'?" in err) == (2, True, True)

@@ -9,6 +9,10 @@ from tests.behaviour.helpers import bury
 from tests.harness import over_zookeeper, take
 from tests.integration.shell import Shell
 from zkrq import local
+from zkrq.client.inner import client_of
+from zkrq.client.registers import rewrite
+from zkrq.serve.audit import REGISTER, encode
+from zkrq.serve.audit import Line as Change
 
 COMMANDS_ON_FOUND = [
     ("cancel", "--header", "campaign=spring", "--yes"),
@@ -105,6 +109,11 @@ async def test_a_queue_is_shown_as_it_is_now(shell: Shell, servers: local.Server
         (told,) = await shell.value("queues", "show", "emails")
         assert (told["now"]["ready"], told["now"]["paused"], told["now"]["quiet"]) == (30, True, [])
         assert told["now"]["backlog"] == {"ready": 30, "per_second": None, "seconds_left": None}
+        assert told["now"]["paused_over_http"] is None
+        lines = [Change(0, "bob", "pause", "others", "done", "1"), Change(1000, "ann", "pause", "emails", "done", "2")]
+        await rewrite(client_of(cluster).coordinator, REGISTER, lambda _: encode(lines))
+        shown = (await shell.run("queues", "show", "emails"))[1].splitlines()
+        assert shown[2] == "  last paused over HTTP by ann, at 1970-01-01 00:00:01 UTC", "another pause maybe"
         assert (await shell.run("resume", "emails"))[0] == 0
         (told,) = await shell.value("queues", "show", "emails")
         assert not told["now"]["paused"]

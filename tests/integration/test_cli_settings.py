@@ -122,4 +122,4 @@ async def test_settings_that_are_wrong(shell: Shell) -> None:
         code, out, err = await shell.run("queues", "set", "jobs", *wrong)
         assert (code, out) == (2, "")
         assert says in err
-    assert await shell.settings("jobs") == NO_SETTINGS
+    assert (await shell.run("queues", "show", "jobs"))[2] == "there is no queue 'jobs'\n"

@@ -298,5 +298,6 @@ async def test_the_command_line_says_who_is_too_old_and_raises_the_level(
         assert (code, out, err) == (0, f"level {LEVEL} is active, as before\n", "")
         code, _, err = await shell.run("upgrade", "--level", "7")
         assert code != 0
-        assert "level" in err
+        assert "level 7: this release speaks" in err
+        assert (await shell.run("upgrade", "--check", "--level", "7"))[::2] == (code, err), "no release is known to"
         assert await shell.value("upgrade", "--check") == [{"level": LEVEL, "wanted": LEVEL}]

@@ -95,7 +95,7 @@ async def test_an_item_is_pushed_for_a_moment(http: Serving) -> None:
 @every(
     ("wrong", "text"),
     [
-        ({"at": "2040-01-01T00:00:00"}, "body.at: at is the naive datetime"),
+        ({"at": "2040-01-01T00:00:00"}, "body.at: at is 2040-01-01 00:00:00: give it a time zone"),
         ({"at": "9999-01-01T00:00:00Z"}, "body: at is"),
         ({"at": "tomorrow"}, "body.at: must be a moment"),
         ({"at": 5}, "body.at: Input should be a valid datetime"),

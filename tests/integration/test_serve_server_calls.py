@@ -6,11 +6,12 @@ from collections.abc import AsyncGenerator
 
 import pytest
 
-from tests.harness import in_process, new_namespace
+from tests.harness import in_process
 from tests.serving import Serving, serving
 from zkrq import local
+from zkrq.client.inner import client_of
 from zkrq.coordination.memory import Hub
-from zkrq.protocol.levels import RELEASES, SPOKEN
+from zkrq.protocol.levels import RELEASES, SPOKEN, ClientInfo, Levels, encode
 from zkrq.serve import servers as server_calls
 
 pytestmark = pytest.mark.anyio
@@ -19,8 +20,13 @@ ANN, OPERATOR = "a-token-that-administers", "a-token-that-operates"
 
 
 @pytest.fixture
-async def http(servers: local.Servers) -> AsyncGenerator[Serving]:
-    opened = in_process(servers, new_namespace(), Hub())
+def hub() -> Hub:
+    return Hub()
+
+
+@pytest.fixture
+async def http(servers: local.Servers, namespace: str, hub: Hub) -> AsyncGenerator[Serving]:
+    opened = in_process(servers, namespace, hub)
     async with serving(opened, tokens=(OPERATOR,), administrators=(f"ann {ANN}",)) as http:
         http.client.headers["Authorization"] = f"Bearer {ANN}"
         yield http
@@ -44,13 +50,16 @@ async def test_a_server_is_removed_and_added_again(http: Serving, servers: local
     assert (await client.delete("/v1/servers/back/3")).json() == {"server": "back/3"}
 
 
-async def test_the_level_is_checked_and_raised(http: Serving) -> None:
+async def test_the_level_is_checked_and_raised(http: Serving, servers: local.Servers, namespace: str, hub: Hub) -> None:
     level = SPOKEN.highest
     told = (await http.client.get("/v1/upgrade")).json()
     assert told == {"level": level, "wanted": level, "release": RELEASES[level], "late": []}
     assert (await http.client.post("/v1/upgrade")).json() == {"level": level, "before": level}
-    late = (await http.client.get("/v1/upgrade?level=99")).json()
-    assert late["late"][0].keys() == {"host", "description", "version"}
+    async with in_process(servers, namespace, hub) as old:
+        info = ClientInfo("mailer", "host-a", "0.1.9", Levels(0, 0), "zkrq_0123456789ab")
+        await client_of(old).coordinator.introduce(encode(info), 9)
+        (late,) = (await http.client.get("/v1/upgrade")).json()["late"]
+    assert late == {"host": "host-a", "description": "mailer", "version": "0.1.9"}
 
 
 async def test_what_is_wrong_is_said_and_operators_change_nothing(
@@ -64,6 +73,7 @@ async def test_what_is_wrong_is_said_and_operators_change_nothing(
         ("POST", "/servers", {"url": "redis://127.0.0.1:1", "shard": "x"}, 400, "shard"),
         ("POST", "/servers", {"url": "redis://127.0.0.1:1"}, 503, "nothing listens at 127.0.0.1:1"),
         ("POST", "/upgrade", {"level": 99}, 400, "this release speaks"),
+        ("GET", "/upgrade?level=99", None, 400, "this release speaks"),
     ):
         reply = await client.request(method, f"/v1{path}", json=body)
         assert (reply.status_code, says in reply.json()["message"]) == (status, True), reply.text

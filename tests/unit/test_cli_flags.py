@@ -178,7 +178,7 @@ async def test_every_option_of_a_push_reaches_it(recorder: Recorder, monkeypatch
         ("--key k --key-window 5 --replace", "use --key-window alone, or --replace with a delay"),
         ("--priority 10", "--priority is 10: must be at least 0, at most 9"),
         ("--ttl 5 --delay 5", "--ttl is 5 s, not longer than the delay of 5 s"),
-        ("--at 2040-01-01", "--at is the naive datetime 2040-01-01 00:00:00"),
+        ("--at 2040-01-01", "--at is 2040-01-01 00:00:00: give it a time zone"),
     ],
 )
 def test_what_a_push_refuses_names_the_flags(flags: str, says: str) -> None:

@@ -192,11 +192,11 @@ def check_lease(what: str, value: Duration) -> float:
 
 
 def check_moment(what: str, value: datetime) -> datetime:
-    """Return a moment that has a time zone; a naive one is ambiguous."""
+    """Return a moment that has a time zone; one without (a *naive* datetime) is ambiguous."""
     if not isinstance(value, datetime):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise ConfigError(f"{what} must be a datetime, not {type(value).__name__}")
     if value.utcoffset() is None:
-        raise ConfigError(f"{what} is the naive datetime {value}: give it a time zone, e.g. {value.isoformat()}+00:00")
+        raise ConfigError(f"{what} is {value}: give it a time zone, e.g. {value.isoformat()}+00:00 for UTC")
     return value
 
 

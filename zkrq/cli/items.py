@@ -76,7 +76,7 @@ async def _waits(queue: Queue[Any], item: Item[Any]) -> list[str]:
     if item.state != "ready":
         return []
     told = await queue.statistics()
-    reasons = [f"the queue is {told.pause}: `zkrq resume`"] if told.pause else []
+    reasons = [f"the queue is {told.pause}: `zkrq resume {queue.name}`"] if told.pause else []
     if told.limited:
         reasons.append(told.limited)
     limits = told.group_limits

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from zkrq.base.limits import QueueSettings
     from zkrq.client.cluster import Cluster
     from zkrq.operations.operation import Section
+    from zkrq.serve.audit import Line as Change
 
 NONE = "none"
 """The value of a flag that takes a setting away."""
@@ -101,12 +102,13 @@ async def _show(args: Namespace) -> Lines:
         queue = cluster.queue(args.queue)
         statistics, backlog = await queue.statistics(), await queue.backlog()
         consumers = await client_of(cluster).upgrading.consumers()
-        pauser = await _find_pauser(cluster, args.queue) if statistics.paused else ""
+        pause = await _find_pause(cluster, args.queue) if statistics.paused else None
     line = _line(args.queue, statistics.settings, statistics.limited or f"{statistics.sizes.claimed:,} claimed")
     quiet = sorted(each.description for each in consumers.values() if each.is_quiet)
     trend, oldest = show_backlog(backlog), statistics.oldest_ready
     more = [
-        f"{statistics.pause}{pauser and f', by {pauser}'}: `zkrq resume {args.queue}`" if statistics.paused else "",
+        f"{statistics.pause}: `zkrq resume {args.queue}`" if statistics.paused else "",
+        f"last paused over HTTP by {pause.who}, at {pause.at:%Y-%m-%d %H:%M:%S} UTC" if pause else "",
         ", ".join(f"{number:,} {state}" for state, number in statistics.sizes._asdict().items()),
         f"the backlog {trend}" if trend else "",
         "" if oldest is None else f"the oldest ready item waits for {oldest:,.1f} s",
@@ -116,7 +118,7 @@ async def _show(args: Namespace) -> Lines:
         **statistics.sizes._asdict(),
         "paused": statistics.paused,
         "paused_until": statistics.paused_until and statistics.paused_until.isoformat(),
-        "paused_by": pauser or None,
+        "paused_over_http": pause and {"by": pause.who, "at": pause.at.isoformat()},
         "oldest_ready": oldest,
         "backlog": BACKLOG.tell(backlog),
         "quiet": quiet,
@@ -124,15 +126,18 @@ async def _show(args: Namespace) -> Lines:
     yield Line("\n  ".join((line.text, *filter(None, more))), {**line.value, "now": now})
 
 
-async def _find_pauser(cluster: Cluster, queue: str) -> str:
-    """Return who has paused a queue by `zkrq serve`, which records that; empty: nobody, as far as is known."""
+async def _find_pause(cluster: Cluster, queue: str) -> Change | None:
+    """Return the last change of a pause by `zkrq serve`, which records it, if that was a pause; None: it is not known.
+
+    The queue may have been resumed and paused since, by a program or a command, of which there is no record.
+    """
     from zkrq.serve.audit import REGISTER, decode  # here, because `zkrq --help` loads no face
 
     with suppress(ZkrqError):
         lines = decode((await client_of(cluster).coordinator.read(REGISTER)).data)
         last = next((line for line in reversed(lines) if line.on == queue and line.what in ("pause", "resume")), None)
-        return last.who if last and last.what == "pause" else ""
-    return ""
+        return last if last and last.what == "pause" else None
+    return None
 
 
 async def _set(args: Namespace) -> Lines:

@@ -121,9 +121,9 @@ class Upgrading:
         return {owner: told.get(session_of(owner), UNNAMED)._replace(description=text) for owner, text in alive.items()}
 
     async def find_late(self, level: int | None) -> Late:
-        """Return the clients that do not speak a level, None: the latest.  Raises ``Unavailable``."""
-        level = SPOKEN.highest if level is None else level
-        return Late(level, RELEASES.get(level, "another release"), too_old(await self.clients(), level))
+        """Return the clients that do not speak a level, None: the latest.  Raises ``ConfigError``, ``Unavailable``."""
+        level = _check_wanted(level)
+        return Late(level, RELEASES[level], too_old(await self.clients(), level))
 
     async def upgrade(self, level: int | None = None, *, force: bool = False) -> int:
         """Make a level active in every shard, and remove the libraries that no client uses; return the level.
@@ -133,9 +133,7 @@ class Upgrading:
         they are refused from then on.  Raises ``ConfigError``, ``Unavailable``; ``OutcomeUnknown``: it is raised in a
         part of the shards, or in all, call it again.
         """
-        level = SPOKEN.highest if level is None else level
-        if level not in SPOKEN:
-            raise ConfigError(f"level {level!r}: this release speaks {SPOKEN}; nothing was changed")
+        level = _check_wanted(level)
         if level < self.level:
             raise ConfigError(
                 f"the namespace is at level {self.level}, and a level is never lowered: what was written since could "
@@ -231,3 +229,12 @@ def _moments(data: bytes) -> tuple[float, float]:
 def shown(clients: Mapping[str, ClientInfo]) -> str:
     """Name clients for people, by host."""
     return shorten(sorted(each.label for each in clients.values()))
+
+
+def _check_wanted(level: int | None) -> int:
+    """Return a level that this release speaks, for None the latest.  Raises ``ConfigError``."""
+    if level is None:
+        return SPOKEN.highest
+    if level not in SPOKEN:
+        raise ConfigError(f"level {level!r}: this release speaks {SPOKEN}; nothing was changed")
+    return level

@@ -67,7 +67,8 @@ class ServerApi:
         return JSONResponse({"server": server})
 
     async def check_upgrade(self, level: int | None) -> Response:
-        wanted, release, late = await client_of(self._cluster).upgrading.find_late(level)
+        with _wrong_request():
+            wanted, release, late = await client_of(self._cluster).upgrading.find_late(level)
         told = [LATE.tell(each) for each in late.values()]
         return JSONResponse({"level": self._cluster.level, "wanted": wanted, "release": release, "late": told})
 
