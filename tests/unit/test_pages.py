@@ -10,7 +10,7 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 LONGEST_LINE = 160  # characters
-MOST_LINES = 4_050  # of README and docs/*.md
+MOST_LINES = 4_051  # of README and docs/*.md
 MOST_LINES_OF_THE_DESIGN = 917  # of docs/design
 MOST_LINES_OF_BENCHMARKS = 141
 
