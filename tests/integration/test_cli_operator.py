@@ -30,13 +30,13 @@ async def test_ids_that_do_not_exist_are_named(shell: Shell, servers: local.Serv
         waiting, first, second = [(await queue.push(number, delay=3600 * (number == 0))).id for number in range(3)]
         code, out, err = await shell.run("advance", "jobs", waiting, "nobody", first)
         assert (code, out) == (2, "1 item ready\n")
-        assert err == ("1 item left as before: no longer waiting\nzkrq advance: queue 'jobs' has no item 'nobody'\n"), (
-            "the exit code of what has to be corrected, as of `get` and `cancel`"
-        )
+        assert err == (
+            "1 item left as before: not scheduled, no retry\nzkrq advance: queue 'jobs' has no item 'nobody'\n"
+        ), "the exit code of what has to be corrected, as of `get` and `cancel`"
         assert await shell.run("advance", "jobs", second) == (
             0,
             "0 items ready\n",
-            "1 item left as before: no longer waiting\n",
+            "1 item left as before: not scheduled, no retry\n",
         )
         await queue.clear()
         one, other = await bury(queue, 2)

@@ -23,6 +23,7 @@ from zkrq.operations.queues import GROUP_FIGURES, GROUPS
 if TYPE_CHECKING:
     from zkrq.base.progress import WorkProgress
     from zkrq.client.cluster import Cluster
+    from zkrq.client.inspection import Statistics
     from zkrq.client.items import EndedItem, Failure, Item
     from zkrq.client.queue import Queue
 
@@ -71,12 +72,17 @@ LOOKED_AT = 500
 """Claimed items, and scheduled ones, that are looked at to tell what an item waits for."""
 
 
+def paused(queue: str, told: Statistics) -> str:
+    """Say that a queue is paused, and how it goes on."""
+    return f"the queue is {told.pause}: `zkrq resume {queue}`"
+
+
 async def _waits(queue: Queue[Any], item: Item[Any]) -> list[str]:
     """Say why nobody is given an item that is ready: a pause, a limit, or which items of its group hold that."""
     if item.state != "ready":
         return []
     told = await queue.statistics()
-    reasons = [f"the queue is {told.pause}: `zkrq resume {queue.name}`"] if told.pause else []
+    reasons = [paused(queue.name, told)] if told.pause else []
     if told.limited:
         reasons.append(told.limited)
     limits = told.group_limits

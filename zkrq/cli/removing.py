@@ -14,6 +14,7 @@ from zkrq.cli.command import Command, Incomplete, Line, Lines, count, note_missi
 from zkrq.cli.conditions import EVERY, FLAGS, conditions
 from zkrq.cli.flags import QUEUE, Flag, Takes
 from zkrq.cli.forms import CODEC, form_of, raw_queue
+from zkrq.cli.items import paused
 from zkrq.cli.progress import follow, progress
 from zkrq.client.administration import Cancellation
 from zkrq.client.bulk import DEEDS, Bulk
@@ -91,10 +92,12 @@ async def _advance(args: Namespace) -> Lines:
         queue = cluster.queue(args.queue)
         if args.id:
             advanced = await queue.advance(args.id)
-            said, missing = count(advanced, "item"), await _find_left(args, queue, advanced, "no longer waiting")
+            said = count(advanced, "item")
+            missing = await _find_left(args, queue, advanced, "not scheduled, no retry")
         else:
             bulk = await _change_found(args, queue, "advance", "have {items} of {place} ready now")
             advanced, said, missing = bulk.changed, _count_changed(bulk), []
+        await _note_pause(queue, advanced)
     yield Line(f"{said} ready", {"advanced": advanced})
     _complain(args, missing)
 
@@ -108,6 +111,12 @@ async def _find_left(args: Namespace, queue: Queue[Any], changed: int, why: str)
     if (left := len(ids) - len(missing) - changed) > 0:
         sys.stderr.write(f"{count(left, 'item')} left as before: {why}\n")
     return missing
+
+
+async def _note_pause(queue: Queue[Any], changed: int) -> None:
+    """Say on stderr if items that are ready by now are not claimed, because the queue is paused."""
+    if changed and (told := await queue.statistics()).pause:
+        sys.stderr.write(f"none of these is claimed yet: {paused(queue.name, told)}\n")
 
 
 def _complain(args: Namespace, missing: Sequence[str]) -> None:
@@ -165,6 +174,7 @@ async def _dead_redrive(args: Namespace) -> Lines:
             said = count(revived, "item")
             if args.id:
                 missing = await _find_left(args, queue, revived, "no dead letter, or another item has its key")
+        await _note_pause(queue, revived)
     yield Line(f"{said} redriven", {"redriven": revived})
     _complain(args, missing)
 
@@ -176,8 +186,9 @@ async def _dead_edit(args: Namespace) -> Lines:
         redriven = await queue.edit(args.id, item, by=args.given.get("by"))
         if not redriven:
             _complain(args, await find_missing(queue, [args.id]))
-    told = "edited and redriven" if redriven else "not redriven: it is no dead letter, or another item has its key"
-    yield Line(f"{args.id}  {told}", {"id": args.id, "redriven": redriven})
+    if not redriven:
+        raise Incomplete(f"item {args.id!r} was not changed: it is no dead letter, or another item has its key")
+    yield Line(f"{args.id}  edited and redriven", {"id": args.id, "redriven": True})
 
 
 async def _dead_discard(args: Namespace) -> Lines:

@@ -82,16 +82,19 @@ async def _servers_add(args: Namespace) -> Lines:
             copied.append(event.items)
 
     async with open_cluster(args, on_event=hear) as cluster:
-        began = time.monotonic()
+        known, began = {*client_of(cluster).shards.find(args.shard).view.servers}, time.monotonic()
         name = await cluster.add_server(args.url, name=args.name, force=args.force, shard=args.shard)
         seconds = time.monotonic() - began
         items = f", {show_count(copied[-1], 'item')} copied" if copied else ""  # None: another process has copied them
         took = f"in {show_duration(seconds)}{items}"
-        await _record(cluster, "add", f"{name} was added {took}")
+        told = f"{name} was in the namespace already, and is in sync"
+        if name not in known:
+            told = f"{name} is in sync {took}"
+            await _record(cluster, "add", f"{name} was added {took}")
         written = ("" if name == address(args.url) else f"{name}=") + redact(args.url)
         step = f"; write {written} into ZKRQ_REDIS" if args.shard == FIRST else ""
         value = {"seconds": round(seconds, 3), "items": copied[-1] if copied else None}
-        yield Line(f"{name} is in sync {took}{step}", {**_changed(cluster, name, args.shard), **value})
+        yield Line(f"{told}{step}", {**_changed(cluster, name, args.shard), **value})
 
 
 async def _record(cluster: Cluster, what: str, result: str) -> None:
