@@ -186,6 +186,17 @@ async def test_a_consumer_is_made_quiet_and_claims_again(shell: Shell) -> None:
             assert await waiting.wait() == 0
 
 
+async def test_a_consumer_that_has_died_is_not_called_quiet(shell: Shell) -> None:
+    """It is listed until its session ends, which is while the command waits for its answer."""
+    async with shell.start("pop", "jobs", "--wait", "600", "--session-timeout", "4", prepared=False) as waiting:
+        with anyio.fail_after(2 * COMMAND_TIMEOUT):
+            while not (found := await shell.value("consumers")):
+                await anyio.sleep(0.1)
+            owner = found[0]["owner"]
+            waiting.kill()
+            assert await shell.value("quiet", owner) == [{"owner": owner, "outcome": "ended"}]
+
+
 async def test_sigterm_ends_a_command_that_waits(shell: Shell) -> None:
     async with shell.start("pop", "jobs", "--wait", "600") as waiting:
         with anyio.fail_after(COMMAND_TIMEOUT):

@@ -135,8 +135,13 @@ async def _consumers(args: Namespace) -> Lines:
 async def _quiet(args: Namespace) -> Lines:
     async with open_cluster(args) as cluster:
         quieted = await cluster.quiet(*args.owner, host=args.host)
-    for line in _quieted_lines(quieted, "quiet: claims nothing more, and finishes what it has"):
+        alive = await cluster.consumers()
+    there = tuple(owner for owner in quieted.done if owner in alive)
+    for line in _quieted_lines(quieted._replace(done=there), "quiet: claims nothing more, and finishes what it has"):
         yield line
+    for owner in quieted.done:
+        if owner not in alive:
+            yield Line(f"{owner}  has ended: what it had is delivered again", {"owner": owner, "outcome": "ended"})
 
 
 async def _unquiet(args: Namespace) -> Lines:

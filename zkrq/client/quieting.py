@@ -58,8 +58,8 @@ class NoSuchConsumer(ConfigError):
 class Quieted(NamedTuple):
     """What consumers said to an operator, by their owner ids.
 
-    ``done``: those that say that they are quiet, or are quiet no more.  ``silent``: those that have not said so in
-    time; they follow as soon as they hear.  ``unable``: those whose release cannot be made quiet.
+    ``done``: those that say that they are quiet, or are quiet no more, or have ended since.  ``silent``: those that
+    have not said so in time; they follow as soon as they hear.  ``unable``: those whose release cannot be made quiet.
     """
 
     done: tuple[str, ...]

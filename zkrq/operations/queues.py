@@ -161,7 +161,7 @@ QUIETED = Record(
     "Quieted",
     "What consumers said.",
     (
-        Field("done", Many(Text()), "Owner ids of those that have heard, and say so."),
+        Field("done", Many(Text()), "Owner ids of those that have heard, and say so, or have ended since."),
         Field("silent", Many(Text()), "Of those that did not say so in time. They follow when they hear."),
         Field("unable", Many(Text()), "Of those whose release does not know this."),
     ),
