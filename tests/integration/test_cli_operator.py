@@ -150,3 +150,18 @@ async def test_top_once_tells_what_passes_in_a_second(shell: Shell, servers: loc
         code, out, _ = await shell.run("top", "--once", "--interval", "0.2")
         assert code == 0
         assert re.search(r"\n *emails +1 +0 +0 +0 +0\.0 +0\.0 ", out), "the last two are per second"
+
+
+async def test_limits_of_a_group_do_not_hold_for_items_of_a_task_outside_of_it(
+    shell: Shell, servers: local.Servers
+) -> None:
+    limits = ("queues", "set", "mails", "--group", "digest", "--group-concurrency")
+    async with over_zookeeper(servers, shell.environment["ZKRQ_NAMESPACE"]) as cluster:
+        queue = cluster.queue("mails")
+        await queue.push(1, task="digest", group="digest")
+        await queue.push(2, task="welcome")
+        assert (await shell.run(*limits, "2"))[::2] == (0, "")
+        id = (await queue.push(3, task="digest")).id
+        text = f"items of task 'digest' that were pushed outside of group 'digest', as {id}, are not limited by it\n"
+        assert (await shell.run(*limits, "3"))[::2] == (0, text)
+        assert (await shell.run("queues", "set", "mails", "--group", "digest", "--like-others"))[::2] == (0, "")

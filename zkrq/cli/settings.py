@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import sys
 from argparse import ArgumentTypeError, Namespace
 from collections.abc import Mapping
 from contextlib import suppress
@@ -22,8 +23,12 @@ from zkrq.operations.settings import CHANGE_SETTINGS, SETTINGS, STORED
 if TYPE_CHECKING:
     from zkrq.base.limits import QueueSettings
     from zkrq.client.cluster import Cluster
+    from zkrq.client.queue import Queue
     from zkrq.operations.operation import Section
     from zkrq.serve.audit import Line as Change
+
+LOOKED_AT = 500
+"""Items of a task among which one is looked for that limits of a group of that name do not hold for."""
 
 NONE = "none"
 """The value of a flag that takes a setting away."""
@@ -164,7 +169,22 @@ async def _set(args: Namespace) -> Lines:
         queue = cluster.queue(args.queue)
         await note_new(cluster, args.queue)
         settings = await change_settings(queue, named_in(changes))
+        if own:
+            await _note_outside(queue, args.group)
     yield _line(args.queue, settings)
+
+
+async def _note_outside(queue: Queue[Any], group: str) -> None:
+    """Say on stderr if the limits of a group, meant for a task, do not hold for items of that task.
+
+    An item is in a group from its push on; a group that is named as a task is usually one of ``Groups(by_task=True)``.
+    Only some calls look, so items far behind in a long queue are not found.
+    """
+    with suppress(ZkrqError):  # it is set, and a name of a group need not be one of a task
+        page = await queue.find_page(task=group, limit=LOOKED_AT)
+        if item := next((each for each in page.items if each.group != group), None):
+            outside = f"that were pushed outside of group {group!r}, as {item.id}"
+            sys.stderr.write(f"items of task {group!r} {outside}, are not limited by it\n")
 
 
 def _own_limits(args: Namespace, flags: list[str], changes: dict[str, Any]) -> dict[str, Any] | None:
