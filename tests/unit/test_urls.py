@@ -464,3 +464,8 @@ def test_address_is_the_same_only_for_the_same_server(url: str, other: str) -> N
 
 def test_databases_behind_one_socket_have_names_of_their_own() -> None:
     assert address("unix:///run/redis.sock?db=1") != address("unix:///run/redis.sock?db=2")
+
+
+def test_host_and_port_are_shown_as_a_url() -> None:
+    with pytest.raises(ConfigError, match=r"expected: did you mean 'redis://127\.0\.0\.1:6380'"):
+        check_url("127.0.0.1:6380")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from ipaddress import IPv6Address
@@ -14,6 +15,8 @@ if TYPE_CHECKING:
     from zkrq.base.credentials import Source
     from zkrq.base.tls import TLS
     from zkrq.replication.wire import Dial, Wire
+
+_ADDRESS = re.compile(r"[\w.-]+:\d+")  # host and port, as servers without a name of their own are shown
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,7 +148,8 @@ def check_url(url: str) -> None:
 
 def _parts(url: str) -> Mapping[str, Any]:
     if not isinstance(url, str) or not url.startswith(("redis://", "rediss://", "unix://")):  # pyright: ignore[reportUnnecessaryIsInstance]
-        raise ConfigError(f"{redact(str(url))!r} is not a Redis URL: redis://, rediss:// or unix:// expected")
+        meant = f": did you mean 'redis://{url}'?" if _ADDRESS.fullmatch(str(url)) else ""
+        raise ConfigError(f"{redact(str(url))!r} is not a Redis URL: redis://, rediss:// or unix:// expected{meant}")
     from zkrq.replication.redis_wire import read_url
 
     try:
