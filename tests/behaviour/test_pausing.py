@@ -151,7 +151,7 @@ async def test_the_last_pause_holds(queue: zkrq.Queue[Any]) -> None:
     ("options", "says"),
     [
         ({"until": datetime(2020, 1, 1, tzinfo=UTC)}, "until is 2020-01-01T00:00:00+00:00, which has passed"),
-        ({"until": datetime(2040, 1, 1)}, "naive"),  # noqa: DTZ001
+        ({"until": datetime(2040, 1, 1)}, "time zone"),  # noqa: DTZ001
         ({"until": datetime(9999, 1, 1, tzinfo=UTC)}, "until is"),
         ({"seconds": 0}, "seconds is 0"),
         ({"seconds": -1}, "seconds is -1"),

@@ -124,11 +124,11 @@ async def test_a_dead_server_is_replaced_by_a_form(stage: Stage, servers: local.
     settings = Settings(namespace=stage.cluster.namespace)
     async with zkrq.Cluster(given, MemoryCoordinator(stage.hub), settings) as program:  # what is left to do, was done
         assert (await program.queue("orders").size()).ready >= 7
-    added = {"name": "redis-2", "url": stage.urls["redis-3"]}
+    await servers.start()
+    added = {"name": "redis-2", "url": stage.urls["redis-1"]}
     again = html.unescape((await post("/servers/replace", data=added)).text)
     assert re.search(r"The last time, [\d:]+ UTC: redis-1 was replaced by redis-3 in .*\.", again), again
     assert (await stage.cluster.queue("orders").size()).ready >= 7
-    await servers.start()
 
 
 async def test_how_many_items_were_copied_is_known_to_the_process_that_copied_them(servers: local.Servers) -> None:
@@ -149,7 +149,8 @@ async def test_what_cannot_be_done_is_said_and_changes_nothing(stage: Stage) -> 
     for path, fields, status, says in (
         ("/servers/remove", {"name": "redis-9"}, 400, "there is no server"),
         ("/servers/remove", {}, 400, "names no server"),
-        ("/servers/add", {"url": stage.urls["redis-3"], "name": "again", **yes}, 400, "the same Redis server"),
+        ("/servers/add", {"url": stage.urls["redis-3"], "name": "again", **yes}, 400, "already, as redis-3"),
+        ("/servers/add", {"url": stage.urls["redis-3"]}, 400, "already, as redis-3"),  # no question
         (
             "/servers/add",
             {"url": "redis://127.0.0.1:1"},

@@ -92,8 +92,9 @@ def test_of_the_longest_times_the_greatest_is_kept(server: OneServer) -> None:
     minute = now()
     for wait, duration in ((7, 300), (5, 20_000), (6, 2)):
         add(server, minute, mail={WAITS + LONGEST: wait, DURATIONS + LONGEST: duration})
-    for kind, at in (("m", minute), ("h", minute // 60)):
-        counts = told(server, kind, at, at)[at, "mail"]
+    hour = minute // 60
+    of_minute, of_hour = told(server, "m", minute, minute), told(server, "h", hour, hour)
+    for counts in (of_minute[minute, "mail"], of_hour[hour, "mail"]):
         assert (counts[WAITS + LONGEST], counts[DURATIONS + LONGEST]) == (7, 20_000)
 
 

@@ -11,6 +11,7 @@ from zkrq.base.errors import ConfigError, ZkrqError
 from zkrq.base.events import Event, ServerCaughtUp
 from zkrq.cli.command import Command, Line, Lines, look_at, open_cluster, setting, settings_of
 from zkrq.cli.flags import Flag
+from zkrq.client.addresses import name_at
 from zkrq.client.connecting import founder
 from zkrq.client.inner import client_of
 from zkrq.protocol.shards import FIRST
@@ -111,7 +112,7 @@ def _name_of(cluster: Cluster, named: str) -> str:
         return named
     views = (shard.view for shard in cluster.shards.values())
     servers = {id: url for view in views if view for id, url in view.servers.items()}
-    return next((id for id, url in servers.items() if address(url) == address(named)), redact(named))
+    return name_at(named, servers) or redact(named)
 
 
 async def _servers_remove(args: Namespace) -> Lines:

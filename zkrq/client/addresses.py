@@ -75,18 +75,23 @@ def name_servers(redis: RedisServers) -> dict[str, str]:
     return named
 
 
+def name_at(url: str, servers: Mapping[ServerId, str]) -> ServerId | None:
+    """Return the name of the server that listens where a URL leads, None if none of these does."""
+    place = address(url)
+    return next((id for id, other in servers.items() if address(other) == place), None)
+
+
 def choose_name(url: str, servers: Mapping[ServerId, str], taken: Collection[str]) -> str:
     """Return the name of a server that is added without one: the one that it has already; host and port where the
     others are called so; otherwise the next name, such as ``redis-4`` after ``redis-3``.
 
     ``servers``: those that it joins, with their URLs.  ``taken``: further names that others have, or had.
     """
-    place = address(url)
-    if known := next((id for id, other in servers.items() if address(other) == place), None):
+    if known := name_at(url, servers):
         return known
     named = [id for id, other in servers.items() if id != address(other)]
     if not named:
-        return place
+        return address(url)
     numbered = next(filter(None, map(_NUMBERED.fullmatch, named)), None)
     prefix, digits = (numbered[1], len(numbered[2])) if numbered else ("redis-", 1)
     others = [match for id in {*servers, *taken} if (match := _NUMBERED.fullmatch(id)) and match[1] == prefix]

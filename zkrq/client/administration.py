@@ -36,8 +36,11 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
+CLEARED_AT_ONCE = 150
+"""Items that one call of ``clear`` looks at: it ends if fewer are pushed meanwhile, which are passed over."""
+
 CHANGED_AT_ONCE = 100
-"""Items that one call clears, cancels, discards, redrives or advances: some milliseconds of a server's time."""
+"""Items that one call cancels, discards, redrives or advances: some milliseconds of a server's time."""
 
 BUNDLES_AT_ONCE = 12
 """Bundles of which one call changes items that it names: one in which fifty other items have failed takes a server half
@@ -188,7 +191,7 @@ class Administration(Finding[T]):
         while True:
             leading = replicas.primary(self.name)
             call = _new_call()
-            decided = await replicas.decide(calls.Clear(self.name, CHANGED_AT_ONCE, call, before_ms, cursor, only))
+            decided = await replicas.decide(calls.Clear(self.name, CLEARED_AT_ONCE, call, before_ms, cursor, only))
             changes.made += decided.reply.removed + _done(decided, call, State.GONE.value)
             executed_before, _, before_ms, after, _ = decided.reply
             if replicas.primary(self.name) != leading:

@@ -22,6 +22,7 @@ from zkrq.base import clock
 from zkrq.base.errors import ConfigError, ZkrqError
 from zkrq.base.events import ServerCaughtUp
 from zkrq.base.tasks import Tasks
+from zkrq.client.addresses import name_at
 from zkrq.client.inner import check_answers, client_of
 from zkrq.protocol.levels import SPOKEN
 from zkrq.protocol.shards import FIRST
@@ -293,6 +294,8 @@ class ServerPage:
         try:
             wanted, is_confirmed = read(verb, await request.body())
             wanted, view = self._place_of(wanted)
+            if verb != "remove" and (known := name_at(wanted.url, view.servers)):
+                raise ConfigError(f"{address(wanted.url)} is in the namespace already, as {known}")
             if not is_confirmed:
                 told = question(wanted, view, await self._watching.look())
                 if verb != "remove":
