@@ -31,7 +31,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "        while anew and key in self._begun:",
         "        while False:",
         "a look after a decision begins after it",
-        _FLOWS,
+        _LOOKS,
     ),
     Mutant(
         "flow-that-fails-is-cancelled",
