@@ -78,19 +78,19 @@ class Figuring:
         due = first_due([(grant.packed, first - 1) for grant, first in zip(parts, handed[1::4], strict=True)])
         for grant, first, count, due_us in zip(parts, handed[1::4], handed[2::4], due, strict=True):
             grant.began_at = now
+            key = took_ms = 0
             if due_us:  # a later delivery was due when the one before had failed, which says nothing of consumers
                 took_ms = int(clock_us - due_us) // 1000
-                took_ms = took_ms if took_ms > 0 else 0
-                size = took_ms.bit_length()
-                keys = (BEGUN, WAITS + (size if size < _LAST_CLASS else _LAST_CLASS))
-            else:
-                took_ms, keys = 0, (BEGUN,)
+                size = took_ms.bit_length() if took_ms > 0 else 0
+                key = WAITS + (size if size < _LAST_CLASS else _LAST_CLASS)
             if grant.tasks is None:
-                for key in keys:
+                own[BEGUN] += count
+                if key:
                     own[key] += count
-                if took_ms > own[_LONGEST_WAIT]:
-                    own[_LONGEST_WAIT] = took_ms
+                    if took_ms > own[_LONGEST_WAIT]:
+                        own[_LONGEST_WAIT] = took_ms
             else:
+                keys = (BEGUN, key) if key else (BEGUN,)
                 self._add_each(grant.tasks, range(first - 1, first - 1 + count), keys, _LONGEST_WAIT, took_ms)
         self._begin()
 

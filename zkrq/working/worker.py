@@ -264,6 +264,7 @@ class Worker:
             if in_batches:
                 raise ConfigError("a mapping of handlers gives each handler one item: leave batch out")
             unknown = _refusing(queue, handlers, unknown_after, log)
+            _allow_deliveries(queue, handlers)
             handling = Handling(unknown, False, limit, *hooks, log, shorten([*map(repr, handlers)]))
             routes = _read_routes(handlers, handling, partial(self._read, queue))
         else:
@@ -277,8 +278,6 @@ class Worker:
 
     def _read(self, queue: Source[Any], *, in_batches: bool = False, retry: Retry | None = None) -> Read:
         """Return what reads a handler of a queue.  ``retry``: the policy of its items, None: that of the queue."""
-        if retry and (allow := getattr(queue, "_allow", None)):
-            allow(retry)
         if self._pool:
             return partial(_read_pooled, self._pool, queue, in_batches=in_batches, retry=retry)
         return read_batch_handler if in_batches else read_handler
@@ -636,6 +635,14 @@ def _refusing(
             log.warning("no handler here for items of task %r: others may have one", task)
 
     return Refusing([*handlers], after, tell)
+
+
+def _allow_deliveries(queue: Source[Any], handlers: Mapping[str, Task[Any]]) -> None:
+    """Have servers bury an item that was never settled only after as many deliveries as any of the tasks allows."""
+    if allow := getattr(queue, "_allow", None):
+        for task in handlers.values():
+            if task.retry:
+                allow(task.retry)
 
 
 def _read_pooled(
