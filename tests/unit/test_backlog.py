@@ -8,7 +8,7 @@ import pytest
 
 from zkrq.client.backlog import Backlog, Seen, backlog_of, stored_backlog
 from zkrq.client.figures import Figures
-from zkrq.serve.texts import show_backlog
+from zkrq.client.texts import show_backlog
 
 
 @pytest.mark.parametrize(

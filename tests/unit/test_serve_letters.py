@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from tests.every import every
 from tests.unit.page_values import HOSTILE, NOON
 from zkrq.client.items import Failure
-from zkrq.serve.actions import FIELDS_MAX, Form, Outcome, chosen, question, read_form, read_outcome, tell
+from zkrq.serve.actions import FIELDS_MAX, Form, Outcome, question, read_form, read_outcome, scope_of, tell
 from zkrq.serve.letters import SPARK_PARTS, Failed, columns, group, kind_of, value_of
 from zkrq.serve.payloads import HEX_SHOWN, LINE_SHOWN, PAYLOAD_SHOWN, begin, fields_of, write
 
@@ -208,4 +208,4 @@ def test_an_outcome_travels_in_an_address() -> None:
     ],
 )
 def test_the_record_names_what_an_action_was_for(form: Form, told: str) -> None:
-    assert chosen(form) == told
+    assert scope_of(form) == told

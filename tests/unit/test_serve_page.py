@@ -12,12 +12,12 @@ from tests.every import every
 from tests.unit.page_values import BAD, GOOD, HOSTILE, NOON, values_of
 from zkrq.client.health import Health, ServerHealth
 from zkrq.client.items import Item
+from zkrq.client.texts import show_alarm, show_state, show_tone
 from zkrq.serve.contents import read_state
 from zkrq.serve.navigation import PLACES
 from zkrq.serve.problems import Busy
 from zkrq.serve.queue_pages import Wish, read_wish
 from zkrq.serve.rendering import make_templates
-from zkrq.serve.texts import show_alarm, show_state, show_tone
 from zkrq.serve.watching import Look
 
 TEMPLATES = make_templates()

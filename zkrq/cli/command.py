@@ -18,6 +18,7 @@ from zkrq.base.settings import DEFAULTS
 from zkrq.cli.flags import Flag, Takes, attribute, duration
 from zkrq.client.connecting import connect, looker
 from zkrq.client.environment import VARIABLES
+from zkrq.client.texts import show_count
 from zkrq.process.exits import Exit
 
 if TYPE_CHECKING:
@@ -71,9 +72,8 @@ class Command:
                 object.__setattr__(self, "arguments", {**self.takes.arguments, **self.arguments})
 
 
-def count(number: int, thing: str) -> str:
-    """Format a count with its noun: ``1 item``, ``2 items``."""
-    return f"{number:,} {thing}{'' if number == 1 else 's'}"
+count = show_count
+"""What the commands call it."""
 
 
 async def note_new(cluster: Cluster, queue: str) -> None:

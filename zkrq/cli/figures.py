@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from zkrq.cli.command import Command, Line, Lines, look_at, note_missing
 from zkrq.cli.flags import Takes
 from zkrq.client.figures import total
+from zkrq.client.texts import show_backlog
 from zkrq.operations.figures import FIGURES_OF_WORK, WORK_FIGURES
 
 if TYPE_CHECKING:
@@ -18,8 +19,6 @@ _WIDTHS = (9, 9, 9, 9, 12, 9, 12, 9)
 
 
 async def _figures(args: Namespace) -> Lines:
-    from zkrq.serve.texts import show_backlog  # here, because `zkrq --help` loads no face
-
     async with look_at(args) as cluster:
         await note_missing(cluster, args.queue)
         queue = cluster.queue(args.queue)
@@ -28,15 +27,20 @@ async def _figures(args: Namespace) -> Lines:
     yield Line(f"{'from (UTC)':24}{head}", {"queue": args.queue, "seconds": found[-1].seconds})
     if not args.json:  # people want to know which task is slow, and no rows without anything
         whole = total(found)
-        for name, of in (("in all", whole), *whole.tasks.items()):
-            yield Line(_row(name if of is whole else f"  {name or 'without a task'}", of), {})
+        yield Line(_row("in all", whole), {})
+        for line in _of_tasks(whole):
+            yield line
         found = [each for each in found if each.begun or each.done or each.failed or each.dead]
     for each in found:
         yield Line(_row(f"{each.at:%Y-%m-%d %H:%M}", each), WORK_FIGURES.tell(each))
-        for task, of in () if args.json else each.tasks.items():  # the value of the time has them
-            yield Line(_row(f"  {task or 'without a task'}", of), {})
+        for line in () if args.json else _of_tasks(each):  # the value of the time has them
+            yield line
     if trend and not args.json:
         yield Line(f"the backlog {trend}", {})
+
+
+def _of_tasks(figures: Figures) -> list[Line]:
+    return [Line(_row(f"  {task or 'without a task'}", of), {}) for task, of in figures.tasks.items()]
 
 
 def _row(name: str, of: Figures) -> str:

@@ -16,6 +16,7 @@ from zkrq.cli.flags import Flag, Takes
 from zkrq.cli.items import LOOKED_AT, item_line
 from zkrq.cli.servers import server_lines, server_value
 from zkrq.client.inspection import Sizes, Statistics, shards_left_out
+from zkrq.client.texts import show_backlog
 from zkrq.operations.items import DEAD_LETTERS
 from zkrq.operations.queues import BACKLOG, CONSUMER, FIGURES, PAUSE, QUIET, RESUME, UNQUIET, end_of_pause
 
@@ -67,8 +68,6 @@ async def _read_backlogs(cluster: Cluster, statistics: Mapping[str, Statistics])
 
 
 def _note_of(statistics: Statistics, backlog: Backlog | None) -> str:
-    from zkrq.serve.texts import show_backlog  # here, because `zkrq --help` loads no face
-
     damaged = f"{statistics.damaged:,} damaged set aside" if statistics.damaged else None
     notes = [note for note in (statistics.pause, statistics.limited, damaged, show_backlog(backlog)) if note]
     return f"  {', '.join(notes)}" if notes else ""

@@ -9,13 +9,14 @@ from typing import TYPE_CHECKING
 
 from zkrq.base.errors import ConfigError, ZkrqError
 from zkrq.base.events import Event, ServerCaughtUp
-from zkrq.cli.command import Command, Line, Lines, look_at, open_cluster, setting, settings_of
+from zkrq.cli.command import Command, Line, Lines, count, look_at, open_cluster, setting, settings_of
 from zkrq.cli.flags import Flag
-from zkrq.client.addresses import name_at
+from zkrq.client.addresses import name_at, written
 from zkrq.client.connecting import founder
 from zkrq.client.inner import client_of
+from zkrq.client.texts import show_duration
 from zkrq.protocol.shards import FIRST
-from zkrq.replication.urls import address, redact
+from zkrq.replication.urls import redact
 
 if TYPE_CHECKING:
     from zkrq.client.cluster import Cluster
@@ -74,8 +75,6 @@ async def _servers_list(args: Namespace) -> Lines:
 
 
 async def _servers_add(args: Namespace) -> Lines:
-    from zkrq.serve.texts import show_count, show_duration  # here, because `zkrq --help` loads no face
-
     copied: list[int] = []
 
     def hear(event: Event) -> None:
@@ -86,24 +85,23 @@ async def _servers_add(args: Namespace) -> Lines:
         known, began = {*client_of(cluster).shards.find(args.shard).view.servers}, time.monotonic()
         name = await cluster.add_server(args.url, name=args.name, force=args.force, shard=args.shard)
         seconds = time.monotonic() - began
-        items = f", {show_count(copied[-1], 'item')} copied" if copied else ""  # None: another process has copied them
+        items = f", {count(copied[-1], 'item')} copied" if copied else ""  # None: another process has copied them
         took = f"in {show_duration(seconds)}{items}"
         told = f"{name} was in the namespace already, and is in sync"
         if name not in known:
             told = f"{name} is in sync {took}"
             await _record(cluster, "add", f"{name} was added {took}")
-        written = ("" if name == address(args.url) else f"{name}=") + redact(args.url)
-        step = f"; write {written} into ZKRQ_REDIS" if args.shard == FIRST else ""
+        step = f"; write {written(args.url, name)} into ZKRQ_REDIS" if args.shard == FIRST else ""
         value = {"seconds": round(seconds, 3), "items": copied[-1] if copied else None}
         yield Line(f"{told}{step}", {**_changed(cluster, name, args.shard), **value})
 
 
 async def _record(cluster: Cluster, what: str, result: str) -> None:
     """Record a change of servers where `zkrq serve` records its own, by best effort."""
-    from zkrq.serve.audit import write_line  # here, because `zkrq --help` loads no face
+    from zkrq.serve.audit import make_line, write_lines  # here, because `zkrq --help` loads no face
 
     with suppress(ZkrqError):
-        await write_line(client_of(cluster).coordinator, "the command line", what, "servers", result)
+        await write_lines(client_of(cluster).coordinator, [make_line("the command line", what, "servers", result)])
 
 
 def _name_of(cluster: Cluster, named: str) -> str:

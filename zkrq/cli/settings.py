@@ -16,6 +16,7 @@ from zkrq.cli.command import Command, Line, Lines, look_at, note_missing, note_n
 from zkrq.cli.flags import Flag, Takes, attribute, flag_of, reader
 from zkrq.client.changing import change_settings, named_in
 from zkrq.client.inner import client_of
+from zkrq.client.texts import show_backlog
 from zkrq.operations.operation import Arguments
 from zkrq.operations.queues import BACKLOG
 from zkrq.operations.settings import CHANGE_SETTINGS, SETTINGS, STORED
@@ -100,8 +101,6 @@ def _flag(name: str, within: str, field: str) -> Flag:
 
 
 async def _show(args: Namespace) -> Lines:
-    from zkrq.serve.texts import show_backlog  # here, because `zkrq --help` loads no face
-
     async with look_at(args) as cluster:
         await note_missing(cluster, args.queue)
         queue = cluster.queue(args.queue)

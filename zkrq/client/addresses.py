@@ -12,7 +12,7 @@ from zkrq.base.checks import check_id
 from zkrq.base.errors import ConfigError
 from zkrq.coordination.zookeeper import hosts
 from zkrq.protocol.shards import FIRST, SHARD_NAME, ShardName
-from zkrq.replication.urls import address, check_url
+from zkrq.replication.urls import address, check_url, redact
 
 if TYPE_CHECKING:
     from zkrq.protocol.view import ServerId
@@ -79,6 +79,11 @@ def name_at(url: str, servers: Mapping[ServerId, str]) -> ServerId | None:
     """Return the name of the server that listens where a URL leads, None if none of these does."""
     place = address(url)
     return next((id for id, other in servers.items() if address(other) == place), None)
+
+
+def written(url: str, name: str) -> str:
+    """Return how a server is written in ``ZKRQ_REDIS``; a password is not shown."""
+    return redact(url) if name == address(url) else f"{name}={redact(url)}"
 
 
 def choose_name(url: str, servers: Mapping[ServerId, str], taken: Collection[str]) -> str:

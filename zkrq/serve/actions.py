@@ -9,7 +9,7 @@ from urllib.parse import parse_qs, urlencode
 
 from zkrq.base.errors import ConfigError
 from zkrq.client.administration import Cancellation
-from zkrq.serve.texts import show_count
+from zkrq.client.texts import show_count
 
 if TYPE_CHECKING:
     from zkrq.client.queue import Queue
@@ -125,7 +125,7 @@ def read_form(body: bytes) -> Form | None:
     return Form(ids, *names, seconds, first.get("until", ""))
 
 
-def chosen(form: Form) -> str:
+def scope_of(form: Form) -> str:
     """Say for the record what an action was for, in brackets: the first items, or how long a pause lasts."""
     told = [*(form.ids or ())[:IDS_TOLD], *(["and further ones"] if len(form.ids or ()) > IDS_TOLD else ())]
     if form.until:

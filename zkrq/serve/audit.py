@@ -141,11 +141,19 @@ def merge(known: Iterable[Line], new: Sequence[Line]) -> list[Line]:
     return [*(line for line in known if line.id not in ids), *new]
 
 
-async def write_line(coordinator: Coordinator, who: str, what: str, on: str, result: str) -> None:
-    """Add one line, of a program that is no server.  Raises ``Unavailable``."""
+def make_line(who: str, what: str, on: str, result: str) -> Line:
+    """Make a line of what happens now; its texts are on one line each, and cut."""
     who, what, on, result = (" ".join(text.split())[:TEXT_MAX] for text in (who, what, on, result))
-    line = Line(clock.now_ms(), who, what, on, result, secrets.token_hex(4))
-    await rewrite(coordinator, REGISTER, lambda found: encode(merge(decode(found.data), [line])), TRIES)
+    return Line(clock.now_ms(), who, what, on, result, secrets.token_hex(4))
+
+
+async def write_lines(coordinator: Coordinator, new: Sequence[Line]) -> bool:
+    """Add lines to the record; return whether they were, which others who write may have kept from being.
+
+    Raises ``Unavailable``.
+    """
+    written = await rewrite(coordinator, REGISTER, lambda found: encode(merge(decode(found.data), new)), TRIES)
+    return written is not None
 
 
 class Audit:
@@ -173,10 +181,8 @@ class Audit:
 
     def note(self, what: str, on: str, result: str) -> None:
         """Record a change of the present caller."""
-        texts = (CALLER.get().title, what, on, result)
-        who, what, on, result = (" ".join(text.split())[:TEXT_MAX] for text in texts)
-        line = Line(clock.now_ms(), who, what, on, result, secrets.token_hex(4))
-        _log.info("%s: %s of %s: %s", who, what, on, result, extra={"cluster": self._namespace})
+        line = make_line(CALLER.get().title, what, on, result)
+        _log.info("%s: %s of %s: %s", line.who, line.what, line.on, line.result, extra={"cluster": self._namespace})
         self._pending = [*self._pending, line][-PENDING_MAX:]
         self._rounds.call()
 
@@ -192,9 +198,7 @@ class Audit:
             _trouble.warning("changes are in the log alone at present: %s", error, extra={"cluster": self._namespace})
 
     async def _write(self) -> None:
-        if not (new := self._pending):
-            return
-        if await rewrite(self._coordinator, REGISTER, lambda found: encode(merge(decode(found.data), new)), TRIES):
+        if (new := self._pending) and await write_lines(self._coordinator, new):
             self._pending = [line for line in self._pending if line not in new]
 
 

@@ -11,12 +11,12 @@ from urllib.parse import quote, urlencode
 from starlette.responses import RedirectResponse
 
 from zkrq.base.errors import ZkrqError
+from zkrq.client.texts import show_count
 from zkrq.serve.actions import read_fields, read_number
 from zkrq.serve.audit import name_chosen, say
 from zkrq.serve.contents import CONTENTS_SECONDS, ITEMS_MOST
 from zkrq.serve.problems import page_status
 from zkrq.serve.showing import Question
-from zkrq.serve.texts import show_count
 
 if TYPE_CHECKING:
     from fastapi import APIRouter, Request, Response

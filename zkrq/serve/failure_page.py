@@ -11,6 +11,7 @@ from starlette.responses import RedirectResponse
 from zkrq.base.checks import check_id, check_name
 from zkrq.base.errors import ConfigError, ZkrqError
 from zkrq.client.administration import Cancellation
+from zkrq.client.texts import show_count
 from zkrq.serve.actions import Outcome, read_fields, read_outcome, tell
 from zkrq.serve.audit import say
 from zkrq.serve.contents import read_count
@@ -18,7 +19,6 @@ from zkrq.serve.failing import KINDS, READ_MAX, Kind, Reading, read_failed
 from zkrq.serve.letters import BY_REASON, in_group, sorted_failed
 from zkrq.serve.problems import kind_of
 from zkrq.serve.showing import Question
-from zkrq.serve.texts import show_count
 
 if TYPE_CHECKING:
     from fastapi import APIRouter, Request, Response

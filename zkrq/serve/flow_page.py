@@ -11,6 +11,7 @@ from starlette.responses import RedirectResponse
 
 from zkrq.base.errors import ConfigError, ZkrqError
 from zkrq.client.cursors import BadCursor
+from zkrq.client.texts import show_count
 from zkrq.consuming.flow import Flow
 from zkrq.operations.flows import LISTED, failed_inner, held_up
 from zkrq.serve.actions import read_fields
@@ -18,7 +19,6 @@ from zkrq.serve.contents import get_item
 from zkrq.serve.flows import flow_in, page_of
 from zkrq.serve.problems import kind_of
 from zkrq.serve.showing import Question
-from zkrq.serve.texts import show_count
 
 if TYPE_CHECKING:
     from fastapi import APIRouter, Request, Response

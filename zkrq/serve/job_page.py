@@ -12,12 +12,12 @@ from starlette.responses import RedirectResponse
 from zkrq.base import clock
 from zkrq.base.errors import ConfigError, ZkrqError
 from zkrq.client.bulk import DEEDS, Bulk
+from zkrq.client.texts import show_count
 from zkrq.serve.actions import read_fields, read_number
 from zkrq.serve.audit import say
 from zkrq.serve.problems import page_status
 from zkrq.serve.searching import read_search
 from zkrq.serve.showing import Question
-from zkrq.serve.texts import show_count
 
 if TYPE_CHECKING:
     from fastapi import APIRouter, Request, Response

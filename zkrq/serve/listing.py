@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import urlencode
 
 from zkrq.client.backlog import TREND_SECONDS
-from zkrq.serve.texts import show_backlog, show_count, show_duration, show_pause
+from zkrq.client.texts import show_backlog, show_count, show_duration, show_pause
 
 if TYPE_CHECKING:
     from zkrq.client.backlog import Backlog

@@ -21,11 +21,11 @@ from zkrq.serve.actions import (
     Form,
     Outcome,
     answer,
-    chosen,
     question,
     read_fields,
     read_form,
     read_outcome,
+    scope_of,
     tell,
 )
 from zkrq.serve.audit import say
@@ -318,7 +318,7 @@ class QueuePages:
             return HTMLResponse(self._showing.render("notice.html", text=str(error), failed=True), status)
         finally:
             self._watching.soon()
-        say(tell(queue.name, outcome) + chosen(form))
+        say(tell(queue.name, outcome) + scope_of(form))
         if by_script:
             return HTMLResponse(self._showing.render("notice.html", text=tell(queue.name, outcome), failed=False))
         return RedirectResponse(_next_page(queue.name, verb, form, outcome), 303)

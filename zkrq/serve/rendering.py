@@ -8,7 +8,8 @@ from urllib.parse import quote
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
-from zkrq.serve import actions, listing, navigation, payloads, texts
+from zkrq.client import texts
+from zkrq.serve import actions, listing, navigation, payloads
 
 HERE = Path(__file__).parent
 

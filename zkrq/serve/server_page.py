@@ -22,8 +22,9 @@ from zkrq.base import clock
 from zkrq.base.errors import ConfigError, ZkrqError
 from zkrq.base.events import ServerCaughtUp
 from zkrq.base.tasks import Tasks
-from zkrq.client.addresses import name_at
+from zkrq.client.addresses import name_at, written
 from zkrq.client.inner import check_answers, client_of
+from zkrq.client.texts import show_bytes, show_count, show_duration, show_moment
 from zkrq.protocol.levels import SPOKEN
 from zkrq.protocol.shards import FIRST
 from zkrq.replication.urls import address, check_url
@@ -31,7 +32,6 @@ from zkrq.serve.actions import read_fields, read_number
 from zkrq.serve.audit import say
 from zkrq.serve.problems import Busy, page_status
 from zkrq.serve.showing import Question
-from zkrq.serve.texts import show_bytes, show_count, show_duration, show_moment
 
 if TYPE_CHECKING:
     from fastapi import APIRouter, Request, Response
@@ -122,11 +122,6 @@ def question(wanted: Wanted, view: View, look: Look) -> list[str]:
     return told
 
 
-def written(url: str, name: str) -> str:
-    """Return how a server is written in ``ZKRQ_REDIS``."""
-    return url if name == address(url) else f"{name}={url}"
-
-
 def done(wanted: Wanted, name: str, seconds: float, items: int | None) -> str:
     """Say what was done.  ``name``: of the server that was added; ``items``: copied to it, None: not known here."""
     count = "" if items is None else show_count(items, "item")
@@ -143,7 +138,7 @@ def done(wanted: Wanted, name: str, seconds: float, items: int | None) -> str:
 
 def left(wanted: Wanted, name: str) -> str:
     """Say what is left to do.  ``name``: of the server that was added."""
-    how = f"{written(wanted.url, name)}" if wanted.url else ""
+    how = written(wanted.url, name) if wanted.url else ""
     match wanted.verb:
         case "add":
             variable = f"Write {how} into ZKRQ_REDIS of all programs"

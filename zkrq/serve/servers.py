@@ -12,11 +12,11 @@ from fastapi.responses import JSONResponse
 
 from zkrq.base.errors import ConfigError
 from zkrq.client.inner import client_of
+from zkrq.client.texts import show_duration
 from zkrq.operations.servers import LATE, SERVER, SERVERS
 from zkrq.serve.audit import say
 from zkrq.serve.calls import make_router
 from zkrq.serve.problems import BadServer, Busy
-from zkrq.serve.texts import show_duration
 
 if TYPE_CHECKING:
     from fastapi import APIRouter

@@ -7,9 +7,9 @@ from datetime import datetime
 from typing import TYPE_CHECKING, NamedTuple
 
 from zkrq.client.inspection import Sizes, Statistics
+from zkrq.client.texts import show_number
 from zkrq.serve.curves import Curve, Point, Rate, draw, rates, thin
 from zkrq.serve.listing import IDLE, UNTAKEN_SECONDS
-from zkrq.serve.texts import show_number
 
 if TYPE_CHECKING:
     from zkrq.client.backlog import Backlog

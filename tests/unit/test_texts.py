@@ -6,9 +6,9 @@ from datetime import timedelta
 
 from tests.every import every
 from tests.unit.page_values import NOON
+from zkrq.client.texts import show_bytes, show_count, show_due, show_duration, show_moment, show_number
 from zkrq.serve.curves import Rate
 from zkrq.serve.shown import show_rate
-from zkrq.serve.texts import show_bytes, show_count, show_due, show_duration, show_moment, show_number
 
 
 @every(

@@ -19,7 +19,7 @@ STANDINGS: Mapping[str, str] = {
     "eligible": "out of sync, has all items",
     "out": "out of sync",
 }
-"""What the page calls the places of servers in the view."""
+"""What people are told of the places of servers in the view."""
 
 
 def show_alarm(health: Health, trouble: str = "") -> str:
