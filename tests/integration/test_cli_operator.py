@@ -52,7 +52,7 @@ async def test_ids_that_do_not_exist_are_named(shell: Shell, servers: local.Serv
 async def test_a_queue_that_was_never_used_is_noted_and_the_nearest_name_told(
     shell: Shell, servers: local.Servers
 ) -> None:
-    """And it is paused, or set, all the same: programs may be set up before their first push."""
+    """The command is carried out, because a program may be set up before its first push."""
     async with over_zookeeper(servers, shell.environment["ZKRQ_NAMESPACE"]) as cluster:
         await cluster.queue("emails").push(1)
         for command in (("pause",), ("resume",), ("queues", "set")):

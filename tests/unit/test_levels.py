@@ -53,11 +53,11 @@ def test_a_raised_view_is_read_as_it_was_written() -> None:
 
 def test_the_command_says_what_it_has_raised_and_who_is_refused() -> None:
     late = {"session": UNNAMED._replace(description="mailer", version="0.1.9")}
-    told = raised(1, 2, late)
+    told = raised(1, 2, RELEASES[2], late)
     assert told.text.startswith("raised from level 1 to level 2, that of zkrq 0.3.0; it brings saved states, flows, ")
     assert told.text.endswith("; 1 client refused from now on: mailer (0.1.9)")
     assert told.value["refused"] == ["mailer (0.1.9)"]
-    assert raised(2, 2, {}).text == "level 2 is active, as before"
+    assert raised(2, 2, RELEASES[2], {}).text == "level 2 is active, as before"
 
 
 def test_raising_a_level_is_a_new_epoch_and_is_never_undone() -> None:

@@ -454,7 +454,7 @@ def _named(groups: Mapping[str, Limits]) -> str:
 
 
 _UNSAFE = re.compile(rb"[^A-Za-z0-9_.-]")
-"""Bytes of a name that are stored as ``%`` and two hexadecimal digits, as the servers write it, too."""
+"""Bytes of a name that are stored as ``%`` and two hexadecimal digits."""
 
 _NAMED_GROUP = re.compile(r"([^/;]+)/(\d*)/(?:(\d+)/(\d+)|/)")
 """A named group as it is stored: its name, concurrency, and the count and the milliseconds of its rate."""

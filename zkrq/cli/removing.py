@@ -104,11 +104,8 @@ async def _advance(args: Namespace) -> Lines:
 
 async def _find_left(args: Namespace, queue: Queue[Any], changed: int, why: str) -> list[str]:
     """Return the ids that were given and of which the queue has no item; say how many other items stay as they are."""
-    ids = set(args.id)
-    if changed >= len(ids):
-        return []
-    missing = await find_missing(queue, args.id)
-    if (left := len(ids) - len(missing) - changed) > 0:
+    missing = await find_missing(queue, args.id, changed)
+    if (left := len(set(args.id)) - len(missing) - changed) > 0:
         sys.stderr.write(f"{count(left, 'item')} left as before: {why}\n")
     return missing
 

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from zkrq.cli.command import Command, Incomplete, Line, Lines, count, open_cluster
 from zkrq.cli.flags import Flag
 from zkrq.client.inner import client_of
-from zkrq.protocol.levels import RELEASES, ClientInfo, Feature
+from zkrq.protocol.levels import ClientInfo, Feature
 
 
 async def _upgrade(args: Namespace) -> Lines:
@@ -17,7 +17,7 @@ async def _upgrade(args: Namespace) -> Lines:
         level, release, late = await client_of(cluster).upgrading.find_late(args.level)
         if not args.check:
             level = await cluster.upgrade(args.level, force=args.force)
-            yield raised(before, level, late)
+            yield raised(before, level, release, late)
             return
         for session, client in sorted(late.items(), key=lambda each: (each[1].host, each[1].description)):
             shown = f"{client.host or '-'}  {client.description or session}  zkrq {client.release}"
@@ -28,14 +28,17 @@ async def _upgrade(args: Namespace) -> Lines:
         yield Line(names, {"level": before, "wanted": level})
 
 
-def raised(before: int, level: int, late: Mapping[str, ClientInfo]) -> Line:
-    """Say what an upgrade has done.  ``late``: clients that do not speak the level, which only force passes over."""
+def raised(before: int, level: int, release: str, late: Mapping[str, ClientInfo]) -> Line:
+    """Say what an upgrade has done.
+
+    ``release``: the first that speaks the level.  ``late``: clients that do not, which only force passes over.
+    """
     features = [each.value[0] for each in Feature if before < each.level <= level]
     refused = sorted(each.label for each in late.values())
     value = {"level": level, "before": before, "features": features, "refused": refused}
     if level == before:
         return Line(f"level {level} is active, as before", value)
-    parts = [f"raised from level {before} to level {level}, that of zkrq {RELEASES.get(level, 'of a later release')}"]
+    parts = [f"raised from level {before} to level {level}, that of zkrq {release}"]
     parts += [f"it brings {', '.join(features)}"] if features else []
     parts += [f"{count(len(refused), 'client')} refused from now on: {', '.join(refused)}"] if refused else []
     return Line("; ".join(parts), value)

@@ -272,21 +272,22 @@ class Administration(Finding[T]):
         named = dict.fromkeys(_check_ids(ids), Cancellation.NOT_FOUND)
         self._parts.check_open()
         known: set[Shard] = set()
+
+        async def cancel_on(shard: Shard, some_ids: Sequence[str]) -> None:
+            for some in _named_pages(some_ids, CHANGED_AT_ONCE):
+                outcomes = await self._everywhere.on(shard, partial(self._cancel, some))
+                named.update(zip(some, outcomes or (), strict=False))
+                changes.made = sum(map(bool, named.values()))
+
         with Changes() as changes:
             # An item is on one shard only: what was found asks no other one, which may be away.
             while not all(named.values()) and (shards := await self._everywhere.further(known, list(named))):
                 for shard in shards:
-                    left = [id for id, found in named.items() if not found and self._everywhere.may_have(shard, id)]
-                    for some in _named_pages(left, CHANGED_AT_ONCE):
-                        outcomes = await self._everywhere.on(shard, partial(self._cancel, some))
-                        named.update(zip(some, outcomes or (), strict=False))
-                        changes.made = sum(map(bool, named.values()))
+                    may_have = partial(self._everywhere.may_have, shard)
+                    await cancel_on(shard, [id for id, found in named.items() if not found and may_have(id)])
             left = [id for id, found in named.items() if not found]
             if home := await self._everywhere.came_to(self.name, left):
-                for some in _named_pages(left, CHANGED_AT_ONCE):
-                    outcomes = await self._everywhere.on(home, partial(self._cancel, some))
-                    named.update(zip(some, outcomes or (), strict=False))
-                    changes.made = sum(map(bool, named.values()))
+                await cancel_on(home, left)
         return [named[id] for id in ids]
 
     async def _cancel(self, ids: Sequence[str], replicas: Replicas) -> list[Cancellation]:

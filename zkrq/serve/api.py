@@ -314,10 +314,7 @@ class Api:
         self, queue: str, changed: int, ids: Sequence[str] | None = None, **others: Any
     ) -> dict[str, list[str]]:
         """Return which of the ids that were named the queue does not have, for a reply."""
-        if ids is None:
-            return {}
-        is_whole = changed >= len(set(ids))
-        return {"missing": [] if is_whole else await find_missing(self._queues[queue], ids)}
+        return {} if ids is None else {"missing": await find_missing(self._queues[queue], ids, changed)}
 
 
 def _values(operation: Operation, body: Body | None) -> dict[str, Any]:

@@ -3,8 +3,8 @@
 -- before each; after it come entries: the minute or hour among the ten, the place of the task in the first line (from 0), the length of
 -- the counts, and the counts.  Fields are used in turn, so nothing has to be removed: what is left in one of an earlier round is older
 -- than what is told.
--- Counts are numbers in the order of their keys; a zero stands, with the number after it, for that many zeros.  What the keys stand for only
--- clients know (protocol/figures.py).  Each number has seven bits in a byte, the lowest first; the last byte is below 128.
+-- Counts are numbers in the order of their keys; a zero stands, with the number after it, for that many zeros.  What the keys stand for
+-- says protocol/figures.py; of three figure.lua knows it.  Each number has seven bits in a byte, the lowest first; the last byte is below 128.
 gate.figures = {PER_FIELD = 10, m = {fields = 157, seconds = 60}, h = {fields = 85, seconds = 3600}} -- no name of its own: Lua allows 200
 
 -- Return the field of a minute ('m') or an hour ('h').
